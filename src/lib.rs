@@ -1,0 +1,7 @@
+//! Portcullis: an authenticating and admitting front proxy for Kubernetes-style API servers.
+
+pub mod authn;
+pub mod clock;
+pub mod request;
+pub mod status;
+pub mod user;

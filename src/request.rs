@@ -1,0 +1,4 @@
+//! What is read from a request before anyone is asked who sent it.
+
+pub mod credentials;
+pub mod info;

@@ -1,0 +1,1 @@
+//! The `Status` object that every early answer carries.

@@ -1,0 +1,1 @@
+//! The gateway in-process, small real servers around it.

@@ -1,0 +1,2 @@
+//! The gateway beside the real kube-apiserver.
+fn main() {}
