@@ -1,4 +1,6 @@
 //! What is read from a request before anyone is asked who sent it.
 
 pub mod credentials;
+pub mod escape;
 pub mod info;
+pub mod query;
