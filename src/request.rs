@@ -4,3 +4,4 @@ pub mod credentials;
 pub mod escape;
 pub mod info;
 pub mod query;
+pub mod selector;
