@@ -1,1 +1,4 @@
 //! The gateway in-process, small real servers around it.
+
+#[path = "../support/pki.rs"]
+mod pki;
