@@ -3,6 +3,12 @@
 //! Follows `k8s.io/apiserver/pkg/authentication/authenticator/interfaces.go`. An authenticator never sees the
 //! request, only the credentials that were taken out of it, so it cannot alter what is forwarded.
 
+pub mod anonymous;
+pub mod bearer;
+pub mod chain;
+pub mod request_header;
+pub mod settings;
+pub mod static_token;
 pub mod x509;
 
 use std::fmt;
@@ -52,6 +58,27 @@ pub struct Authenticated {
     pub audiences: Vec<Audience>,
     /// The authenticator that vouched, for metrics and the log.
     pub method: &'static str,
+}
+
+/// An authentication that a [`chain::Chain`] has made, and nobody else can.
+#[derive(Debug)]
+pub struct Proven(Authenticated);
+
+impl Proven {
+    /// Who the client is.
+    pub fn user(&self) -> &UserInfo {
+        &self.0.user
+    }
+
+    /// The authenticator that vouched.
+    pub fn method(&self) -> &'static str {
+        self.0.method
+    }
+
+    /// The authentication itself.
+    pub(crate) fn into_inner(self) -> Authenticated {
+        self.0
+    }
 }
 
 /// An API audience, compared byte for byte.

@@ -28,7 +28,7 @@ use pool::{Kind, Pool};
 use settings::IdentityMode;
 pub use target::ConnectError;
 
-use crate::request::info::{RequestInfo, Target as RequestTarget};
+use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
 
 /// The id that the audit logs of the gateway and the backend share.
@@ -215,9 +215,6 @@ fn kind_of(info: &RequestInfo, unauthenticated: bool) -> Kind {
 /// Whether a 401 says that the backend does not believe the gateway. Behind its own authentication an answer carries
 /// the flow schema; an application behind `proxy` says what it likes.
 fn is_about_us(headers: &HeaderMap, info: &RequestInfo) -> bool {
-    let proxied = match &info.target {
-        RequestTarget::Resource(resource) => info.verb == "proxy" || resource.subresource == "proxy",
-        RequestTarget::NonResource => false,
-    };
+    let proxied = info.verb() == "proxy" || info.resource().is_some_and(|resource| resource.subresource == "proxy");
     !proxied && !headers.contains_key(FLOW_SCHEMA_UID)
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
+use http::uri::PathAndQuery;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -31,6 +32,7 @@ use crate::request::escape::decode_path;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::snapshot::Snapshot;
+use crate::status::Status;
 use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
 
 /// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
@@ -90,15 +92,14 @@ impl Gateway {
     fn route(&self, received: Received, exchange: &mut Exchange) -> Result<Routed, Refusal> {
         let uri = received.request().uri();
         let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
-        let info = RequestInfo::parse(received.request().method(), &path, uri.query())
-            .map_err(|error| Refusal::RequestInfo(error.answer(uri)))?;
+        let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
+            let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+            Refusal::RequestInfo(Status::internal_error_text(target, &error.message(uri.path(), uri.query())))
+        })?;
         exchange.note_info(&info);
-        if info.is_long_running() {
-            return Ok(Routed::new(received, info, None));
-        }
-        let timeout = deadline::timeout_of(uri.query(), self.request_timeout).map_err(Refusal::BadTimeout)?;
-        let deadline = exchange.started() + timeout;
-        Ok(Routed::new(received, info, Some(deadline)))
+        let timeout = deadline::deadline(&info, uri.query(), self.request_timeout)?;
+        let deadline = timeout.map(|timeout| exchange.started() + timeout);
+        Ok(Routed::new(received, info, deadline))
     }
 
     /// Who sent it.

@@ -89,8 +89,8 @@ impl Resolver {
     }
 
     fn duration(&mut self, key: &str, text: &str) -> Option<Duration> {
-        let parsed = parse_duration(text).map_err(|error| error.to_string()).and_then(|duration| {
-            Duration::try_from(duration).map_err(|_| "must not be negative".to_owned())
+        let parsed = parse_duration(text).map_err(|error| error.to_string()).and_then(|nanoseconds| {
+            u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
         });
         let result = parsed.map_err(|problem| ConfigError::new(key, problem).fix("give a duration such as 60s or 1m30s"));
         self.ok(result)

@@ -1,33 +1,46 @@
 //! The one body type of the data plane: bytes of our own, or a stream that is passed through frame by frame without
 //! a box. What must happen when a stream ends hangs on its guards, which run when the body is dropped, however it ends.
 
-use std::pin::Pin;
 use std::future::Future as _;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use pin_project_lite::pin_project;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Something whose drop marks the end of a body: a permit, a count, a log line.
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
 
-pin_project! {
-    /// A request or response body.
-    #[project = BodyProjection]
-    pub enum Body {
-        /// Bytes of our own; `None` once they were sent.
-        Bytes { bytes: Option<Bytes>, end: Ends },
-        /// A stream from the other side.
-        Streaming {
-            incoming: Incoming,
-            #[pin]
-            deadline: Option<Sleep>,
-            end: Ends,
-        },
-    }
+/// A request or response body.
+pub enum Body {
+    /// Bytes of our own.
+    Bytes {
+        /// What is still to be sent.
+        bytes: Option<Bytes>,
+        /// What ends with it.
+        end: Ends,
+    },
+    /// A stream from the other side.
+    Streaming {
+        /// The stream.
+        incoming: Incoming,
+        /// When it breaks off.
+        deadline: Deadline,
+        /// What ends with it.
+        end: Ends,
+    },
+}
+
+/// When a body breaks off. Only one that keeps us waiting pays for a timer.
+pub enum Deadline {
+    /// It may last as long as it likes.
+    None,
+    /// Not waited for yet.
+    At(Instant),
+    /// Being waited for.
+    Waiting(Pin<Box<Sleep>>),
 }
 
 /// What is dropped with the body; at most the backend's stream and the client's exchange.
@@ -62,15 +75,15 @@ impl Body {
 
     /// A body that is passed through.
     pub fn streaming(incoming: Incoming) -> Self {
-        Self::Streaming { incoming, deadline: None, end: Ends::default() }
+        Self::Streaming { incoming, deadline: Deadline::None, end: Ends::default() }
     }
 
     /// The same body, which breaks off at the deadline.
     #[must_use]
-    pub(crate) fn until(self, instant: Option<tokio::time::Instant>) -> Self {
+    pub(crate) fn until(self, instant: Option<Instant>) -> Self {
         match self {
             Self::Streaming { incoming, end, .. } => {
-                Self::Streaming { incoming, deadline: instant.map(tokio::time::sleep_until), end }
+                Self::Streaming { incoming, deadline: instant.map_or(Deadline::None, Deadline::At), end }
             }
             bytes @ Self::Bytes { .. } => bytes,
         }
@@ -101,23 +114,19 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self.project() {
-            BodyProjection::Bytes { bytes, .. } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            BodyProjection::Streaming { incoming, deadline, .. } => {
-                match Pin::new(incoming).poll_frame(cx) {
-                    Poll::Ready(frame) => return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from))),
-                    Poll::Pending => {}
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Bytes { bytes, .. } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Streaming { incoming, deadline, .. } => match Pin::new(incoming).poll_frame(cx) {
+                Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from))),
+                Poll::Pending => {
+                    ready!(deadline.poll(cx));
+                    Poll::Ready(Some(Err(BodyError::Deadline)))
                 }
-                // Only a body that keeps us waiting pays for a timer.
-                match deadline.as_pin_mut() {
-                    Some(deadline) => {
-                        ready!(deadline.poll(cx));
-                        Poll::Ready(Some(Err(BodyError::Deadline)))
-                    }
-                    None => Poll::Pending,
-                }
-            }
+            },
         }
     }
 
@@ -134,6 +143,18 @@ impl HttpBody for Body {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)))
             }
             Self::Streaming { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+impl Deadline {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::At(instant) = self {
+            *self = Self::Waiting(Box::pin(sleep_until(*instant)));
+        }
+        match self {
+            Self::None | Self::At(_) => Poll::Pending,
+            Self::Waiting(sleep) => sleep.as_mut().poll(cx),
         }
     }
 }

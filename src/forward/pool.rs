@@ -5,6 +5,7 @@
 //!
 //! Streams are counted here: hyper queues silently past the peer's limit.
 
+use std::future::Future as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -79,7 +80,10 @@ type Connecting = Shared<BoxFuture<'static, Result<(), ConnectError>>>;
 
 struct Http2 {
     sender: http2::SendRequest<Body>,
+    /// Streams in use.
     streams: AtomicUsize,
+    /// Streams the backend allows.
+    limit: AtomicUsize,
 }
 
 /// One stream of a connection; given back when dropped.
@@ -183,12 +187,26 @@ impl Pool {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.target.http_error(&error))?;
+        let http2 = Arc::new(Http2 {
+            sender,
+            streams: AtomicUsize::new(0),
+            limit: AtomicUsize::new(connection.current_max_send_streams()),
+        });
+        lock(&self.lane(kind).connections).push(Arc::clone(&http2));
+        let shared = Arc::downgrade(&http2);
+        let mut connection = Box::pin(connection);
+        let driven = std::future::poll_fn(move |cx| {
+            let polled = connection.as_mut().poll(cx);
+            if let Some(http2) = shared.upgrade() {
+                http2.limit.store(connection.current_max_send_streams(), Ordering::Relaxed);
+            }
+            polled
+        });
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = driven.await {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
         });
-        lock(&self.lane(kind).connections).push(Arc::new(Http2 { sender, streams: AtomicUsize::new(0) }));
         Ok(())
     }
 
@@ -264,7 +282,7 @@ impl Lane {
         let mut connections = lock(&self.connections);
         connections.retain(|connection| !connection.sender.is_closed());
         let least = connections.iter().min_by_key(|connection| connection.streams.load(Ordering::Relaxed))?;
-        let room = (least.sender.current_max_send_streams() * FILL_PERCENT / 100).max(1);
+        let room = (least.limit.load(Ordering::Relaxed).saturating_mul(FILL_PERCENT) / 100).max(1);
         if least.streams.load(Ordering::Relaxed) >= room {
             return None;
         }

@@ -254,7 +254,8 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         let took = self.started.elapsed();
-        let Self { metrics, verb, kind, code, line, .. } = self;
+        let Self { metrics, kind, code, line, .. } = self;
+        let verb = self.verb;
         match kind {
             Kind::ReadOnly => metrics.inflight.with_label_values(&["readOnly"]).dec(),
             Kind::Mutating => metrics.inflight.with_label_values(&["mutating"]).dec(),

@@ -6,6 +6,7 @@ use http::StatusCode;
 use crate::authn::AuthnError;
 use crate::forward::{ForwardError, SendError};
 use crate::request::credentials::UnknownImpersonateHeader;
+use crate::request::deadline::BadTimeout;
 use crate::request::wellformed::Malformed;
 use crate::status::{Form, Reason, Status};
 
@@ -19,8 +20,8 @@ pub(super) enum Refusal {
     Malformed(#[from] Malformed),
     #[error("no RequestInfo: {}", .0.message)]
     RequestInfo(Status),
-    #[error("{0}")]
-    BadTimeout(String),
+    #[error(transparent)]
+    BadTimeout(#[from] BadTimeout),
     #[error("unable to authenticate the request: {0}")]
     Unauthenticated(#[from] AuthnError),
     #[error(transparent)]
@@ -45,7 +46,7 @@ impl Refusal {
                 ..Status::new(Reason::BadRequest, format!("400 Bad Request: {malformed}"))
             },
             Self::RequestInfo(status) => status.clone(),
-            Self::BadTimeout(text) => Status::bad_request(text.clone()),
+            Self::BadTimeout(bad) => bad.clone().into(),
             Self::Unauthenticated(AuthnError::Invalid(_) | AuthnError::Unavailable(_))
             | Self::Forward(ForwardError::UnfitIdentity(_)) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
@@ -60,7 +61,7 @@ impl Refusal {
                 )
             },
             Self::Forward(ForwardError::Send(SendError::Connect(_))) => {
-                Status::service_unavailable("the API server behind this gateway is unreachable, try again later", RETRY_AFTER)
+                Status::service_unavailable("the API server behind this gateway is unreachable, try again later", Some(RETRY_AFTER))
             }
             Self::Forward(
                 ForwardError::Send(SendError::Broken(_))
