@@ -2,3 +2,8 @@
 
 #[path = "../support/pki.rs"]
 mod pki;
+mod support;
+
+mod failures;
+mod identity;
+mod streaming;
