@@ -9,6 +9,8 @@ pub mod chain;
 pub mod request_header;
 pub mod settings;
 pub mod static_token;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod x509;
 
 use std::fmt;
@@ -49,6 +51,20 @@ pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Verdict>;
 }
 
+impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<A> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        (**self).authenticate(token, input)
+    }
+}
+
 /// A successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
@@ -85,16 +101,64 @@ impl Proven {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Audience(pub String);
 
-/// Why a credential was refused. Both kinds answer 401; metrics and readiness tell them apart. The text is for the
-/// log alone.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a request was not authenticated. Every kind answers 401; metrics and readiness tell them apart. The text is for
+/// the log alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthnError {
     /// The credential is bad.
-    #[error("{0}")]
     Invalid(String),
     /// The credential could not be checked (an issuer or a webhook is away).
-    #[error("{0}")]
     Unavailable(String),
+    /// Several authenticators refused.
+    Several(Vec<Self>),
+    /// Nobody knew the credential, or there was none, and anonymous requests are not let in.
+    Unrecognized,
+}
+
+impl AuthnError {
+    /// Makes one error of the errors of several authenticators; none of none.
+    pub fn of_all(mut errors: Vec<Self>) -> Option<Self> {
+        if errors.len() > 1 {
+            Some(Self::Several(errors))
+        } else {
+            errors.pop()
+        }
+    }
+
+    /// Whether the credential may be good and could not be checked.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Several(errors) => errors.iter().any(Self::is_unavailable),
+            Self::Invalid(_) | Self::Unrecognized => false,
+        }
+    }
+
+    fn collect<'a>(&'a self, texts: &mut Vec<&'a str>) {
+        let text = match self {
+            Self::Invalid(text) | Self::Unavailable(text) => text,
+            Self::Several(errors) => return errors.iter().for_each(|error| error.collect(texts)),
+            Self::Unrecognized => "no authenticator recognized a credential",
+        };
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+}
+
+impl std::error::Error for AuthnError {}
+
+/// One text as it is, several in brackets: unions within unions are one list, and no text is repeated.
+// apimachinery: pkg/util/errors/errors.go, aggregate.Error
+impl fmt::Display for AuthnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut texts = Vec::new();
+        self.collect(&mut texts);
+        match texts.as_slice() {
+            [one] => f.write_str(one),
+            several => write!(f, "[{}]", several.join(", ")),
+        }
+    }
 }
 
 /// A bearer token. Shown nowhere.

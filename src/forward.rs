@@ -79,7 +79,14 @@ pub(crate) async fn send(
     context: Context,
     tunnel: impl FnOnce() -> EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    let Outbound { mut request, info, deadline, user, by_front_proxy, impersonate } = admitted.into_outbound();
+    let Outbound {
+        mut request,
+        info,
+        deadline,
+        user,
+        by_front_proxy,
+        impersonate,
+    } = admitted.into_outbound();
     let target = pool.target();
     let protocol = headers::requested_upgrade(request.headers());
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
@@ -98,7 +105,9 @@ pub(crate) async fn send(
 
     let sending = async {
         match (protocol, client) {
-            (Some(protocol), Some(client)) => upgrade::tunnel(pool, request, protocol, client, tunnel()).await,
+            (Some(protocol), Some(client)) => {
+                upgrade::tunnel(pool, request, protocol, client, tunnel()).await
+            }
             _ => {
                 let kind = kind_of(&info, user.is_unauthenticated());
                 let response = deliver(pool, request, kind).await?;
@@ -110,7 +119,9 @@ pub(crate) async fn send(
         }
     };
     let mut response = match deadline {
-        Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
+        Some(deadline) => timeout_at(deadline, sending)
+            .await
+            .map_err(|_| ForwardError::Timeout)??,
         None => sending.await?,
     };
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
@@ -125,7 +136,11 @@ pub(crate) async fn send(
 
 /// Sends; a read without a body is sent once more when a connection broke under it, since it may have been closed
 /// just before.
-async fn deliver(pool: &Arc<Pool>, request: Request<Body>, kind: Kind) -> Result<Response<Body>, ForwardError> {
+async fn deliver(
+    pool: &Arc<Pool>,
+    request: Request<Body>,
+    kind: Kind,
+) -> Result<Response<Body>, ForwardError> {
     let again = (request.method().is_safe() && request.body().is_end_stream()).then(|| {
         let mut copy = Request::new(Body::empty());
         copy.method_mut().clone_from(request.method());
@@ -146,7 +161,11 @@ async fn deliver(pool: &Arc<Pool>, request: Request<Body>, kind: Kind) -> Result
 // apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
 fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool) {
     let before: Vec<u8> = if by_front_proxy {
-        let lines: Vec<&[u8]> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+        let lines: Vec<&[u8]> = headers
+            .get_all(X_FORWARDED_FOR)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
         lines.join(b", ".as_slice())
     } else {
         headers.remove(X_REAL_IP);
@@ -154,7 +173,11 @@ fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool)
         Vec::new()
     };
     let peer = context.peer.to_string();
-    let chain = if before.is_empty() { peer.into_bytes() } else { [&before, b", ".as_slice(), peer.as_bytes()].concat() };
+    let chain = if before.is_empty() {
+        peer.into_bytes()
+    } else {
+        [&before, b", ".as_slice(), peer.as_bytes()].concat()
+    };
     headers.remove(X_FORWARDED_FOR);
     if let Ok(value) = HeaderValue::from_bytes(&chain) {
         headers.insert(X_FORWARDED_FOR, value);
@@ -182,19 +205,34 @@ fn readdress(
     if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
         head.headers.insert(HOST, host);
     }
-    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let path = head
+        .uri
+        .path_and_query()
+        .cloned()
+        .unwrap_or_else(|| PathAndQuery::from_static("/"));
     let path = if target.path_prefix.is_empty() {
         path
     } else {
         let joined = format!("{}{path}", target.path_prefix);
         PathAndQuery::try_from(joined).map_err(|error| ForwardError::Target(error.into()))?
     };
-    head.uri = Uri::builder().scheme(Scheme::HTTPS).authority(authority).path_and_query(path).build().map_err(ForwardError::Target)?;
+    head.uri = Uri::builder()
+        .scheme(Scheme::HTTPS)
+        .authority(authority)
+        .path_and_query(path)
+        .build()
+        .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::streaming(incoming) };
+    let body = if incoming.is_end_stream() {
+        Body::empty()
+    } else {
+        Body::streaming(incoming)
+    };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
-        head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
+        head.headers
+            .entry(CONTENT_LENGTH)
+            .or_insert(HeaderValue::from_static("0"));
     }
     let mut request = Request::from_parts(head, body);
     request.extensions_mut().clear();
@@ -215,6 +253,9 @@ fn kind_of(info: &RequestInfo, unauthenticated: bool) -> Kind {
 /// Whether a 401 says that the backend does not believe the gateway. Behind its own authentication an answer carries
 /// the flow schema; an application behind `proxy` says what it likes.
 fn is_about_us(headers: &HeaderMap, info: &RequestInfo) -> bool {
-    let proxied = info.verb() == "proxy" || info.resource().is_some_and(|resource| resource.subresource == "proxy");
+    let proxied = info.verb() == "proxy"
+        || info
+            .resource()
+            .is_some_and(|resource| resource.subresource == "proxy");
     !proxied && !headers.contains_key(FLOW_SCHEMA_UID)
 }

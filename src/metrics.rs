@@ -3,8 +3,8 @@
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
 use prometheus::{
-    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
-    exponential_buckets,
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry, TextEncoder, exponential_buckets,
 };
 
 /// Everything that is counted. One for the process.
@@ -62,7 +62,11 @@ impl Metrics {
             registry.register(Box::new(gauges.clone()))?;
             Ok(gauges)
         };
-        let histograms = |name: &str, help: &str, labels: &[&str], buckets: Vec<f64>| -> prometheus::Result<HistogramVec> {
+        let histograms = |name: &str,
+                          help: &str,
+                          labels: &[&str],
+                          buckets: Vec<f64>|
+         -> prometheus::Result<HistogramVec> {
             let histograms = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)?;
             registry.register(Box::new(histograms.clone()))?;
             Ok(histograms)
@@ -119,8 +123,8 @@ impl Metrics {
                 "Response latency in seconds by verb, long-running requests left out.",
                 &["verb"],
                 vec![
-                    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
-                    20.0, 30.0, 45.0, 60.0,
+                    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0,
+                    8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
                 ],
             )?,
             inflight: gauges(
@@ -128,7 +132,11 @@ impl Metrics {
                 "Requests in progress that are not long-running, by kind.",
                 &["request_kind"],
             )?,
-            longrunning: gauges("apiserver_longrunning_requests", "Long-running requests in progress, by verb.", &["verb"])?,
+            longrunning: gauges(
+                "apiserver_longrunning_requests",
+                "Long-running requests in progress, by verb.",
+                &["verb"],
+            )?,
             tls_handshake_errors: counter(
                 "apiserver_tls_handshake_errors_total",
                 "Number of TLS handshakes that did not end well.",
@@ -153,7 +161,10 @@ impl Metrics {
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::error!(%error, "cannot render metrics");
         }
-        (String::from_utf8_lossy(&text).into_owned(), prometheus::TEXT_FORMAT)
+        (
+            String::from_utf8_lossy(&text).into_owned(),
+            prometheus::TEXT_FORMAT,
+        )
     }
 }
 
@@ -197,8 +208,14 @@ mod tests {
     #[test]
     fn names_are_kube_apiservers() {
         let metrics = Metrics::new();
-        metrics.authentication_attempts.with_label_values(&["success"]).inc();
-        metrics.authenticated_user_requests.with_label_values(&[compressed_username("a@b")]).inc();
+        metrics
+            .authentication_attempts
+            .with_label_values(&["success"])
+            .inc();
+        metrics
+            .authenticated_user_requests
+            .with_label_values(&[compressed_username("a@b")])
+            .inc();
         metrics.client_certificate_expiration.observe(-1.0);
         let (text, _) = metrics.render();
         for line in [
@@ -206,7 +223,10 @@ mod tests {
             "authenticated_user_requests{username=\"email_id\"} 1",
             "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is missing in\n{text}"
+            );
         }
     }
 }

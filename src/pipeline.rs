@@ -32,8 +32,8 @@ use crate::request::escape::decode_path;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::snapshot::Snapshot;
-use crate::status::Status;
 use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
+use crate::status::Status;
 
 /// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
 pub(crate) struct Gateway {
@@ -50,7 +50,11 @@ pub(crate) struct Gateway {
 }
 
 impl Handler for Gateway {
-    async fn handle(self: &Arc<Self>, connection: Arc<Connection>, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
         // Once per request: everything below sees one generation. It is gone before the body streams.
         let snapshot = self.snapshot.load_full();
         let mut exchange = Exchange::begin(&connection, &request, &self.metrics);
@@ -76,12 +80,15 @@ impl Gateway {
         exchange: &mut Exchange,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
-        let received = Received::accept(request, &snapshot.front_proxy)?;
+        let received = Received::accept(request, |name| snapshot.is_front_proxy_header(name))?;
         let routed = self.route(received, exchange)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(snapshot, exchange, identified)?;
         let admitted = admit(authorized);
-        let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
+        let context = Context {
+            peer: connection.info.peer.ip(),
+            audit_id: exchange.audit_id_value(),
+        };
         let tunnel = connection.keep_open();
         Ok(forward::send(&self.pool, admitted, context, move || Box::new(tunnel)).await?)
     }
@@ -94,7 +101,10 @@ impl Gateway {
         let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
         let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
             let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-            Refusal::RequestInfo(Status::internal_error_text(target, &error.message(uri.path(), uri.query())))
+            Refusal::RequestInfo(Status::internal_error_text(
+                target,
+                &error.message(uri.path(), uri.query()),
+            ))
         })?;
         exchange.note_info(&info);
         let timeout = deadline::deadline(&info, uri.query(), self.request_timeout)?;
@@ -129,14 +139,20 @@ impl Gateway {
 
 /// As whom it may be made. Until the gateway authorises `Impersonate-*` itself, the backend does; a backend that is
 /// told identities by those very headers cannot.
-fn impersonate(snapshot: &Snapshot, exchange: &Exchange, identified: Identified) -> Result<Authorized, Refusal> {
+fn impersonate(
+    snapshot: &Snapshot,
+    exchange: &Exchange,
+    identified: Identified,
+) -> Result<Authorized, Refusal> {
     identified.impersonate().check_known()?;
     if identified.impersonate().is_empty() {
         return Ok(Authorized::as_oneself(identified));
     }
     match snapshot.identity {
         IdentityMode::RequestHeader => Ok(Authorized::by_backend(identified)),
-        IdentityMode::Impersonate => Err(Refusal::Impersonation { user: exchange.user_name() }),
+        IdentityMode::Impersonate => Err(Refusal::Impersonation {
+            user: exchange.user_name(),
+        }),
     }
 }
 

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::authn::Proven;
-use crate::request::credentials::{Credentials, FrontProxyNames, ImpersonateHeaders};
+use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, Malformed};
 use crate::user::UserInfo;
@@ -59,27 +59,33 @@ pub(crate) struct Outbound {
 
 impl Received {
     /// Checks the shape of a request and takes its credentials out.
-    pub(crate) fn accept(mut request: Request<Incoming>, front_proxy: &FrontProxyNames) -> Result<Self, Malformed> {
+    pub(crate) fn accept(
+        mut request: Request<Incoming>,
+        front_proxy: impl Fn(&HeaderName) -> bool,
+    ) -> Result<Self, Malformed> {
         wellformed::check(&request)?;
         let (credentials, impersonate) = Credentials::take_from(request.headers_mut(), front_proxy);
-        Ok(Self { request, credentials, impersonate })
+        Ok(Self {
+            request,
+            credentials,
+            impersonate,
+        })
     }
 
     /// The request, without its credentials.
     pub(crate) fn request(&self) -> &Request<Incoming> {
         &self.request
     }
-
-    /// The first line of a header.
-    pub(crate) fn header(&self, name: &HeaderName) -> Option<&http::HeaderValue> {
-        self.request.headers().get(name)
-    }
 }
 
 impl Routed {
     /// A request, what it means, and when it must be answered.
     pub(crate) fn new(received: Received, info: RequestInfo, deadline: Option<Instant>) -> Self {
-        Self { received, info, deadline }
+        Self {
+            received,
+            info,
+            deadline,
+        }
     }
 
     /// What the request means.
@@ -98,7 +104,11 @@ impl Identified {
     pub(crate) fn new(routed: Routed, proven: Proven) -> Self {
         let authenticated = proven.into_inner();
         let by_front_proxy = authenticated.method == crate::authn::request_header::METHOD;
-        Self { routed, user: authenticated.user, by_front_proxy }
+        Self {
+            routed,
+            user: authenticated.user,
+            by_front_proxy,
+        }
     }
 
     /// Whom the sender asks to act as.
@@ -112,13 +122,19 @@ impl Authorized {
     pub(crate) fn as_oneself(mut identified: Identified) -> Self {
         // Nothing is passed on by accident.
         identified.routed.received.impersonate = ImpersonateHeaders::default();
-        Self { identified, impersonate: None }
+        Self {
+            identified,
+            impersonate: None,
+        }
     }
 
     /// A request whose `Impersonate-*` headers the backend authorises.
     pub(crate) fn by_backend(mut identified: Identified) -> Self {
         let impersonate = std::mem::take(&mut identified.routed.received.impersonate);
-        Self { identified, impersonate: Some(impersonate) }
+        Self {
+            identified,
+            impersonate: Some(impersonate),
+        }
     }
 }
 
@@ -130,9 +146,27 @@ impl Admitted {
 
     /// Takes the request apart, to be sent.
     pub(crate) fn into_outbound(self) -> Outbound {
-        let Authorized { identified, impersonate } = self.0;
-        let Identified { routed, user, by_front_proxy } = identified;
-        let Routed { received, info, deadline } = routed;
-        Outbound { request: received.request, info, deadline, user, by_front_proxy, impersonate }
+        let Authorized {
+            identified,
+            impersonate,
+        } = self.0;
+        let Identified {
+            routed,
+            user,
+            by_front_proxy,
+        } = identified;
+        let Routed {
+            received,
+            info,
+            deadline,
+        } = routed;
+        Outbound {
+            request: received.request,
+            info,
+            deadline,
+            user,
+            by_front_proxy,
+            impersonate,
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::Audience;
-use super::request_header::HeaderNames;
-use super::static_token::StaticTokens;
+use super::request_header::RequestHeaderNames;
+use super::static_token::StaticTokenAuthenticator;
 use super::x509::CaBundle;
 
 /// Who clients may be: a method that is `None` is off. [`crate::snapshot`] turns this into a chain, which cannot be
@@ -16,7 +16,7 @@ pub struct Authentication {
     /// Front proxies that may assert identities.
     pub request_header: Option<RequestHeader>,
     /// The tokens of the token file.
-    pub static_tokens: Option<Arc<StaticTokens>>,
+    pub static_tokens: Option<Arc<StaticTokenAuthenticator>>,
     /// Whether requests without a credential are let in.
     pub anonymous: bool,
     /// The audiences of this API server.
@@ -31,5 +31,5 @@ pub struct RequestHeader {
     /// The common names they may have; empty for any.
     pub allowed_names: Vec<String>,
     /// The headers they use.
-    pub headers: HeaderNames,
+    pub headers: RequestHeaderNames,
 }

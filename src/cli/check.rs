@@ -83,14 +83,18 @@ fn report_errors(errors: &ConfigErrors, output: Output) -> ExitCode {
             problem: &error.problem,
             fix: error.fix.as_deref(),
         });
-        let failure = Failure { errors: items.collect() };
+        let failure = Failure {
+            errors: items.collect(),
+        };
         print(&(serde_json::to_string_pretty(&failure).unwrap_or_default() + "\n"));
     }
     misconfigured(errors)
 }
 
 fn print(text: &str) -> ExitCode {
-    std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 impl Report {
@@ -109,7 +113,7 @@ impl Report {
             authenticators.push("client certificates".to_owned());
         }
         if let Some(tokens) = &authentication.static_tokens {
-            authenticators.push(format!("token file, {} tokens", tokens.len()));
+            authenticators.push(format!("token file, {} tokens", tokens.count()));
         }
         if authentication.anonymous {
             authenticators.push("anonymous".to_owned());
@@ -121,7 +125,10 @@ impl Report {
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics,
-            backend: format!("https://{}{}", settings.backend.address, settings.backend.path_prefix),
+            backend: format!(
+                "https://{}{}",
+                settings.backend.address, settings.backend.path_prefix
+            ),
             identity: match settings.backend.identity {
                 IdentityMode::RequestHeader => "requestHeader",
                 IdentityMode::Impersonate => "impersonate",
@@ -135,7 +142,10 @@ impl Report {
     fn table(&self) -> String {
         let mut rows = vec![
             ("serves", self.serving.clone()),
-            ("metrics", self.metrics.clone().unwrap_or_else(|| "off".to_owned())),
+            (
+                "metrics",
+                self.metrics.clone().unwrap_or_else(|| "off".to_owned()),
+            ),
             ("backend", self.backend.clone()),
             ("identity", self.identity.to_owned()),
         ];
@@ -148,7 +158,11 @@ impl Report {
         for warning in &self.warnings {
             rows.push(("warning", warning.clone()));
         }
-        let lines = rows.iter().map(|(title, value)| format!("{title:<9} {value}").trim_end().to_owned() + "\n");
-        lines.chain(std::iter::once("the configuration is good\n".to_owned())).collect()
+        let lines = rows
+            .iter()
+            .map(|(title, value)| format!("{title:<9} {value}").trim_end().to_owned() + "\n");
+        lines
+            .chain(std::iter::once("the configuration is good\n".to_owned()))
+            .collect()
     }
 }

@@ -17,11 +17,20 @@ use crate::authn::BearerToken;
 use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
 
 /// Reads the current context of `file`. Errors go to `errors`; `None` means there were some.
-pub(super) fn load(key: &str, file: &Path, identity: IdentityMode, errors: &mut Vec<ConfigError>) -> Option<Backend> {
+pub(super) fn load(
+    key: &str,
+    file: &Path,
+    identity: IdentityMode,
+    errors: &mut Vec<ConfigError>,
+) -> Option<Backend> {
     let mut reader = Reader { key, file, errors };
     let before = reader.errors.len();
     let backend = reader.backend(identity);
-    if reader.errors.len() > before { None } else { backend }
+    if reader.errors.len() > before {
+        None
+    } else {
+        backend
+    }
 }
 
 struct Reader<'a> {
@@ -32,7 +41,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn report(&mut self, problem: impl Into<String>, fix: &str) {
-        self.errors.push(ConfigError::new(self.key, problem).in_file(self.file).fix(fix));
+        self.errors
+            .push(ConfigError::new(self.key, problem).in_file(self.file).fix(fix));
     }
 
     /// The value, or a report of why there is none.
@@ -62,8 +72,13 @@ impl Reader<'_> {
             _ => {}
         }
         let (address, path_prefix) = address?;
-        let name = cluster.tls_server_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&address.host);
-        let parsed = ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
+        let name = cluster
+            .tls_server_name
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .unwrap_or(&address.host);
+        let parsed =
+            ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
         let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
         Some(Backend {
             address,
@@ -79,9 +94,19 @@ impl Reader<'_> {
 
     fn current(&mut self, config: &Kubeconfig) -> Option<(Cluster, AuthInfo)> {
         let name = config.current_context.clone().filter(|name| !name.is_empty());
-        let name = self.checked(name.ok_or("current-context is not set".to_owned()), "set current-context")?;
-        let context = config.contexts.iter().find(|named| named.name == name).and_then(|named| named.context.clone());
-        let context = self.checked(context.ok_or(format!("context {name:?} does not exist")), "add it to contexts")?;
+        let name = self.checked(
+            name.ok_or("current-context is not set".to_owned()),
+            "set current-context",
+        )?;
+        let context = config
+            .contexts
+            .iter()
+            .find(|named| named.name == name)
+            .and_then(|named| named.context.clone());
+        let context = self.checked(
+            context.ok_or(format!("context {name:?} does not exist")),
+            "add it to contexts",
+        )?;
         let cluster = config.clusters.iter().find(|named| named.name == context.cluster);
         let cluster = cluster.and_then(|named| named.cluster.clone());
         let missing = format!("cluster {:?} of context {name:?} does not exist", context.cluster);
@@ -96,7 +121,10 @@ impl Reader<'_> {
 
     fn address(&mut self, cluster: &Cluster) -> Option<(HostPort, String)> {
         if cluster.insecure_skip_tls_verify == Some(true) {
-            self.report("insecure-skip-tls-verify is not allowed", "give certificate-authority instead");
+            self.report(
+                "insecure-skip-tls-verify is not allowed",
+                "give certificate-authority instead",
+            );
         }
         if cluster.proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
             self.report("proxy-url is not supported", "connect to the API server directly");
@@ -108,22 +136,35 @@ impl Reader<'_> {
 
     fn roots(&mut self, cluster: &Cluster) -> Option<rustls::RootCertStore> {
         let data = cluster.certificate_authority_data.as_deref();
-        let pem = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
+        let pem = self.material(
+            "certificate-authority",
+            data,
+            cluster.certificate_authority.as_deref(),
+        )?;
         let mut roots = rustls::RootCertStore::empty();
         let Some(pem) = pem else {
             // As client-go: without a CA of its own, the system's are trusted.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                self.report("no certificate-authority, and the system has none either", "give certificate-authority");
+                self.report(
+                    "no certificate-authority, and the system has none either",
+                    "give certificate-authority",
+                );
             }
             return Some(roots);
         };
         let parsed = CertificateDer::pem_slice_iter(&pem)
             .map(|cert| cert.map_err(|error| error.to_string()))
             .try_for_each(|cert| cert.and_then(|cert| roots.add(cert).map_err(|error| error.to_string())));
-        self.checked(parsed.map_err(|error| format!("certificate-authority: {error}")), "give PEM certificates")?;
+        self.checked(
+            parsed.map_err(|error| format!("certificate-authority: {error}")),
+            "give PEM certificates",
+        )?;
         if roots.is_empty() {
-            self.report("certificate-authority holds no certificate", "give PEM certificates");
+            self.report(
+                "certificate-authority holds no certificate",
+                "give PEM certificates",
+            );
         }
         Some(roots)
     }
@@ -134,7 +175,10 @@ impl Reader<'_> {
             user.client_certificate_data.as_deref(),
             user.client_certificate.as_deref(),
         )?;
-        let key_data = user.client_key_data.as_ref().map(|key| key.expose_secret().to_owned());
+        let key_data = user
+            .client_key_data
+            .as_ref()
+            .map(|key| key.expose_secret().to_owned());
         let key = self.material("client-key", key_data.as_deref(), user.client_key.as_deref())?;
         let (chain, key) = match (chain, key) {
             (Some(chain), Some(key)) => (chain, key),
@@ -163,10 +207,15 @@ impl Reader<'_> {
     fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token.
         if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            let text = std::fs::read_to_string(self.beside(path)).map_err(|error| format!("tokenFile {path}: {error}"));
-            return self.checked(text, "give a readable file").map(|text| BearerToken::new(text.trim()));
+            let text = std::fs::read_to_string(self.beside(path))
+                .map_err(|error| format!("tokenFile {path}: {error}"));
+            return self
+                .checked(text, "give a readable file")
+                .map(|text| BearerToken::new(text.trim()));
         }
-        user.token.as_ref().map(|token| BearerToken::new(token.expose_secret()))
+        user.token
+            .as_ref()
+            .map(|token| BearerToken::new(token.expose_secret()))
     }
 
     fn refuse_other_credentials(&mut self, user: &AuthInfo) {
@@ -193,10 +242,14 @@ impl Reader<'_> {
     fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Vec<u8>>> {
         // As client-go: inline data takes precedence over the file.
         if let Some(data) = data.filter(|data| !data.is_empty()) {
-            let decoded = STANDARD.decode(data).map_err(|error| format!("{field}-data: {error}"));
+            let decoded = STANDARD
+                .decode(data)
+                .map_err(|error| format!("{field}-data: {error}"));
             return self.checked(decoded, "give base64").map(Some);
         }
-        let Some(path) = path.filter(|path| !path.is_empty()) else { return Some(None) };
+        let Some(path) = path.filter(|path| !path.is_empty()) else {
+            return Some(None);
+        };
         let read = std::fs::read(self.beside(path)).map_err(|error| format!("{field} {path}: {error}"));
         self.checked(read, "give a readable file").map(Some)
     }
@@ -209,7 +262,9 @@ impl Reader<'_> {
 
 /// The host, the port, and the path prefix without a trailing slash.
 fn parse_server(server: &str) -> Result<(HostPort, String), String> {
-    let uri: Uri = server.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    let uri: Uri = server
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
     match uri.scheme_str() {
         Some("https") => {}
         Some("http") => return Err("http is not allowed: identity headers would go unprotected".to_owned()),
@@ -222,12 +277,19 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     if uri.query().is_some() {
         return Err("a query in the URL is not supported".to_owned());
     }
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let host = authority
+        .host()
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
     if host.is_empty() {
         return Err("no host".to_owned());
     }
     let port = authority.port_u16().unwrap_or(443);
-    Ok((HostPort { host, port }, uri.path().trim_end_matches('/').to_owned()))
+    Ok((
+        HostPort { host, port },
+        uri.path().trim_end_matches('/').to_owned(),
+    ))
 }
 
 /// An error with its causes, on one line.
@@ -256,7 +318,10 @@ mod tests {
             ("https://api.example.com", Ok(("api.example.com", 443, ""))),
             ("https://api.example.com/", Ok(("api.example.com", 443, ""))),
             ("https://[::1]:6443", Ok(("::1", 6443, ""))),
-            ("https://r.example.com/k8s/clusters/c-1/", Ok(("r.example.com", 443, "/k8s/clusters/c-1"))),
+            (
+                "https://r.example.com/k8s/clusters/c-1/",
+                Ok(("r.example.com", 443, "/k8s/clusters/c-1")),
+            ),
             ("http://10.0.0.1", Err("http is not allowed")),
             ("10.0.0.1:6443", Err("not an https")),
             ("https://u:p@10.0.0.1", Err("user name")),
@@ -266,7 +331,10 @@ mod tests {
         for (server, expected) in cases {
             match (parse_server(server), expected) {
                 (Ok((address, prefix)), Ok((host, port, wanted))) => {
-                    assert_eq!((address.host.as_str(), address.port, prefix.as_str()), (*host, *port, *wanted));
+                    assert_eq!(
+                        (address.host.as_str(), address.port, prefix.as_str()),
+                        (*host, *port, *wanted)
+                    );
                 }
                 (Err(error), Err(wanted)) => assert!(error.contains(wanted), "{server}: {error}"),
                 (got, _) => panic!("{server}: {got:?}"),

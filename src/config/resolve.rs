@@ -12,13 +12,15 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::{ConfigError, ConfigErrors};
-use super::flags::{AuthenticationFlags, ImpersonationMode, MetricsAddress, OperationFlags, ServeFlags, ServingFlags};
+use super::flags::{
+    AuthenticationFlags, ImpersonationMode, MetricsAddress, OperationFlags, ServeFlags, ServingFlags,
+};
 use super::kubeconfig;
 use super::settings::{Operation, Settings};
 use crate::authn::Audience;
-use crate::authn::request_header::HeaderNames;
+use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::{Authentication, RequestHeader};
-use crate::authn::static_token::StaticTokens;
+use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::authn::x509::CaBundle;
 use crate::listen::settings::{Serving, ServingCertificate};
 use crate::request::deadline::parse_duration;
@@ -42,11 +44,15 @@ pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
     let serving = resolver.serving(&flags.serving);
     let authentication = resolver.authentication(&flags.authentication);
     let backend = match &flags.backend.backend_kubeconfig {
-        Some(file) => kubeconfig::load("--backend-kubeconfig", file, flags.backend.identity, &mut resolver.errors),
-        None => resolver.fail(
-            ConfigError::new("--backend-kubeconfig", "is required")
-                .fix("give a kubeconfig with the address and CA of the API server, and the gateway's certificate"),
+        Some(file) => kubeconfig::load(
+            "--backend-kubeconfig",
+            file,
+            flags.backend.identity,
+            &mut resolver.errors,
         ),
+        None => resolver.fail(ConfigError::new("--backend-kubeconfig", "is required").fix(
+            "give a kubeconfig with the address and CA of the API server, and the gateway's certificate",
+        )),
     };
     if flags.backend.impersonation == ImpersonationMode::Gateway {
         resolver.errors.push(
@@ -56,10 +62,21 @@ pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
     }
     let operation = resolver.operation(&flags.operation);
     match (serving, authentication, backend, operation) {
-        (Some(serving), Some(authentication), Some(backend), Some(operation)) if resolver.errors.is_empty() => {
+        (Some(serving), Some(authentication), Some(backend), Some(operation))
+            if resolver.errors.is_empty() =>
+        {
             let impersonation = flags.backend.impersonation;
-            let settings = Settings { serving, authentication, backend, impersonation, operation };
-            Ok(Resolved { settings, warnings: resolver.warnings })
+            let settings = Settings {
+                serving,
+                authentication,
+                backend,
+                impersonation,
+                operation,
+            };
+            Ok(Resolved {
+                settings,
+                warnings: resolver.warnings,
+            })
         }
         _ => Err(ConfigErrors(resolver.errors)),
     }
@@ -83,28 +100,38 @@ impl Resolver {
 
     fn read(&mut self, key: &str, file: &Path) -> Option<Vec<u8>> {
         let result = std::fs::read(file).map_err(|error| {
-            ConfigError::new(key, error.to_string()).in_file(file).fix("give a readable file")
+            ConfigError::new(key, error.to_string())
+                .in_file(file)
+                .fix("give a readable file")
         });
         self.ok(result)
     }
 
     fn duration(&mut self, key: &str, text: &str) -> Option<Duration> {
-        let parsed = parse_duration(text).map_err(|error| error.to_string()).and_then(|nanoseconds| {
-            u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
-        });
-        let result = parsed.map_err(|problem| ConfigError::new(key, problem).fix("give a duration such as 60s or 1m30s"));
+        let parsed = parse_duration(text)
+            .map_err(|error| error.to_string())
+            .and_then(|nanoseconds| {
+                u64::try_from(nanoseconds)
+                    .map(Duration::from_nanos)
+                    .map_err(|_| "must not be negative".to_owned())
+            });
+        let result = parsed
+            .map_err(|problem| ConfigError::new(key, problem).fix("give a duration such as 60s or 1m30s"));
         self.ok(result)
     }
 
     fn serving(&mut self, flags: &ServingFlags) -> Option<Serving> {
         let certificate = match (&flags.tls_cert_file, &flags.tls_private_key_file) {
-            (Some(cert), Some(key)) => self.certificate("--tls-cert-file", cert, "--tls-private-key-file", key, None),
+            (Some(cert), Some(key)) => {
+                self.certificate("--tls-cert-file", cert, "--tls-private-key-file", key, None)
+            }
             (None, None) => self.fail(
                 ConfigError::new("--tls-cert-file", "is required, with --tls-private-key-file")
                     .fix("give the gateway's serving certificate and its key"),
             ),
             (Some(_), None) => self.fail(
-                ConfigError::new("--tls-private-key-file", "is required with --tls-cert-file").fix("give the key"),
+                ConfigError::new("--tls-private-key-file", "is required with --tls-cert-file")
+                    .fix("give the key"),
             ),
             (None, Some(_)) => self.fail(
                 ConfigError::new("--tls-cert-file", "is required with --tls-private-key-file")
@@ -145,31 +172,47 @@ impl Resolver {
         let chain = match chain {
             Ok(chain) if !chain.is_empty() => Some(chain),
             Ok(_) => self.fail(
-                ConfigError::new(cert_flag, "holds no certificate").in_file(cert_file).fix("give PEM certificates"),
+                ConfigError::new(cert_flag, "holds no certificate")
+                    .in_file(cert_file)
+                    .fix("give PEM certificates"),
             ),
             Err(error) => self.fail(
-                ConfigError::new(cert_flag, error.to_string()).in_file(cert_file).fix("give PEM certificates"),
+                ConfigError::new(cert_flag, error.to_string())
+                    .in_file(cert_file)
+                    .fix("give PEM certificates"),
             ),
         };
         let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| {
-            ConfigError::new(key_flag, error.to_string()).in_file(key_file).fix("give a PEM private key")
+            ConfigError::new(key_flag, error.to_string())
+                .in_file(key_file)
+                .fix("give a PEM private key")
         });
         let key = self.ok(key);
         let (chain, key) = (chain?, key?);
         let key = crypto::sign::any_supported_type(&key).map_err(|error| {
-            ConfigError::new(key_flag, error.to_string()).in_file(key_file).fix("give an RSA, ECDSA or Ed25519 key")
+            ConfigError::new(key_flag, error.to_string())
+                .in_file(key_file)
+                .fix("give an RSA, ECDSA or Ed25519 key")
         });
         let key = self.ok(key)?;
-        let leaf_names = names.or_else(|| chain.first().map(certificate_names)).unwrap_or_default();
+        let leaf_names = names
+            .or_else(|| chain.first().map(certificate_names))
+            .unwrap_or_default();
         let certified = CertifiedKey::new(chain, key);
-        if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) = certified.keys_match() {
+        if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
+            certified.keys_match()
+        {
             return self.fail(
                 ConfigError::new(key_flag, format!("is not the key of {}", cert_file.display()))
                     .in_file(key_file)
                     .fix("give the key that belongs to the certificate"),
             );
         }
-        Some(ServingCertificate { key: Arc::new(certified), names: leaf_names, file: cert_file.to_owned() })
+        Some(ServingCertificate {
+            key: Arc::new(certified),
+            names: leaf_names,
+            file: cert_file.to_owned(),
+        })
     }
 
     fn sni_certificates(&mut self, values: &[String]) -> Option<Vec<ServingCertificate>> {
@@ -179,12 +222,19 @@ impl Resolver {
         for value in values {
             // component-base: cli/flag/namedcertkey_flag.go
             let (files, names) = match value.split_once(':') {
-                Some((files, names)) => (files, Some(names.split(',').map(str::trim).map(str::to_lowercase).collect())),
+                Some((files, names)) => (
+                    files,
+                    Some(names.split(',').map(str::trim).map(str::to_lowercase).collect()),
+                ),
                 None => (value.as_str(), None),
             };
-            let Some((cert, key)) = files.split_once(',').filter(|(_, key)| !key.is_empty() && !key.contains(',')) else {
+            let Some((cert, key)) = files
+                .split_once(',')
+                .filter(|(_, key)| !key.is_empty() && !key.contains(','))
+            else {
                 self.errors.push(
-                    ConfigError::new(flag, format!("{value:?} is not a pair of files")).fix("give cert,key[:names]"),
+                    ConfigError::new(flag, format!("{value:?} is not a pair of files"))
+                        .fix("give cert,key[:names]"),
                 );
                 continue;
             };
@@ -199,7 +249,9 @@ impl Resolver {
             None | Some("" | "VersionTLS12") => Some(vec![&TLS13, &TLS12]),
             Some("VersionTLS13") => Some(vec![&TLS13]),
             Some(old @ ("VersionTLS10" | "VersionTLS11")) => {
-                self.warnings.push(format!("--tls-min-version: {old} is not supported; using VersionTLS12"));
+                self.warnings.push(format!(
+                    "--tls-min-version: {old} is not supported; using VersionTLS12"
+                ));
                 Some(vec![&TLS13, &TLS12])
             }
             Some(other) => self.fail(
@@ -217,23 +269,39 @@ impl Resolver {
         // As Go, whose TLS 1.3 suites cannot be configured: the flag is about TLS 1.2.
         let all = std::mem::take(&mut provider.cipher_suites);
         let name_of = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
-        for name in names.iter().filter(|name| !GO_CIPHER_SUITES.contains(&name.as_str())) {
+        for name in names
+            .iter()
+            .filter(|name| !GO_CIPHER_SUITES.contains(&name.as_str()))
+        {
             self.errors.push(
-                ConfigError::new("--tls-cipher-suites", format!("Cipher suite {name} not supported or doesn't exist"))
-                    .fix("give IANA names such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
+                ConfigError::new(
+                    "--tls-cipher-suites",
+                    format!("Cipher suite {name} not supported or doesn't exist"),
+                )
+                .fix("give IANA names such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
             );
         }
-        for name in names.iter().filter(|name| GO_CIPHER_SUITES.contains(&name.as_str())) {
-            if !all.iter().any(|suite| name_of(suite).replace("TLS13_", "TLS_") == go_name(name)) {
-                self.warnings.push(format!("--tls-cipher-suites: {name} is not safe and not offered"));
+        for name in names
+            .iter()
+            .filter(|name| GO_CIPHER_SUITES.contains(&name.as_str()))
+        {
+            if !all
+                .iter()
+                .any(|suite| name_of(suite).replace("TLS13_", "TLS_") == go_name(name))
+            {
+                self.warnings
+                    .push(format!("--tls-cipher-suites: {name} is not safe and not offered"));
             }
         }
         provider.cipher_suites = all
             .into_iter()
-            .filter(|suite| suite.tls13().is_some() || names.iter().any(|name| go_name(name) == name_of(suite)))
+            .filter(|suite| {
+                suite.tls13().is_some() || names.iter().any(|name| go_name(name) == name_of(suite))
+            })
             .collect();
         if !provider.cipher_suites.iter().any(|suite| suite.tls13().is_none()) {
-            self.warnings.push("--tls-cipher-suites: none of them is usable with TLS 1.2; only TLS 1.3 is".to_owned());
+            self.warnings
+                .push("--tls-cipher-suites: none of them is usable with TLS 1.2; only TLS 1.3 is".to_owned());
         }
         Some(Arc::new(provider))
     }
@@ -249,8 +317,11 @@ impl Resolver {
         };
         for bad in directives.iter().filter(|directive| !valid(directive)) {
             self.errors.push(
-                ConfigError::new("--strict-transport-security-directives", format!("{bad:?} is not a directive"))
-                    .fix("give max-age=SECONDS, includeSubDomains or preload"),
+                ConfigError::new(
+                    "--strict-transport-security-directives",
+                    format!("{bad:?} is not a directive"),
+                )
+                .fix("give max-age=SECONDS, includeSubDomains or preload"),
             );
         }
         if directives.is_empty() {
@@ -274,21 +345,24 @@ impl Resolver {
         let static_tokens = match &flags.token_auth_file {
             Some(file) => {
                 let csv = self.read("--token-auth-file", file)?;
-                let parsed = StaticTokens::parse(&file.display().to_string(), &csv).map_err(|error| {
-                    ConfigError::new("--token-auth-file", error.to_string())
-                        .in_file(file)
-                        .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
-                });
-                let tokens = self.ok(parsed)?;
-                self.warnings.extend(tokens.warnings().iter().map(|text| format!("--token-auth-file: {text}")));
-                Some(Arc::new(tokens))
+                let parsed =
+                    StaticTokenAuthenticator::parse(&file.display().to_string(), &csv).map_err(|error| {
+                        ConfigError::new("--token-auth-file", error.to_string())
+                            .in_file(file)
+                            .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
+                    });
+                Some(Arc::new(self.ok(parsed)?))
             }
             None => None,
         };
-        if client_ca.is_none() && request_header.is_none() && static_tokens.is_none() && !flags.anonymous_auth {
+        if client_ca.is_none() && request_header.is_none() && static_tokens.is_none() && !flags.anonymous_auth
+        {
             return self.fail(
-                ConfigError::new("--anonymous-auth", "is off, and no other authentication method is on")
-                    .fix("give --client-ca-file, --token-auth-file or --requestheader-client-ca-file"),
+                ConfigError::new(
+                    "--anonymous-auth",
+                    "is off, and no other authentication method is on",
+                )
+                .fix("give --client-ca-file, --token-auth-file or --requestheader-client-ca-file"),
             );
         }
         let audiences = listed(&flags.api_audiences).into_iter().map(Audience).collect();
@@ -304,7 +378,9 @@ impl Resolver {
     fn ca_bundle(&mut self, flag: &str, file: &Path) -> Option<Arc<CaBundle>> {
         let pem = self.read(flag, file)?;
         let parsed = CaBundle::from_pem(&pem).map_err(|error| {
-            ConfigError::new(flag, error.to_string()).in_file(file).fix("give PEM certificates of the CAs")
+            ConfigError::new(flag, error.to_string())
+                .in_file(file)
+                .fix("give PEM certificates of the CAs")
         });
         self.ok(parsed).map(Arc::new)
     }
@@ -319,10 +395,16 @@ impl Resolver {
         let allowed_names = listed(&flags.requestheader_allowed_names);
         // kubernetes: pkg/kubeapiserver/options/authentication.go, RequestHeaderAuthenticationOptions.Validate
         for (name, values) in [
-            ("requestheader-username-headers", &flags.requestheader_username_headers),
+            (
+                "requestheader-username-headers",
+                &flags.requestheader_username_headers,
+            ),
             ("requestheader-uid-headers", &flags.requestheader_uid_headers),
             ("requestheader-group-headers", &flags.requestheader_group_headers),
-            ("requestheader-extra-headers-prefix", &flags.requestheader_extra_headers_prefix),
+            (
+                "requestheader-extra-headers-prefix",
+                &flags.requestheader_extra_headers_prefix,
+            ),
             ("requestheader-allowed-names", &flags.requestheader_allowed_names),
         ] {
             if listed(values).iter().any(|value| value.trim().is_empty()) {
@@ -331,9 +413,21 @@ impl Resolver {
             }
         }
         for (flag, values, standard) in [
-            ("username-headers", &flags.requestheader_username_headers, "X-Remote-User"),
-            ("group-headers", &flags.requestheader_group_headers, "X-Remote-Group"),
-            ("extra-headers-prefix", &flags.requestheader_extra_headers_prefix, "X-Remote-Extra-"),
+            (
+                "username-headers",
+                &flags.requestheader_username_headers,
+                "X-Remote-User",
+            ),
+            (
+                "group-headers",
+                &flags.requestheader_group_headers,
+                "X-Remote-Group",
+            ),
+            (
+                "extra-headers-prefix",
+                &flags.requestheader_extra_headers_prefix,
+                "X-Remote-Extra-",
+            ),
         ] {
             if !values.is_empty() && !values.iter().any(|value| value.eq_ignore_ascii_case(standard)) {
                 self.warnings.push(format!(
@@ -343,10 +437,15 @@ impl Resolver {
             }
         }
         let uids = listed(&flags.requestheader_uid_headers);
-        if !uids.is_empty() && !uids.iter().any(|value| value.eq_ignore_ascii_case("X-Remote-Uid")) {
+        if !uids.is_empty()
+            && !uids
+                .iter()
+                .any(|value| value.eq_ignore_ascii_case("X-Remote-Uid"))
+        {
             let problem = "--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - \
                            API aggregation will not work";
-            self.errors.push(ConfigError::new("--requestheader-uid-headers", problem).fix("add X-Remote-Uid"));
+            self.errors
+                .push(ConfigError::new("--requestheader-uid-headers", problem).fix("add X-Remote-Uid"));
         }
         if listed(&flags.requestheader_username_headers).is_empty() {
             self.errors.push(
@@ -358,7 +457,9 @@ impl Resolver {
             );
         }
         let ca = ca?;
-        if allowed_names.is_empty() && client_ca.is_some_and(|client_ca| client_ca.shares_certificate_with(&ca)) {
+        if allowed_names.is_empty()
+            && client_ca.is_some_and(|client_ca| client_ca.shares_certificate_with(&ca))
+        {
             return self.fail(
                 ConfigError::new(
                     "--requestheader-allowed-names",
@@ -369,16 +470,21 @@ impl Resolver {
                 .fix("give the CommonName of the front proxy's certificate"),
             );
         }
-        let headers = HeaderNames::new(
+        let headers = RequestHeaderNames::new(
             &listed(&flags.requestheader_username_headers),
             &uids,
             &listed(&flags.requestheader_group_headers),
             &listed(&flags.requestheader_extra_headers_prefix),
         );
         let headers = headers.map_err(|error| {
-            ConfigError::new("--requestheader-username-headers", error.to_string()).fix("give valid header names")
+            ConfigError::new("--requestheader-username-headers", error.to_string())
+                .fix("give valid header names")
         });
-        Some(RequestHeader { ca, allowed_names, headers: self.ok(headers)? })
+        Some(RequestHeader {
+            ca,
+            allowed_names,
+            headers: self.ok(headers)?,
+        })
     }
 
     fn unused_request_header_flags(&mut self, flags: &AuthenticationFlags) {
@@ -401,10 +507,12 @@ impl Resolver {
         let request_timeout = self.duration("--request-timeout", &flags.request_timeout);
         let shutdown_grace_period = self.duration("--shutdown-grace-period", &flags.shutdown_grace_period);
         if request_timeout.is_some_and(|timeout| timeout.is_zero()) {
-            self.errors.push(ConfigError::new("--request-timeout", "must be positive").fix("give 1m0s"));
+            self.errors
+                .push(ConfigError::new("--request-timeout", "must be positive").fix("give 1m0s"));
         }
         let metrics = MetricsAddress::parse(&flags.metrics_bind_address).map_err(|error| {
-            ConfigError::new("--metrics-bind-address", error.to_string()).fix("give IP:PORT, or 0 to turn it off")
+            ConfigError::new("--metrics-bind-address", error.to_string())
+                .fix("give IP:PORT, or 0 to turn it off")
         });
         let metrics = self.ok(metrics);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -431,16 +539,27 @@ fn listed(values: &[String]) -> Vec<String> {
 // apiserver: pkg/server/dynamiccertificates/named_certificates.go
 fn certificate_names(leaf: &CertificateDer<'static>) -> Vec<String> {
     use x509_parser::extensions::GeneralName;
-    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(leaf) else { return Vec::new() };
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(leaf) else {
+        return Vec::new();
+    };
     let mut names: Vec<String> = Vec::new();
     if let Ok(Some(alternative)) = parsed.subject_alternative_name() {
-        names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(name.to_lowercase()),
-            _ => None,
-        }));
+        names.extend(
+            alternative
+                .value
+                .general_names
+                .iter()
+                .filter_map(|name| match name {
+                    GeneralName::DNSName(name) => Some(name.to_lowercase()),
+                    _ => None,
+                }),
+        );
     }
     if names.is_empty() {
-        let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        let common = parsed
+            .subject()
+            .iter_common_name()
+            .filter_map(|name| name.as_str().ok());
         names.extend(common.map(str::to_lowercase));
     }
     names
@@ -449,7 +568,9 @@ fn certificate_names(leaf: &CertificateDer<'static>) -> Vec<String> {
 /// The name rustls has for a cipher suite: Go accepts two old names without the hash.
 fn go_name(name: &str) -> String {
     match name {
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => format!("{name}_SHA256"),
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => {
+            format!("{name}_SHA256")
+        }
         name => name.to_owned(),
     }
 }

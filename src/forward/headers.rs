@@ -42,7 +42,9 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
     if headers.contains_key(TE) {
         let trailers = |line: &HeaderValue| {
-            line.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+            line.as_bytes()
+                .split(|byte| *byte == b',')
+                .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
         };
         let wanted = headers.get_all(TE).iter().any(trailers);
         headers.remove(TE);
@@ -66,17 +68,20 @@ fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) 
     }
 }
 
-
 /// Whether the client asks for one of the protocols we tunnel, and which: `websocket` and `SPDY/3.1`, on any path.
 /// Never `h2c`, which would turn the tunnel into requests that nobody inspects.
 pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let connection = headers.get_all(CONNECTION).iter().any(|line| {
-        line.as_bytes().split(|byte| *byte == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
     });
     let mut upgrades = headers.get_all(UPGRADE).iter();
     let protocol = upgrades.next()?;
     let known = [b"websocket".as_slice(), b"SPDY/3.1".as_slice()];
-    let tunnelled = known.iter().any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
+    let tunnelled = known
+        .iter()
+        .any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
     (connection && tunnelled && upgrades.next().is_none()).then(|| protocol.clone())
 }
 
@@ -87,7 +92,10 @@ mod tests {
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in lines {
-            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
         }
         map
     }
@@ -117,7 +125,11 @@ mod tests {
 
     #[test]
     fn framing_cannot_be_nominated_away() {
-        let mut map = headers(&[("connection", "content-length, te"), ("content-length", "5"), ("te", "gzip, trailers")]);
+        let mut map = headers(&[
+            ("connection", "content-length, te"),
+            ("content-length", "5"),
+            ("te", "gzip, trailers"),
+        ]);
         strip_hop_by_hop(&mut map);
         assert_eq!(names(&map), ["content-length", "te"]);
         assert_eq!(map["te"], "trailers");
@@ -144,18 +156,46 @@ mod tests {
     fn only_two_protocols_are_tunnelled() {
         let cases: &[(&[(&str, &str)], bool)] = &[
             (&[("connection", "Upgrade"), ("upgrade", "websocket")], true),
-            (&[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")], true),
-            (&[("connection", "keep-alive"), ("connection", "UPGRADE"), ("upgrade", "WebSocket")], true),
+            (
+                &[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")],
+                true,
+            ),
+            (
+                &[
+                    ("connection", "keep-alive"),
+                    ("connection", "UPGRADE"),
+                    ("upgrade", "WebSocket"),
+                ],
+                true,
+            ),
             (&[("upgrade", "websocket")], false),
             (&[("connection", "not-upgrade"), ("upgrade", "websocket")], false),
             (&[("connection", "Upgrade"), ("upgrade", "h2c")], false),
-            (&[("connection", "Upgrade"), ("upgrade", "h2c"), ("upgrade", "websocket")], false),
+            (
+                &[
+                    ("connection", "Upgrade"),
+                    ("upgrade", "h2c"),
+                    ("upgrade", "websocket"),
+                ],
+                false,
+            ),
             (&[("connection", "Upgrade"), ("upgrade", "websocket, h2c")], false),
-            (&[("connection", "Upgrade"), ("upgrade", "websocket"), ("upgrade", "websocket")], false),
+            (
+                &[
+                    ("connection", "Upgrade"),
+                    ("upgrade", "websocket"),
+                    ("upgrade", "websocket"),
+                ],
+                false,
+            ),
             (&[("connection", "Upgrade")], false),
         ];
         for (lines, expected) in cases {
-            assert_eq!(requested_upgrade(&headers(lines)).is_some(), *expected, "{lines:?}");
+            assert_eq!(
+                requested_upgrade(&headers(lines)).is_some(),
+                *expected,
+                "{lines:?}"
+            );
         }
     }
 }

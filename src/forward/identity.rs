@@ -58,8 +58,10 @@ pub(crate) fn write_identity(
     }
     for (key, values) in &user.extra {
         let name = format!("{}{}", names.extra_prefix, encode_extra_key(key));
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| UnfitIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| UnfitIdentity::NotByteForByte {
+            field: "extra key",
+            value: key.clone(),
+        })?;
         for value in values {
             headers.append(&name, fit("extra value", value)?);
         }
@@ -88,7 +90,10 @@ impl Names {
 
 /// The value as a header carries it, if every receiver reads it as it is.
 fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnfitIdentity> {
-    let unfit = || UnfitIdentity::NotByteForByte { field, value: value.to_owned() };
+    let unfit = || UnfitIdentity::NotByteForByte {
+        field,
+        value: value.to_owned(),
+    };
     let trimmed = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let bytes = value.as_bytes();
     if trimmed(bytes.first()) || trimmed(bytes.last()) {
@@ -105,13 +110,30 @@ mod tests {
     fn user() -> UserInfo {
         let mut user = UserInfo::named("alice");
         user.uid = Some("42".to_owned());
-        user.groups = vec!["b".to_owned(), "a".to_owned(), String::new(), "b".to_owned(), "system:authenticated".to_owned()];
-        user.extra.insert("example.com/Team K".to_owned(), vec!["x".to_owned(), String::new()]);
+        user.groups = vec![
+            "b".to_owned(),
+            "a".to_owned(),
+            String::new(),
+            "b".to_owned(),
+            "system:authenticated".to_owned(),
+        ];
+        user.extra.insert(
+            "example.com/Team K".to_owned(),
+            vec!["x".to_owned(), String::new()],
+        );
         user
     }
 
     fn lines(headers: &HeaderMap) -> Vec<(String, String)> {
-        headers.iter().map(|(name, value)| (name.to_string(), String::from_utf8(value.as_bytes().to_vec()).unwrap())).collect()
+        headers
+            .iter()
+            .map(|(name, value)| {
+                (
+                    name.to_string(),
+                    String::from_utf8(value.as_bytes().to_vec()).unwrap(),
+                )
+            })
+            .collect()
     }
 
     #[test]
@@ -138,22 +160,43 @@ mod tests {
 
     #[test]
     fn what_would_not_arrive_byte_for_byte_is_refused() {
-        for bad in [" a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\u{7f}b", "a\u{1}b", " "] {
+        for bad in [
+            " a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\u{7f}b", "a\u{1}b", " ",
+        ] {
             let cases = [
                 UserInfo::named(bad),
-                { let mut user = user(); user.uid = Some(bad.to_owned()); user },
-                { let mut user = user(); user.groups.push(bad.to_owned()); user },
-                { let mut user = user(); user.extra.insert("k".to_owned(), vec![bad.to_owned()]); user },
+                {
+                    let mut user = user();
+                    user.uid = Some(bad.to_owned());
+                    user
+                },
+                {
+                    let mut user = user();
+                    user.groups.push(bad.to_owned());
+                    user
+                },
+                {
+                    let mut user = user();
+                    user.extra.insert("k".to_owned(), vec![bad.to_owned()]);
+                    user
+                },
             ];
             for (index, user) in cases.iter().enumerate() {
                 for mode in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
                     let result = write_identity(&mut HeaderMap::new(), user, mode);
-                    assert!(matches!(result, Err(UnfitIdentity::NotByteForByte { .. })), "{bad:?} in {index}: {result:?}");
+                    assert!(
+                        matches!(result, Err(UnfitIdentity::NotByteForByte { .. })),
+                        "{bad:?} in {index}: {result:?}"
+                    );
                 }
             }
         }
         assert_eq!(
-            write_identity(&mut HeaderMap::new(), &UserInfo::named(""), IdentityMode::RequestHeader),
+            write_identity(
+                &mut HeaderMap::new(),
+                &UserInfo::named(""),
+                IdentityMode::RequestHeader
+            ),
             Err(UnfitIdentity::NoName)
         );
     }

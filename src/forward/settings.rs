@@ -29,7 +29,10 @@ pub struct Backend {
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backend").field("address", &self.address).field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("Backend")
+            .field("address", &self.address)
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
     }
 }
 
@@ -43,7 +46,10 @@ pub struct ClientCertificate {
 
 impl Clone for ClientCertificate {
     fn clone(&self) -> Self {
-        Self { chain: self.chain.clone(), key: self.key.clone_key() }
+        Self {
+            chain: self.chain.clone(),
+            key: self.key.clone_key(),
+        }
     }
 }
 
@@ -59,7 +65,11 @@ pub struct HostPort {
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
     }
 }
 

@@ -24,12 +24,15 @@ pub(super) async fn tunnel(
     client: OnUpgrade,
     guard: EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    request
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
     let mut response = pool.upgrade(request).await?;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let answered = response.headers().get(UPGRADE);
-    if !switched || !answered.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes())) {
+    if !switched || !answered.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
+    {
         if switched {
             warn!(asked = ?protocol, got = ?answered, "the backend switched to another protocol, tunnel refused");
             return Err(ForwardError::UnaskedSwitch);
@@ -46,7 +49,8 @@ pub(super) async fn tunnel(
     });
     let (mut head, _) = response.into_parts();
     strip_hop_by_hop(&mut head.headers);
-    head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    head.headers
+        .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     head.headers.insert(UPGRADE, protocol);
     Ok(Response::from_parts(head, Body::empty()))
 }

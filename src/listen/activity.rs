@@ -48,7 +48,10 @@ impl Activity {
     }
 
     fn bytes_arrived(&self) {
-        if self.watch_bytes && self.requests.load(Ordering::Relaxed) == 0 && !self.reading.swap(true, Ordering::Relaxed) {
+        if self.watch_bytes
+            && self.requests.load(Ordering::Relaxed) == 0
+            && !self.reading.swap(true, Ordering::Relaxed)
+        {
             self.mark();
         }
     }
@@ -65,7 +68,11 @@ impl Activity {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let timeout = if self.reading.load(Ordering::Relaxed) { HEADER_TIMEOUT } else { IDLE_TIMEOUT };
+        let timeout = if self.reading.load(Ordering::Relaxed) {
+            HEADER_TIMEOUT
+        } else {
+            IDLE_TIMEOUT
+        };
         Some(self.opened + Duration::from_millis(self.since.load(Ordering::Relaxed)) + timeout)
     }
 
@@ -101,7 +108,11 @@ impl<S> Watched<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         if buf.filled().len() > before {
@@ -148,24 +159,43 @@ mod tests {
         let activity = Activity::new(true);
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = Watched::new(server, Arc::clone(&activity));
-        assert_eq!(activity.deadline(), Some(opened + HEADER_TIMEOUT), "the first header is due at once");
+        assert_eq!(
+            activity.deadline(),
+            Some(opened + HEADER_TIMEOUT),
+            "the first header is due at once"
+        );
 
         let busy = activity.begin();
-        assert_eq!(activity.deadline(), None, "a request in progress may take as long as it likes");
+        assert_eq!(
+            activity.deadline(),
+            None,
+            "a request in progress may take as long as it likes"
+        );
         tokio::time::advance(Duration::from_secs(200)).await;
         drop(busy);
-        assert_eq!(activity.deadline(), Some(opened + Duration::from_secs(200) + IDLE_TIMEOUT));
+        assert_eq!(
+            activity.deadline(),
+            Some(opened + Duration::from_secs(200) + IDLE_TIMEOUT)
+        );
 
         tokio::time::advance(Duration::from_secs(60)).await;
         client.write_all(b"G").await.unwrap();
         server.read_u8().await.unwrap();
         let begun = opened + Duration::from_secs(260);
-        assert_eq!(activity.deadline(), Some(begun + HEADER_TIMEOUT), "the first byte starts the header's time");
+        assert_eq!(
+            activity.deadline(),
+            Some(begun + HEADER_TIMEOUT),
+            "the first byte starts the header's time"
+        );
 
         tokio::time::advance(Duration::from_secs(10)).await;
         client.write_all(b"E").await.unwrap();
         server.read_u8().await.unwrap();
-        assert_eq!(activity.deadline(), Some(begun + HEADER_TIMEOUT), "further bytes do not extend it");
+        assert_eq!(
+            activity.deadline(),
+            Some(begun + HEADER_TIMEOUT),
+            "further bytes do not extend it"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -41,6 +41,9 @@ pub struct ServingCertificate {
 
 impl fmt::Debug for ServingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServingCertificate").field("file", &self.file).field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("ServingCertificate")
+            .field("file", &self.file)
+            .field("names", &self.names)
+            .finish_non_exhaustive()
     }
 }

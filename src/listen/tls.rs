@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rustls::{DistinguishedName, ServerConfig};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{DistinguishedName, ServerConfig};
 
 use super::possession::PossessionVerifier;
 use super::settings::{Serving, ServingCertificate};
@@ -39,11 +39,19 @@ struct ByServerName {
 
 impl ByServerName {
     fn select(&self, server_name: Option<&str>) -> &ServingCertificate {
-        let Some(name) = server_name.map(str::to_lowercase) else { return &self.default };
+        let Some(name) = server_name.map(str::to_lowercase) else {
+            return &self.default;
+        };
         // An exact name goes before a wildcard, whatever the order of the flags.
         let wildcard = name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
-        let find = |wanted: &str| self.named.iter().find(|cert| cert.names.iter().any(|known| known == wanted));
-        find(&name).or_else(|| wildcard.as_deref().and_then(find)).unwrap_or(&self.default)
+        let find = |wanted: &str| {
+            self.named
+                .iter()
+                .find(|cert| cert.names.iter().any(|known| known == wanted))
+        };
+        find(&name)
+            .or_else(|| wildcard.as_deref().and_then(find))
+            .unwrap_or(&self.default)
     }
 }
 

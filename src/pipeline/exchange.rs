@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, CACHE_CONTROL, CONNECTION, HeaderMap, HeaderName, HeaderValue, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING};
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONNECTION, HeaderMap, HeaderName, HeaderValue, STRICT_TRANSPORT_SECURITY,
+    USER_AGENT, WARNING,
+};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -69,7 +72,11 @@ enum Kind {
 }
 
 impl Exchange {
-    pub(super) fn begin(connection: &Connection, request: &Request<Incoming>, metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn begin(
+        connection: &Connection,
+        request: &Request<Incoming>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         let started = Instant::now();
         let sent = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
         // apiserver: pkg/endpoints/filters/audit_init.go
@@ -154,7 +161,10 @@ impl Exchange {
                 self.unauthenticated = proven.user().is_unauthenticated();
                 self.end.line.user = Some(proven.user().name.clone());
                 self.end.line.authenticator = proven.method();
-                metrics.authenticated_user_requests.with_label_values(&[compressed_username(&proven.user().name)]).inc();
+                metrics
+                    .authenticated_user_requests
+                    .with_label_values(&[compressed_username(&proven.user().name)])
+                    .inc();
                 "success"
             }
             Err(_) => {
@@ -163,7 +173,10 @@ impl Exchange {
             }
         };
         metrics.authentication_attempts.with_label_values(&[result]).inc();
-        metrics.authentication_duration.with_label_values(&[result]).observe(took.as_secs_f64());
+        metrics
+            .authentication_duration
+            .with_label_values(&[result])
+            .observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -183,7 +196,9 @@ impl Exchange {
         let headers = response.headers_mut();
         add_warnings(headers, &self.warnings);
         if let Some(directives) = strict_transport_security {
-            headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
+            headers
+                .entry(STRICT_TRANSPORT_SECURITY)
+                .or_insert_with(|| directives.clone());
         }
         if self.http2 && self.unauthenticated {
             // apiserver: pkg/endpoints/filters/authentication.go — one request per connection for nobody in particular
@@ -191,7 +206,13 @@ impl Exchange {
         }
         self.end.code = response.status();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Line { audit_id, peer, path, user, .. } = &self.end.line;
+            let Line {
+                audit_id,
+                peer,
+                path,
+                user,
+                ..
+            } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
         }
         response.map(|body| body.holding_exchange(Box::new(self.end)))
@@ -212,13 +233,23 @@ impl Exchange {
         if status.close && !self.http2 {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        debug_assert!(status.form != Form::Text || response.status() != StatusCode::UNAUTHORIZED, "{:?}", self.method);
+        debug_assert!(
+            status.form != Form::Text || response.status() != StatusCode::UNAUTHORIZED,
+            "{:?}",
+            self.method
+        );
         response.map(Body::bytes)
     }
 
     /// The cause, for the operator.
     fn tell(&self, refusal: &Refusal) {
-        let Line { audit_id, peer, path, user, .. } = &self.end.line;
+        let Line {
+            audit_id,
+            peer,
+            path,
+            user,
+            ..
+        } = &self.end.line;
         if let Some(cause) = refusal.backend_cause() {
             self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
         }
@@ -254,7 +285,13 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         let took = self.started.elapsed();
-        let Self { metrics, kind, code, line, .. } = self;
+        let Self {
+            metrics,
+            kind,
+            code,
+            line,
+            ..
+        } = self;
         let verb = self.verb;
         match kind {
             Kind::ReadOnly => metrics.inflight.with_label_values(&["readOnly"]).dec(),
@@ -264,9 +301,19 @@ impl Drop for End {
         }
         metrics.requests.with_label_values(&[verb, code.as_str()]).inc();
         if *kind != Kind::LongRunning {
-            metrics.request_duration.with_label_values(&[verb]).observe(took.as_secs_f64());
+            metrics
+                .request_duration
+                .with_label_values(&[verb])
+                .observe(took.as_secs_f64());
         }
-        let Line { audit_id, peer, method, path, user, authenticator } = line;
+        let Line {
+            audit_id,
+            peer,
+            method,
+            path,
+            user,
+            authenticator,
+        } = line;
         let (code, user) = (code.as_u16(), user.as_deref());
         if *kind != Kind::LongRunning && took >= SLOW {
             warn!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "slow request");
@@ -287,7 +334,9 @@ fn new_audit_id() -> HeaderValue {
 fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
     for text in warnings {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-        let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else { continue };
+        let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else {
+            continue;
+        };
         if !headers.get_all(WARNING).iter().any(|known| known == value) {
             headers.append(HeaderName::from(WARNING), value);
         }

@@ -47,8 +47,9 @@ impl Refusal {
             },
             Self::RequestInfo(status) => status.clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
-            Self::Unauthenticated(AuthnError::Invalid(_) | AuthnError::Unavailable(_))
-            | Self::Forward(ForwardError::UnfitIdentity(_)) => Status::unauthorized(),
+            Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {
+                Status::unauthorized()
+            }
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::Impersonation { user } => Status {
                 nosniff: true,
@@ -60,9 +61,10 @@ impl Refusal {
                     ),
                 )
             },
-            Self::Forward(ForwardError::Send(SendError::Connect(_))) => {
-                Status::service_unavailable("the API server behind this gateway is unreachable, try again later", Some(RETRY_AFTER))
-            }
+            Self::Forward(ForwardError::Send(SendError::Connect(_))) => Status::service_unavailable(
+                "the API server behind this gateway is unreachable, try again later",
+                Some(RETRY_AFTER),
+            ),
             Self::Forward(
                 ForwardError::Send(SendError::Broken(_))
                 | ForwardError::RefusedIdentity

@@ -34,12 +34,15 @@ pub struct ImpersonateHeaders(HeaderMap);
 pub struct UnknownImpersonateHeader(pub HeaderName);
 
 impl Credentials {
-    /// Takes the credentials out of `headers`; `custom` are the front-proxy headers beside the standard ones, names
-    /// and prefixes in lower case.
+    /// Takes the credentials out of `headers`; `custom` tells the front-proxy headers beside the standard
+    /// ones.
     ///
     /// Identity headers in another spelling (`X_Remote_User`, `x.remote.user`) are dropped: they are no credential
     /// here, but a receiver might take them for one.
-    pub(crate) fn take_from(headers: &mut HeaderMap, custom: &FrontProxyNames) -> (Self, ImpersonateHeaders) {
+    pub(crate) fn take_from(
+        headers: &mut HeaderMap,
+        custom: impl Fn(&HeaderName) -> bool,
+    ) -> (Self, ImpersonateHeaders) {
         let mut credentials = Self::default();
         let mut impersonate = ImpersonateHeaders::default();
         if let Some(first) = headers.get(AUTHORIZATION) {
@@ -51,18 +54,20 @@ impl Credentials {
         let names: Vec<HeaderName> = headers
             .keys()
             .filter(|name| {
-                custom.contains(name)
+                custom(name)
                     || folded_starts_with(name, FRONT_PROXY_PREFIX)
                     || folded_starts_with(name, IMPERSONATE_PREFIX)
             })
             .cloned()
             .collect();
         for name in names {
-            let http::header::Entry::Occupied(entry) = headers.entry(&name) else { continue };
+            let http::header::Entry::Occupied(entry) = headers.entry(&name) else {
+                continue;
+            };
             let (_, values) = entry.remove_entry_mult();
             let into = if name.as_str().starts_with(IMPERSONATE_PREFIX) {
                 &mut impersonate.0
-            } else if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom.contains(&name) {
+            } else if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom(&name) {
                 &mut credentials.front_proxy
             } else {
                 continue;
@@ -72,24 +77,6 @@ impl Credentials {
             }
         }
         (credentials, impersonate)
-    }
-}
-
-/// Front-proxy headers beside the standard ones, as the operator named them.
-#[derive(Debug, Clone, Default)]
-pub struct FrontProxyNames {
-    names: Vec<HeaderName>,
-    prefixes: Vec<String>,
-}
-
-impl FrontProxyNames {
-    /// `names` are whole names, `prefixes` begin one; both in lower case.
-    pub fn new(names: Vec<HeaderName>, prefixes: Vec<String>) -> Self {
-        Self { names, prefixes }
-    }
-
-    fn contains(&self, name: &HeaderName) -> bool {
-        self.names.contains(name) || self.prefixes.iter().any(|prefix| name.as_str().starts_with(prefix.as_str()))
     }
 }
 
@@ -120,7 +107,10 @@ impl ImpersonateHeaders {
 
 /// Removes bearer tokens from the list of WebSocket subprotocols. The backend gets an identity, never a token.
 fn take_bearer_protocol(headers: &mut HeaderMap) {
-    let carries = |line: &HeaderValue| line.to_str().is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX));
+    let carries = |line: &HeaderValue| {
+        line.to_str()
+            .is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX))
+    };
     if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
         return;
     }
@@ -167,7 +157,10 @@ mod tests {
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in lines {
-            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
         }
         map
     }
@@ -185,8 +178,8 @@ mod tests {
             ("impersonate_user", "eve"),
             ("Accept", "*/*"),
         ]);
-        let custom = FrontProxyNames::new(vec![HeaderName::from_static("x-auth-name")], vec!["x-auth-attr-".to_owned()]);
-        let (credentials, impersonate) = Credentials::take_from(&mut map, &custom);
+        let custom = |name: &HeaderName| name == "x-auth-name" || name.as_str().starts_with("x-auth-attr-");
+        let (credentials, impersonate) = Credentials::take_from(&mut map, custom);
         assert_eq!(map.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
         assert_eq!(credentials.authorization.as_deref(), Some("Bearer first"));
         let mut front: Vec<_> = credentials.front_proxy.keys().map(HeaderName::as_str).collect();
@@ -208,7 +201,7 @@ mod tests {
             ("impersonate-users", false),
             ("impersonate-tenant", false),
         ] {
-            let (_, found) = Credentials::take_from(&mut headers(&[(name, "x")]), &FrontProxyNames::default());
+            let (_, found) = Credentials::take_from(&mut headers(&[(name, "x")]), |_| false);
             assert_eq!(found.check_known().is_ok(), known, "{name}");
         }
     }
@@ -216,16 +209,30 @@ mod tests {
     #[test]
     fn bearer_subprotocols_are_not_forwarded() {
         let cases: &[(&[&str], Option<&str>)] = &[
-            (&["v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r"], Some("v5.channel.k8s.io")),
+            (
+                &["v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r"],
+                Some("v5.channel.k8s.io"),
+            ),
             (&["base64url.bearer.authorization.k8s.io.dG9r"], None),
             (&["a, b"], Some("a, b")),
-            (&["a", "base64url.bearer.authorization.k8s.io.dG9r, b"], Some("a,b")),
+            (
+                &["a", "base64url.bearer.authorization.k8s.io.dG9r, b"],
+                Some("a,b"),
+            ),
         ];
         for (lines, expected) in cases {
-            let lines: Vec<_> = lines.iter().map(|line| ("sec-websocket-protocol", *line)).collect();
+            let lines: Vec<_> = lines
+                .iter()
+                .map(|line| ("sec-websocket-protocol", *line))
+                .collect();
             let mut map = headers(&lines);
-            Credentials::take_from(&mut map, &FrontProxyNames::default());
-            assert_eq!(map.get("sec-websocket-protocol").map(|value| value.to_str().unwrap()), *expected, "{lines:?}");
+            Credentials::take_from(&mut map, |_| false);
+            assert_eq!(
+                map.get("sec-websocket-protocol")
+                    .map(|value| value.to_str().unwrap()),
+                *expected,
+                "{lines:?}"
+            );
         }
     }
 }

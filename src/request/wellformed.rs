@@ -42,18 +42,29 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     match (host, authority) {
         (None, None) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
         (Some(host), _) if !is_host(host) => return Err(Malformed::BadHost),
-        (Some(host), Some(authority)) if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
+        (Some(host), Some(authority))
+            if !host
+                .as_bytes()
+                .eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
+        {
             return Err(Malformed::HostMismatch);
         }
         _ => {}
     }
-    if has_bad_escape(request.uri().path()) { Err(Malformed::BadEscape) } else { Ok(()) }
+    if has_bad_escape(request.uri().path()) {
+        Err(Malformed::BadEscape)
+    } else {
+        Ok(())
+    }
 }
 
 /// The characters Go allows in a Host header.
 // golang.org/x/net/http/httpguts: ValidHostHeader
 fn is_host(value: &HeaderValue) -> bool {
-    value.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
+    value
+        .as_bytes()
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
 }
 
 /// Whether a `%` is not followed by two hexadecimal digits.
@@ -62,7 +73,9 @@ fn has_bad_escape(path: &str) -> bool {
     let mut rest = path.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
         match rest.get(at + 1..at + 3) {
-            Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => rest = rest.get(at + 3..).unwrap_or_default(),
+            Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => {
+                rest = rest.get(at + 3..).unwrap_or_default()
+            }
             _ => return true,
         }
     }
@@ -83,7 +96,14 @@ mod tests {
             hosts: &'static [&'static str],
             expected: Result<(), Malformed>,
         }
-        let get = |name, uri, version, hosts, expected| Case { name, method: Method::GET, uri, version, hosts, expected };
+        let get = |name, uri, version, hosts, expected| Case {
+            name,
+            method: Method::GET,
+            uri,
+            version,
+            hosts,
+            expected,
+        };
         let cases = [
             get("plain", "/api", Version::HTTP_11, &["a"], Ok(())),
             get("port", "/api", Version::HTTP_11, &["a.b-c:6443"], Ok(())),
@@ -91,17 +111,71 @@ mod tests {
             get("no host", "/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
             get("no host in 1.0", "/api", Version::HTTP_10, &[], Ok(())),
             get("empty host", "/api", Version::HTTP_11, &[""], Ok(())),
-            get("two hosts", "/api", Version::HTTP_11, &["a", "a"], Err(Malformed::ManyHosts)),
-            get("odd host", "/api", Version::HTTP_11, &["a b"], Err(Malformed::BadHost)),
-            get("absolute, same", "https://a/api", Version::HTTP_11, &["A"], Ok(())),
-            get("absolute, other", "https://a/api", Version::HTTP_11, &["b"], Err(Malformed::HostMismatch)),
+            get(
+                "two hosts",
+                "/api",
+                Version::HTTP_11,
+                &["a", "a"],
+                Err(Malformed::ManyHosts),
+            ),
+            get(
+                "odd host",
+                "/api",
+                Version::HTTP_11,
+                &["a b"],
+                Err(Malformed::BadHost),
+            ),
+            get(
+                "absolute, same",
+                "https://a/api",
+                Version::HTTP_11,
+                &["A"],
+                Ok(()),
+            ),
+            get(
+                "absolute, other",
+                "https://a/api",
+                Version::HTTP_11,
+                &["b"],
+                Err(Malformed::HostMismatch),
+            ),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
-            get("authority and other host", "https://a/api", Version::HTTP_2, &["b"], Err(Malformed::HostMismatch)),
+            get(
+                "authority and other host",
+                "https://a/api",
+                Version::HTTP_2,
+                &["b"],
+                Err(Malformed::HostMismatch),
+            ),
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
-            get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("bad escape in the query", "/a?b=%zz", Version::HTTP_11, &["a"], Ok(())),
+            get(
+                "bad escape",
+                "/a%zz",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadEscape),
+            ),
+            get(
+                "cut escape",
+                "/a%2",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadEscape),
+            ),
+            get(
+                "lone percent",
+                "/a%",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadEscape),
+            ),
+            get(
+                "bad escape in the query",
+                "/a?b=%zz",
+                Version::HTTP_11,
+                &["a"],
+                Ok(()),
+            ),
             Case {
                 name: "CONNECT",
                 method: Method::CONNECT,
@@ -113,9 +187,16 @@ mod tests {
         ];
         let mut failures = Vec::new();
         for case in cases {
-            let mut request = Request::builder().method(case.method).uri(case.uri).version(case.version).body(()).unwrap();
+            let mut request = Request::builder()
+                .method(case.method)
+                .uri(case.uri)
+                .version(case.version)
+                .body(())
+                .unwrap();
             for host in case.hosts {
-                request.headers_mut().append(HOST, HeaderValue::from_str(host).unwrap());
+                request
+                    .headers_mut()
+                    .append(HOST, HeaderValue::from_str(host).unwrap());
             }
             let result = check(&request);
             if result != case.expected {

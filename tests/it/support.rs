@@ -37,7 +37,9 @@ pub type Answering = Pin<Box<dyn Future<Output = Response<BoxedBody>> + Send>>;
 
 /// Waits, but not forever.
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it should have happened by now")
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .expect("it should have happened by now")
 }
 
 /// Waits until something holds.
@@ -84,7 +86,10 @@ impl Pki {
     }
 
     pub fn write_pair(&self, name: &str, issued: &Issued) -> (PathBuf, PathBuf) {
-        (self.write(&format!("{name}.crt"), issued.cert_pem()), self.write(&format!("{name}.key"), issued.key_pem()))
+        (
+            self.write(&format!("{name}.crt"), issued.cert_pem()),
+            self.write(&format!("{name}.key"), issued.key_pem()),
+        )
     }
 }
 
@@ -102,7 +107,11 @@ pub struct Seen {
 impl Seen {
     /// Every value of a header, in order.
     pub fn all(&self, name: &str) -> Vec<String> {
-        self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+        self.headers
+            .get_all(name)
+            .iter()
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .collect()
     }
 }
 
@@ -123,7 +132,10 @@ impl Drop for Backend {
 impl Backend {
     /// Answers `200 ok` to everything.
     pub async fn plain(pki: &Pki) -> Self {
-        Self::start(pki, &[b"h2", b"http/1.1"], |_| Box::pin(async { Response::new(full("ok")) })).await
+        Self::start(pki, &[b"h2", b"http/1.1"], |_| {
+            Box::pin(async { Response::new(full("ok")) })
+        })
+        .await
     }
 
     pub async fn start(
@@ -133,11 +145,16 @@ impl Backend {
     ) -> Self {
         let issued = pki.servers.server(&["backend.test"]);
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from(pem_to_der(&pki.front.cert_pem()))).unwrap();
-        let provider = Arc::new(default_provider());
-        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .build()
+        roots
+            .add(CertificateDer::from(pem_to_der(&pki.front.cert_pem())))
             .unwrap();
+        let provider = Arc::new(default_provider());
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::clone(&provider),
+        )
+        .build()
+        .unwrap();
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -155,16 +172,26 @@ impl Backend {
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let (acceptor, record, answer, count) =
-                    (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer), Arc::clone(&count));
+                let (acceptor, record, answer, count) = (
+                    acceptor.clone(),
+                    Arc::clone(&record),
+                    Arc::clone(&answer),
+                    Arc::clone(&count),
+                );
                 tokio::spawn(async move {
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let Ok(stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
                     let connection = count.fetch_add(1, Ordering::SeqCst);
                     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                         record.lock().unwrap().push_back(Seen {
                             method: request.method().clone(),
-                            target: request.uri().path_and_query().map(ToString::to_string).unwrap_or_default(),
+                            target: request
+                                .uri()
+                                .path_and_query()
+                                .map(ToString::to_string)
+                                .unwrap_or_default(),
                             authority: request.uri().authority().map(ToString::to_string),
                             version: request.version(),
                             headers: request.headers().clone(),
@@ -191,7 +218,12 @@ impl Backend {
                 });
             }
         });
-        Self { address, seen, connections, task }
+        Self {
+            address,
+            seen,
+            connections,
+            task,
+        }
     }
 
     /// The oldest request that was not taken yet.
@@ -226,8 +258,14 @@ pub fn flags(pki: &Pki, backend: SocketAddr) -> Vec<String> {
     let server_ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
     let client_ca = pki.write("clients-ca.crt", pki.clients.cert_pem());
     let front_ca = pki.write("client-front-ca.crt", pki.client_front.cert_pem());
-    let tokens = pki.write("tokens.csv", "good-token,carol,7,\"a,b\"\nnameless,,8\nmasters,padded,9,\"system:masters \"\n");
-    let kubeconfig = pki.write("backend.kubeconfig", kubeconfig(backend, &server_ca, &front_cert, &front_key));
+    let tokens = pki.write(
+        "tokens.csv",
+        "good-token,carol,7,\"a,b\"\nnameless,,8\nmasters,padded,9,\"system:masters \"\n",
+    );
+    let kubeconfig = pki.write(
+        "backend.kubeconfig",
+        kubeconfig(backend, &server_ca, &front_cert, &front_key),
+    );
     let path = |path: &Path| path.display().to_string();
     [
         "--bind-address=127.0.0.1",
@@ -275,7 +313,10 @@ impl Gateway {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
         let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings).unwrap();
-        Self { address: server.address(), server: Some(server) }
+        Self {
+            address: server.address(),
+            server: Some(server),
+        }
     }
 
     /// A TLS connection to the gateway.
@@ -286,23 +327,33 @@ impl Gateway {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyServer));
         let mut config = match identity {
-            Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
+            Some(issued) => builder
+                .with_client_auth_cert(issued.chain.clone(), issued.key.clone_key())
+                .unwrap(),
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![alpn.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
+        soon(TlsConnector::from(Arc::new(config)).connect(name, stream))
+            .await
+            .unwrap()
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
         let stream = self.tls(b"http/1.1", identity).await;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
         let task = tokio::spawn(async move {
             connection.with_upgrades().await.ok();
         });
-        Http1 { sender, task, address: self.address }
+        Http1 {
+            sender,
+            task,
+            address: self.address,
+        }
     }
 
     pub async fn http2(&self, identity: Option<&Issued>) -> Http2 {
@@ -315,7 +366,11 @@ impl Gateway {
         let task = tokio::spawn(async move {
             connection.await.ok();
         });
-        Http2 { sender, task, address: self.address }
+        Http2 {
+            sender,
+            task,
+            address: self.address,
+        }
     }
 }
 
@@ -340,7 +395,9 @@ pub struct Http2 {
 impl Http1 {
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
-        head.headers.entry("host").or_insert_with(|| self.address.to_string().parse().unwrap());
+        head.headers
+            .entry("host")
+            .or_insert_with(|| self.address.to_string().parse().unwrap());
         soon(self.sender.ready()).await?;
         soon(self.sender.send_request(Request::from_parts(head, body))).await
     }
@@ -353,7 +410,11 @@ impl Http1 {
 impl Http2 {
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
-        let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+        let path = head
+            .uri
+            .path_and_query()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         head.uri = format!("https://{}{path}", self.address).parse().unwrap();
         soon(self.sender.ready()).await?;
         soon(self.sender.send_request(Request::from_parts(head, body))).await
@@ -381,7 +442,10 @@ pub async fn text(response: Response<Incoming>) -> String {
 pub async fn status(response: Response<Incoming>) -> (StatusCode, serde_json::Value) {
     let code = response.status();
     let body = text(response).await;
-    (code, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{code} {body:?}: {error}")))
+    (
+        code,
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{code} {body:?}: {error}")),
+    )
 }
 
 fn pem_to_der(pem: &str) -> Vec<u8> {
@@ -424,6 +488,8 @@ impl ServerCertVerifier for AnyServer {
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        default_provider().signature_verification_algorithms.supported_schemes()
+        default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
