@@ -1,4 +1,5 @@
 //! The gateway in-process, small real servers around it.
 
+mod chains;
 #[path = "../support/pki.rs"]
 mod pki;
