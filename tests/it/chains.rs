@@ -278,6 +278,7 @@ fn every_chain_is_judged_as_go_judges_it() {
                 }
             } else if we.outcome == Outcome::Refused && we.error != go.error {
                 texts += 1;
+                if std::env::var_os("SHOWTEXT").is_some() { eprintln!("TEXT {}\n  o {}\n  g {}", case.name, we.error, go.error); }
                 if class(&we.error) != class(&go.error) {
                     failures.push(format!(
                         "{group}: {}\n  ours: {}\n  Go:   {}",
