@@ -1,5 +1,6 @@
 //! The gateway in-process, small real servers around it.
 
+mod chains;
 #[path = "../support/pki.rs"]
 mod pki;
 mod support;

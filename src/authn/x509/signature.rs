@@ -251,6 +251,7 @@ impl PublicKey {
             [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => (Curve::P256, 65),
             [0x2b, 0x81, 0x04, 0x00, 0x22] => (Curve::P384, 97),
             [0x2b, 0x81, 0x04, 0x00, 0x23] => (Curve::P521, 133),
+            [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(ParseError("x509: P-224 keys are not supported")),
             _ => return Err(ParseError("x509: unsupported elliptic curve")),
         };
         // Length and form are checked here, because aws-lc-rs reads compressed points as well.
@@ -342,6 +343,11 @@ fn verify_rsa(
     message: &[u8],
     signature: &[u8],
 ) -> Result<(), SignatureError> {
+    if !(2048..=8192).contains(&bit_length(modulus)) {
+        return Err(SignatureError::Wrong(
+            "x509: RSA keys below 2048 and above 8192 bits are not trusted",
+        ));
+    }
     // go: an exponent of 32 bits or more is refused
     if bit_length(exponent) > 31 {
         return Err(SignatureError::Wrong("crypto/rsa: public exponent too large"));

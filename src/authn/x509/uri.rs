@@ -3,7 +3,7 @@
 //! A URI that does not parse makes Go refuse the certificate; the host is what name constraints are compared with.
 //! Only ASCII reaches this module.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// The host part with its port, decoded; empty if there is none. `None` if `net/url.Parse` would fail.
 pub(super) fn host(uri: &str) -> Option<String> {
@@ -108,19 +108,14 @@ fn parse_host(scheme: &str, host: &str) -> Option<String> {
         if !valid_port(port) {
             return None;
         }
-        let address = match inside.split_once("%25") {
-            // A zone: its text is checked for its escapes alone, which refuses no zone that Go accepts … and the
-            // host is an address either way, so constraints treat all of them alike.
-            Some((address, zone)) => {
-                if zone.is_empty() || !well_escaped(zone) || !zone_octets(zone) {
-                    return None;
-                }
-                unescape_host(address)?
-            }
-            None => unescape_host(inside)?,
+        let (address, zone) = match inside.split_once("%25") {
+            Some((address, zone)) => (address, Some(unescape_zone(zone)?)),
+            None => (inside, None),
         };
-        let address = address.parse::<std::net::Ipv6Addr>().ok()?;
-        return Some(format!("[{address}]{port}"));
+        let address = unescape_host(address)?;
+        address.parse::<Ipv6Addr>().ok()?;
+        let zone = zone.map(|zone| format!("%{zone}")).unwrap_or_default();
+        return Some(format!("[{address}{zone}]{port}"));
     }
     if host.contains('[') {
         return None;
@@ -159,8 +154,22 @@ fn host_octet(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!\"$&'()*+,-.:;<=>[]_~".contains(&byte)
 }
 
-fn zone_octets(zone: &str) -> bool {
-    zone.bytes().all(|byte| byte == b'%' || host_octet(byte))
+/// Decodes a zone, in which any octet of a host may be escaped, the percent sign as well.
+fn unescape_zone(zone: &str) -> Option<String> {
+    let mut decoded = String::new();
+    let mut parts = zone.split('%');
+    decoded.push_str(parts.next()?);
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let octet = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+        if octet != b'%' && !host_octet(octet) {
+            return None;
+        }
+        decoded.push(char::from(octet));
+        decoded.push_str(rest);
+    }
+    let allowed = |byte: u8| byte == b'%' || host_octet(byte);
+    (!decoded.is_empty() && decoded.bytes().all(allowed)).then_some(decoded)
 }
 
 /// Decodes a host, in which only `%25` and octets beyond ASCII may be escaped. The latter are no part of any valid
@@ -199,6 +208,11 @@ mod tests {
             ("http:///x", Some("")),
             ("http://[::1]:80/", Some("[::1]:80")),
             ("http://[1.2.3.4]/", None),
+            ("http://[fe80::1%25eth0]:1/", Some("[fe80::1%eth0]:1")),
+            ("http://[fe80::1%25a%2db]/", Some("[fe80::1%a-b]")),
+            ("http://[fe80::1%25]/", None),
+            ("http://[fe80::1%25a%20b]/", None),
+            ("http://[fe80::1%eth0]/", None),
             ("http://a[b/", None),
             ("http://a b/", None),
             ("http://a/%zz", None),
