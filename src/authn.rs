@@ -51,7 +51,7 @@ pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Verdict>;
 }
 
-impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<A> {
+impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
     fn name(&self) -> &'static str {
         (**self).name()
     }

@@ -8,7 +8,7 @@ pub(crate) mod body;
 mod headers;
 mod identity;
 pub(crate) mod pool;
-pub mod settings;
+pub(crate) mod settings;
 pub(crate) mod target;
 mod upgrade;
 
@@ -22,11 +22,10 @@ use http_body::Body as _;
 use tokio::time::timeout_at;
 
 use body::{Body, EndGuard};
-pub use identity::UnfitIdentity;
-pub use pool::SendError;
+pub(crate) use identity::UnfitIdentity;
+pub(crate) use pool::SendError;
 use pool::{Kind, Pool};
 use settings::IdentityMode;
-pub use target::ConnectError;
 
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
@@ -41,7 +40,7 @@ const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flo
 
 /// Why a request has no answer from the backend.
 #[derive(Debug, thiserror::Error)]
-pub enum ForwardError {
+pub(crate) enum ForwardError {
     /// No header can carry the identity.
     #[error(transparent)]
     UnfitIdentity(#[from] UnfitIdentity),
@@ -104,19 +103,14 @@ pub(crate) async fn send(
     let request = readdress(request, target)?;
 
     let sending = async {
-        match (protocol, client) {
-            (Some(protocol), Some(client)) => {
-                upgrade::tunnel(pool, request, protocol, client, tunnel()).await
-            }
-            _ => {
-                let kind = kind_of(&info, user.is_unauthenticated());
-                let response = deliver(pool, request, kind).await?;
-                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    return Err(ForwardError::UnaskedSwitch);
-                }
-                Ok(response)
-            }
+        if let (Some(protocol), Some(client)) = (protocol, client) {
+            return upgrade::tunnel(pool, request, protocol, client, tunnel()).await;
         }
+        let response = deliver(pool, request, kind_of(&info, user.is_unauthenticated())).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(ForwardError::UnaskedSwitch);
+        }
+        Ok(response)
     };
     let mut response = match deadline {
         Some(deadline) => timeout_at(deadline, sending)

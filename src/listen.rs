@@ -7,7 +7,7 @@ mod acceptor;
 mod activity;
 mod connection;
 mod possession;
-pub mod settings;
+pub(crate) mod settings;
 pub(crate) mod tls;
 
 use std::future::Future;
@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 
 pub(crate) use acceptor::{Listener, raise_file_limit};
 pub(crate) use activity::Busy;
-pub(crate) use connection::{Connection, Drain, Limits, Open, Worker};
+pub(crate) use connection::{Connection, Drain, Limits, Worker};
 
 use crate::forward::body::Body;
 

@@ -19,7 +19,7 @@ pub(crate) struct Metrics {
     pub(crate) authenticated_user_requests: IntCounterVec,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
-    /// By `verb` and `code`.
+    /// By verb and code.
     pub(crate) requests: IntCounterVec,
     /// By `verb`; long-running requests are left out, as upstream does.
     pub(crate) request_duration: HistogramVec,
@@ -29,7 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) longrunning: IntGaugeVec,
     /// Handshakes that did not end well.
     pub(crate) tls_handshake_errors: IntCounter,
-    /// By `cause`: connect, broken, timeout, refused_identity, unasked_switch.
+    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`.
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,

@@ -14,7 +14,6 @@ use http::uri::PathAndQuery;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
-use tracing::error;
 
 use exchange::Exchange;
 use refusal::Refusal;
@@ -59,14 +58,13 @@ impl Handler for Gateway {
         let snapshot = self.snapshot.load_full();
         let mut exchange = Exchange::begin(&connection, &request, &self.metrics);
         let answering = self.answer(&snapshot, &connection, &mut exchange, request);
-        let answered = match AssertUnwindSafe(answering).catch_unwind().await {
-            Ok(answered) => answered,
-            Err(_) => {
+        let answered = AssertUnwindSafe(answering)
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| {
                 self.metrics.panics.inc();
-                error!(audit_id = exchange.audit_id(), "handling a request panicked");
                 Err(Refusal::Panic)
-            }
-        };
+            });
         exchange.finish(answered, &connection, snapshot.strict_transport_security.as_ref())
     }
 }
@@ -101,10 +99,8 @@ impl Gateway {
         let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
         let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
             let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-            Refusal::RequestInfo(Status::internal_error_text(
-                target,
-                &error.message(uri.path(), uri.query()),
-            ))
+            let message = error.message(uri.path(), uri.query());
+            Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
         })?;
         exchange.note_info(&info);
         let timeout = deadline::deadline(&info, uri.query(), self.request_timeout)?;
@@ -130,6 +126,7 @@ impl Gateway {
             now: self.clock.now(),
             warnings: &warnings,
         };
+        exchange.note_certificate(connection.certificate_ends, input.now);
         let started = Instant::now();
         let verdict = snapshot.chain.authenticate(&input).await;
         exchange.note_authentication(&verdict, started.elapsed(), warnings.take());

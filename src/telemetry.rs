@@ -11,7 +11,7 @@ use crate::config::flags::LogFormat;
 pub(crate) const REQUEST_LOG: &str = "portcullis::request";
 
 /// Starts logging. A second call does nothing.
-pub fn init(verbosity: u8, format: LogFormat) {
+pub(crate) fn init(verbosity: u8, format: LogFormat) {
     // No line of another crate can carry a header: theirs are only shown when they warn.
     let filter = match verbosity {
         0..=2 => "warn,portcullis=info,portcullis::request=warn",

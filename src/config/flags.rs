@@ -1,5 +1,6 @@
 //! The flags of `portcullis serve` and `portcullis check`: kube-apiserver's names, meanings and defaults, and a few
 //! of our own. Wire types only; [`super::resolve`] judges them.
+#![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 // apiserver: pkg/server/options/{serving,authentication}.go; kubernetes: pkg/kubeapiserver/options/authentication.go
 
 use std::net::{IpAddr, SocketAddr};

@@ -313,7 +313,8 @@ mod tests {
 
     #[test]
     fn servers_are_https_urls_with_a_host() {
-        let cases: &[(&str, Result<(&str, u16, &str), &str>)] = &[
+        type Expected = Result<(&'static str, u16, &'static str), &'static str>;
+        let cases: &[(&str, Expected)] = &[
             ("https://10.0.0.1:6443", Ok(("10.0.0.1", 6443, ""))),
             ("https://api.example.com", Ok(("api.example.com", 443, ""))),
             ("https://api.example.com/", Ok(("api.example.com", 443, ""))),

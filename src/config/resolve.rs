@@ -61,10 +61,8 @@ pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
         );
     }
     let operation = resolver.operation(&flags.operation);
-    match (serving, authentication, backend, operation) {
-        (Some(serving), Some(authentication), Some(backend), Some(operation))
-            if resolver.errors.is_empty() =>
-        {
+    match (serving, backend, operation) {
+        (Some(serving), Some(backend), Some(operation)) if resolver.errors.is_empty() => {
             let impersonation = flags.backend.impersonation;
             let settings = Settings {
                 serving,
@@ -147,13 +145,13 @@ impl Resolver {
             permit_port_sharing: flags.permit_port_sharing,
             certificate: certificate?,
             sni_certificates: sni_certificates?,
-            provider: provider?,
+            provider,
             versions: versions?,
             http2_max_streams: match flags.http2_max_streams_per_connection {
                 0 => DEFAULT_HTTP2_MAX_STREAMS,
                 streams => streams,
             },
-            strict_transport_security: strict_transport_security?,
+            strict_transport_security,
         })
     }
 
@@ -261,10 +259,10 @@ impl Resolver {
         }
     }
 
-    fn provider(&mut self, names: &[String]) -> Option<Arc<CryptoProvider>> {
+    fn provider(&mut self, names: &[String]) -> Arc<CryptoProvider> {
         let mut provider = crypto::default_provider();
         if names.is_empty() {
-            return Some(Arc::new(provider));
+            return Arc::new(provider);
         }
         // As Go, whose TLS 1.3 suites cannot be configured: the flag is about TLS 1.2.
         let all = std::mem::take(&mut provider.cipher_suites);
@@ -303,11 +301,10 @@ impl Resolver {
             self.warnings
                 .push("--tls-cipher-suites: none of them is usable with TLS 1.2; only TLS 1.3 is".to_owned());
         }
-        Some(Arc::new(provider))
+        Arc::new(provider)
     }
 
-    #[expect(clippy::option_option, reason = "reported and absent are different")]
-    fn hsts(&mut self, directives: &[String]) -> Option<Option<http::HeaderValue>> {
+    fn hsts(&mut self, directives: &[String]) -> Option<http::HeaderValue> {
         // apiserver: pkg/server/options/server_run_options.go, validateHSTSDirectives
         let valid = |directive: &str| {
             let age = directive.strip_prefix("max-age=");
@@ -324,40 +321,31 @@ impl Resolver {
                 .fix("give max-age=SECONDS, includeSubDomains or preload"),
             );
         }
-        if directives.is_empty() {
-            return Some(None);
-        }
-        http::HeaderValue::from_str(&directives.join("; ")).ok().map(Some)
+        let value = http::HeaderValue::from_str(&directives.join("; ")).ok();
+        value.filter(|value| !value.is_empty())
     }
 
-    fn authentication(&mut self, flags: &AuthenticationFlags) -> Option<Authentication> {
-        let client_ca = match &flags.client_ca_file {
-            Some(file) => Some(self.ca_bundle("--client-ca-file", file)?),
-            None => None,
+    /// What is wrong is in `self.errors`; a method whose files are bad is off here, and nothing is served.
+    fn authentication(&mut self, flags: &AuthenticationFlags) -> Authentication {
+        let client_ca = flags
+            .client_ca_file
+            .as_ref()
+            .and_then(|file| self.ca_bundle("--client-ca-file", file));
+        let request_header = if let Some(file) = &flags.requestheader_client_ca_file {
+            self.request_header(file, flags, client_ca.as_deref())
+        } else {
+            self.unused_request_header_flags(flags);
+            None
         };
-        let request_header = match &flags.requestheader_client_ca_file {
-            Some(file) => Some(self.request_header(file, flags, client_ca.as_deref())?),
-            None => {
-                self.unused_request_header_flags(flags);
-                None
-            }
-        };
-        let static_tokens = match &flags.token_auth_file {
-            Some(file) => {
-                let csv = self.read("--token-auth-file", file)?;
-                let parsed =
-                    StaticTokenAuthenticator::parse(&file.display().to_string(), &csv).map_err(|error| {
-                        ConfigError::new("--token-auth-file", error.to_string())
-                            .in_file(file)
-                            .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
-                    });
-                Some(Arc::new(self.ok(parsed)?))
-            }
-            None => None,
-        };
-        if client_ca.is_none() && request_header.is_none() && static_tokens.is_none() && !flags.anonymous_auth
-        {
-            return self.fail(
+        let static_tokens = flags
+            .token_auth_file
+            .as_ref()
+            .and_then(|file| self.static_tokens(file));
+        let none_on = flags.client_ca_file.is_none()
+            && flags.requestheader_client_ca_file.is_none()
+            && flags.token_auth_file.is_none();
+        if none_on && !flags.anonymous_auth {
+            self.errors.push(
                 ConfigError::new(
                     "--anonymous-auth",
                     "is off, and no other authentication method is on",
@@ -365,14 +353,23 @@ impl Resolver {
                 .fix("give --client-ca-file, --token-auth-file or --requestheader-client-ca-file"),
             );
         }
-        let audiences = listed(&flags.api_audiences).into_iter().map(Audience).collect();
-        Some(Authentication {
+        Authentication {
             client_ca,
             request_header,
             static_tokens,
             anonymous: flags.anonymous_auth,
-            audiences,
-        })
+            audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
+        }
+    }
+
+    fn static_tokens(&mut self, file: &Path) -> Option<Arc<StaticTokenAuthenticator>> {
+        let csv = self.read("--token-auth-file", file)?;
+        let parsed = StaticTokenAuthenticator::parse(&file.display().to_string(), &csv).map_err(|error| {
+            ConfigError::new("--token-auth-file", error.to_string())
+                .in_file(file)
+                .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
+        });
+        self.ok(parsed).map(Arc::new)
     }
 
     fn ca_bundle(&mut self, flag: &str, file: &Path) -> Option<Arc<CaBundle>> {

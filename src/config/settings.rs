@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::flags::{ImpersonationMode, LogFormat, MetricsAddress};
-use crate::authn::settings::Authentication;
-use crate::forward::settings::Backend;
-use crate::listen::settings::Serving;
+pub use crate::authn::settings::{Authentication, RequestHeader};
+pub use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+pub use crate::listen::settings::{Serving, ServingCertificate};
 
 /// Everything the gateway runs by.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
 
 /// A request or response body.
-pub enum Body {
+pub(crate) enum Body {
     /// Bytes of our own.
     Bytes {
         /// What is still to be sent.
@@ -34,7 +34,7 @@ pub enum Body {
 }
 
 /// When a body breaks off. Only one that keeps us waiting pays for a timer.
-pub enum Deadline {
+pub(crate) enum Deadline {
     /// It may last as long as it likes.
     None,
     /// Not waited for yet.
@@ -45,14 +45,14 @@ pub enum Deadline {
 
 /// What is dropped with the body; at most the backend's stream and the client's exchange.
 #[derive(Default)]
-pub struct Ends {
+pub(crate) struct Ends {
     stream: Option<EndGuard>,
     exchange: Option<EndGuard>,
 }
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
-pub enum BodyError {
+pub(crate) enum BodyError {
     /// The other side broke off.
     #[error(transparent)]
     Hyper(#[from] hyper::Error),
@@ -63,7 +63,7 @@ pub enum BodyError {
 
 impl Body {
     /// A body of our own.
-    pub fn bytes(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn bytes(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::Bytes {
             bytes: (!bytes.is_empty()).then_some(bytes),
@@ -72,7 +72,7 @@ impl Body {
     }
 
     /// No body.
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self::Bytes {
             bytes: None,
             end: Ends::default(),
@@ -80,7 +80,7 @@ impl Body {
     }
 
     /// A body that is passed through.
-    pub fn streaming(incoming: Incoming) -> Self {
+    pub(crate) fn streaming(incoming: Incoming) -> Self {
         Self::Streaming {
             incoming,
             deadline: Deadline::None,

@@ -22,7 +22,7 @@ struct Names {
 
 /// An identity that no header can carry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UnfitIdentity {
+pub(crate) enum UnfitIdentity {
     /// The user has no name; the backend would take the request for the gateway's own.
     #[error("the user name is empty")]
     NoName,

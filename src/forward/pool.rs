@@ -29,7 +29,7 @@ const SHORT_WINDOW: u32 = 256 * 1024;
 const LONG_WINDOW: u32 = 64 * 1024;
 const STREAMS: u32 = 256;
 /// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 const MAX_HEADER_LINES: usize = 4096;
 
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
-pub enum SendError {
+pub(crate) enum SendError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -152,16 +152,15 @@ impl Pool {
         let lane = self.lane(kind);
         let attempt = {
             let mut connecting = lock(&lane.connecting);
-            match connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
-                Some(attempt) => attempt.clone(),
-                None => {
-                    // On a task of its own: it must not stop halfway because the client that asked for it leaves.
-                    let pool = Arc::clone(self);
-                    let task = tokio::spawn(async move { pool.open_http2(kind).await });
-                    let attempt = async move { task.await.unwrap_or(Ok(())) }.boxed().shared();
-                    *connecting = Some(attempt.clone());
-                    attempt
-                }
+            if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
+                attempt.clone()
+            } else {
+                // On a task of its own: it must not stop halfway because the client that asked for it leaves.
+                let pool = Arc::clone(self);
+                let task = tokio::spawn(async move { pool.open_http2(kind).await });
+                let attempt = async move { task.await.unwrap_or(Ok(())) }.boxed().shared();
+                *connecting = Some(attempt.clone());
+                attempt
             }
         };
         attempt.await

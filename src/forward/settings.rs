@@ -44,6 +44,14 @@ pub struct ClientCertificate {
     pub key: PrivateKeyDer<'static>,
 }
 
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCertificate")
+            .field("chain", &self.chain.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Clone for ClientCertificate {
     fn clone(&self) -> Self {
         Self {

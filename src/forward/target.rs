@@ -32,7 +32,7 @@ pub(crate) struct Target {
 
 /// Why there is no connection to the backend. Nothing of the request was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
+pub(crate) enum ConnectError {
     /// The TCP connection failed.
     #[error("cannot connect to {address}: {cause}")]
     Tcp {

@@ -178,7 +178,7 @@ mod tests {
             Some(opened + Duration::from_secs(200) + IDLE_TIMEOUT)
         );
 
-        tokio::time::advance(Duration::from_secs(60)).await;
+        tokio::time::advance(Duration::from_mins(1)).await;
         client.write_all(b"G").await.unwrap();
         server.read_u8().await.unwrap();
         let begun = opened + Duration::from_secs(260);

@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) info: ConnInfo,
     /// Whether it speaks HTTP/2.
     pub(crate) http2: bool,
+    /// When the client's certificate ends, in seconds since 1970.
+    pub(crate) certificate_ends: Option<i64>,
     activity: Arc<Activity>,
     closing: Notify,
     open: Open,
@@ -245,6 +247,7 @@ impl Accepted {
         };
         let activity = Activity::new(!http2);
         let connection = Connection {
+            certificate_ends: info.peer_chain.leaf_not_after(),
             info,
             http2,
             activity: Arc::clone(&activity),

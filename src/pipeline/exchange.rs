@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONNECTION, HeaderMap, HeaderName, HeaderValue, STRICT_TRANSPORT_SECURITY,
-    USER_AGENT, WARNING,
+    ACCEPT, CACHE_CONTROL, CONNECTION, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -16,6 +15,7 @@ use uuid::Uuid;
 
 use super::refusal::Refusal;
 use crate::authn::{AuthnError, Proven};
+use crate::clock::UnixTime;
 use crate::forward::body::Body;
 use crate::forward::{AUDIT_ID, ForwardError};
 use crate::listen::{Busy, Connection};
@@ -148,6 +148,22 @@ impl Exchange {
         self.end.begin();
     }
 
+    /// Observed before the certificate is judged, so also for one that has expired.
+    // apiserver: pkg/authentication/request/x509/x509.go
+    pub(super) fn note_certificate(&self, ends: Option<i64>, now: UnixTime) {
+        if let Some(ends) = ends {
+            let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+            // A histogram counts in floating point; seconds of certificates are far below its precision.
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::as_conversions,
+                reason = "seconds, for a histogram"
+            )]
+            let left = ends.saturating_sub(now) as f64;
+            self.end.metrics.client_certificate_expiration.observe(left);
+        }
+    }
+
     pub(super) fn note_authentication(
         &mut self,
         verdict: &Result<Proven, AuthnError>,
@@ -155,10 +171,12 @@ impl Exchange {
         warnings: Vec<String>,
     ) {
         self.warnings = warnings;
+        self.unauthenticated = verdict
+            .as_ref()
+            .map_or(true, |proven| proven.user().is_unauthenticated());
         let metrics = &self.end.metrics;
         let result = match verdict {
             Ok(proven) => {
-                self.unauthenticated = proven.user().is_unauthenticated();
                 self.end.line.user = Some(proven.user().name.clone());
                 self.end.line.authenticator = proven.method();
                 metrics
@@ -167,10 +185,8 @@ impl Exchange {
                     .inc();
                 "success"
             }
-            Err(_) => {
-                self.unauthenticated = true;
-                "error"
-            }
+            Err(AuthnError::Unrecognized) => "failure",
+            Err(_) => "error",
         };
         metrics.authentication_attempts.with_label_values(&[result]).inc();
         metrics
@@ -261,6 +277,7 @@ impl Exchange {
                 self.end.metrics.unfit_identities.inc();
                 warn!(%audit_id, %peer, path, %error, "refused an identity that the backend would not receive as it is");
             }
+            Refusal::Panic => error!(%audit_id, %peer, path, "handling the request panicked"),
             Refusal::Forward(error) => {
                 error!(%audit_id, %peer, path, user = user.as_deref(), %error, "no answer from the backend");
             }
@@ -338,7 +355,7 @@ fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
             continue;
         };
         if !headers.get_all(WARNING).iter().any(|known| known == value) {
-            headers.append(HeaderName::from(WARNING), value);
+            headers.append(WARNING, value);
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum Refusal {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     #[error("no RequestInfo: {}", .0.message)]
-    RequestInfo(Status),
+    RequestInfo(Box<Status>),
     #[error(transparent)]
     BadTimeout(#[from] BadTimeout),
     #[error("unable to authenticate the request: {0}")]
@@ -45,7 +45,7 @@ impl Refusal {
                 close: true,
                 ..Status::new(Reason::BadRequest, format!("400 Bad Request: {malformed}"))
             },
-            Self::RequestInfo(status) => status.clone(),
+            Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
             Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {
                 Status::unauthorized()

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, Request, Version};
 /// Why a request is refused before it is read. The texts are Go's where it has one.
 // Go: net/http server.go, readRequest
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub(crate) enum Malformed {
     /// HTTP/1.1 demands one.
     #[error("missing required Host header")]
     NoHost,
@@ -74,7 +74,7 @@ fn has_bad_escape(path: &str) -> bool {
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
         match rest.get(at + 1..at + 3) {
             Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => {
-                rest = rest.get(at + 3..).unwrap_or_default()
+                rest = rest.get(at + 3..).unwrap_or_default();
             }
             _ => return true,
         }

@@ -278,7 +278,9 @@ fn every_chain_is_judged_as_go_judges_it() {
                 }
             } else if we.outcome == Outcome::Refused && we.error != go.error {
                 texts += 1;
-                if std::env::var_os("SHOWTEXT").is_some() { eprintln!("TEXT {}\n  o {}\n  g {}", case.name, we.error, go.error); }
+                if std::env::var_os("SHOWTEXT").is_some() {
+                    eprintln!("TEXT {}\n  o {}\n  g {}", case.name, we.error, go.error);
+                }
                 if class(&we.error) != class(&go.error) {
                     failures.push(format!(
                         "{group}: {}\n  ours: {}\n  Go:   {}",
@@ -1080,9 +1082,10 @@ fn paths(rng: &mut Rng) -> Vec<Case> {
         for _ in 0..2 + rng.below(9) {
             let key = rng.pick(&keys);
             let name = *rng.pick(&names);
-            let mut builder = match all.is_empty() || rng.one_in(4) {
-                true => Ca::build(name),
-                false => rng.pick(&all).clone().build_intermediate(name),
+            let mut builder = if all.is_empty() || rng.one_in(4) {
+                Ca::build(name)
+            } else {
+                rng.pick(&all).clone().build_intermediate(name)
             };
             builder = builder.with_key(Arc::clone(key));
             builder = match rng.below(14) {
@@ -1282,11 +1285,14 @@ fn policies(rng: &mut Rng) -> Vec<Case> {
                 builder = builder.extension("2.5.29.32", false, seq(&list));
             }
             if rng.one_in(3) {
-                let list: Vec<Vec<u8>> = (0..1 + rng.below(3))
+                let list: Vec<Vec<u8>> = (0..=rng.below(3))
                     .map(|_| {
                         // Mapping from or to any policy is an error, so it is rare.
-                        let from = if rng.one_in(20) { 0 } else { 1 };
-                        seq(&[oid(rng.pick::<&str>(&POLICIES[from..])), oid(rng.pick::<&str>(&POLICIES[from..]))])
+                        let from = usize::from(!rng.one_in(20));
+                        seq(&[
+                            oid(rng.pick::<&str>(&POLICIES[from..])),
+                            oid(rng.pick::<&str>(&POLICIES[from..])),
+                        ])
                     })
                     .collect();
                 builder = builder.extension("2.5.29.33", true, seq(&list));
@@ -1524,7 +1530,7 @@ fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
                 &mut case.roots[0]
             };
             let mut bytes = target.to_vec();
-            for _ in 0..1 + rng.below(2) {
+            for _ in 0..=rng.below(2) {
                 let position = rng.below(bytes.len());
                 match rng.below(5) {
                     0 => bytes[position] ^= 1 << rng.below(8),
@@ -1544,7 +1550,7 @@ fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
 #[derive(Debug, Clone)]
 enum Node {
     Primitive(u8, Vec<u8>),
-    Constructed(u8, Vec<Node>),
+    Constructed(u8, Vec<Self>),
 }
 
 impl Node {
@@ -1607,7 +1613,7 @@ impl Node {
                     5 => {
                         *tag = *rng.pick(&[
                             1, 2, 3, 4, 5, 6, 0x0c, 0x12, 0x13, 0x14, 0x16, 0x17, 0x18, 0x1e, 0x30,
-                        ])
+                        ]);
                     }
                     _ if content.is_empty() => *content = vec![rng.byte()],
                     _ => {
@@ -1660,7 +1666,7 @@ fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
                 _ => (&mut case.chain[0], &middle.key),
             };
             let mut whole = Node::list(target).expect("own certificates are DER").remove(0);
-            for _ in 0..1 + rng.below(2) {
+            for _ in 0..=rng.below(2) {
                 let Node::Constructed(_, parts) = &mut whole else {
                     unreachable!()
                 };
@@ -1682,8 +1688,7 @@ fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
                 if let Node::Constructed(_, inner) = &parts[0]
                     && let Some(algorithm) = inner
                         .iter()
-                        .filter(|node| matches!(node, Node::Constructed(0x30, _)))
-                        .next()
+                        .find(|node| matches!(node, Node::Constructed(0x30, _)))
                     && parts.len() > 1
                 {
                     parts[1] = algorithm.clone();

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -96,12 +95,9 @@ impl Pki {
 /// What the backend received, without its body.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    pub method: http::Method,
     pub target: String,
-    pub authority: Option<String>,
     pub version: Version,
     pub headers: HeaderMap,
-    pub connection: usize,
 }
 
 impl Seen {
@@ -119,7 +115,6 @@ impl Seen {
 pub struct Backend {
     pub address: SocketAddr,
     seen: Arc<Mutex<VecDeque<Seen>>>,
-    pub connections: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -165,37 +160,27 @@ impl Backend {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(VecDeque::new()));
-        let connections = Arc::new(AtomicUsize::new(0));
-        let (record, count) = (Arc::clone(&seen), Arc::clone(&connections));
+        let record = Arc::clone(&seen);
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let answer = Arc::new(answer);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let (acceptor, record, answer, count) = (
-                    acceptor.clone(),
-                    Arc::clone(&record),
-                    Arc::clone(&answer),
-                    Arc::clone(&count),
-                );
+                let (acceptor, record, answer) = (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer));
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
-                    let connection = count.fetch_add(1, Ordering::SeqCst);
                     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                         record.lock().unwrap().push_back(Seen {
-                            method: request.method().clone(),
                             target: request
                                 .uri()
                                 .path_and_query()
                                 .map(ToString::to_string)
                                 .unwrap_or_default(),
-                            authority: request.uri().authority().map(ToString::to_string),
                             version: request.version(),
                             headers: request.headers().clone(),
-                            connection,
                         });
                         let answering = answer(request);
                         async move { Ok::<_, std::convert::Infallible>(answering.await) }
@@ -218,12 +203,7 @@ impl Backend {
                 });
             }
         });
-        Self {
-            address,
-            seen,
-            connections,
-            task,
-        }
+        Self { address, seen, task }
     }
 
     /// The oldest request that was not taken yet.

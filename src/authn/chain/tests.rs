@@ -22,6 +22,7 @@ fn judge(chain: &Chain, request: &TestRequest) -> Result<Authenticated, AuthnErr
         .authenticate(&request.input())
         .now_or_never()
         .expect("ready")
+        .map(Proven::into_inner)
 }
 
 fn ask(verdicts: Vec<Verdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
