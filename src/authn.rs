@@ -36,7 +36,11 @@ pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     /// The name shown in logs and metrics.
     fn name(&self) -> &'static str;
     /// Judges the token; see [`Verdict`] for the contract.
-    fn authenticate<'a>(&'a self, token: &'a BearerToken, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict>;
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict>;
 }
 
 /// A successful authentication.

@@ -2,6 +2,8 @@
 
 pub mod authn;
 pub mod clock;
+#[cfg(feature = "dev")]
+pub mod dev;
 pub mod request;
 pub mod status;
 pub mod user;

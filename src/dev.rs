@@ -1,0 +1,2 @@
+//! `portcullis dev`.
+pub mod pki;
