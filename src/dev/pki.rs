@@ -436,7 +436,8 @@ fn write(path: &Path, content: &[u8]) -> Result<(), PkiError> {
     fs::rename(&new, path).map_err(at(path))
 }
 
-fn make_dir(path: &Path) -> Result<(), PkiError> {
+/// Makes a directory that only its owner can enter.
+pub(super) fn make_dir(path: &Path) -> Result<(), PkiError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
