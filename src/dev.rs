@@ -5,19 +5,19 @@
 
 mod access;
 mod announce;
+mod ask;
 pub mod backend;
 mod discovery;
-mod failure;
 mod identity;
 mod json;
 mod objects;
 pub mod pki;
+mod protobuf;
 mod resources;
 mod reviews;
 mod selector;
 mod store;
 mod table;
-mod target;
 mod watch;
 
 use std::fs::{File, TryLockError};

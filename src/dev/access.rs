@@ -8,128 +8,81 @@
 
 use serde_json::{Value, json};
 
-use super::failure::Failure;
-use super::target::Target;
+use super::resources::SIGNING_REQUESTS;
+use crate::status::{Attempt, AttemptTarget, Status};
 use crate::user::{ALL_AUTHENTICATED, UserInfo};
 
 const MASTERS: &str = "system:masters";
 const GATEWAY: &str = "system:portcullis";
 const PROTECTED_NAMESPACE: &str = "kube-system";
 const READS: &[&str] = &["get", "list", "watch"];
+const PUBLIC: &[&str] = &["/version", "/healthz", "/livez", "/readyz"];
 
-/// What is to be done with a resource; the attributes of a `SubjectAccessReview`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Action<'a> {
-    pub(super) verb: &'a str,
-    pub(super) resource: &'a str,
-    pub(super) subresource: &'a str,
-    pub(super) namespace: &'a str,
-}
-
-/// Whether a user may do something with a resource.
-pub(super) fn may(user: &UserInfo, action: Action<'_>) -> bool {
-    let Action {
-        verb,
-        resource,
-        subresource,
-        namespace,
-    } = action;
+/// Whether a user may do what was attempted.
+pub(super) fn may(user: &UserInfo, attempt: &Attempt<'_>) -> bool {
+    let reads = READS.contains(&attempt.verb);
     if is_master(user) {
         return true;
     }
-    let known = resource != "*" && !["*", "impersonate", "approve", "sign"].contains(&verb);
-    if !is_authenticated(user) || !known {
-        return false;
+    let authenticated = user.groups.iter().any(|group| group == ALL_AUTHENTICATED);
+    match attempt.on {
+        AttemptTarget::Path(path) => {
+            let public = PUBLIC.iter().any(|root| {
+                path.strip_prefix(root)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            });
+            reads && (authenticated || public)
+        }
+        AttemptTarget::Resource {
+            resource,
+            subresource,
+            namespace,
+            ..
+        } => {
+            let protected = namespace == PROTECTED_NAMESPACE;
+            let secrets =
+                resource == "secrets" && (protected || (namespace.is_empty() && attempt.verb != "create"));
+            let decides = resource == SIGNING_REQUESTS && !subresource.is_empty();
+            let unknown = resource == "*" || ["*", "impersonate", "approve", "sign"].contains(&attempt.verb);
+            authenticated && !unknown && !secrets && (reads || !(protected || decides))
+        }
     }
-    let protected = namespace == PROTECTED_NAMESPACE;
-    if resource == "secrets" && (protected || (namespace.is_empty() && verb != "create")) {
-        return false;
-    }
-    let decides = resource == "certificatesigningrequests" && !subresource.is_empty();
-    READS.contains(&verb) || !(protected || decides)
 }
 
-/// Whether a user may read a path that is no resource.
-pub(super) fn may_path(user: &UserInfo, verb: &str, path: &str) -> bool {
-    let public = ["/version", "/version/", "/healthz", "/livez", "/readyz"];
-    is_master(user)
-        || (verb == "get"
-            && (is_authenticated(user)
-                || public.contains(&path)
-                || ["/healthz/", "/livez/", "/readyz/"]
-                    .iter()
-                    .any(|root| path.starts_with(root))))
-}
-
-/// Refuses what [`may`] does not allow, in the words of kube-apiserver's authorization filter.
-pub(super) fn authorize(user: &UserInfo, verb: &str, target: &Target) -> Result<(), Failure> {
-    let resource = target.resource;
-    let action = Action {
-        verb,
-        resource: resource.plural,
-        subresource: &target.subresource,
-        // A namespace is itself protected, not only what is in it.
-        namespace: if resource.plural == "namespaces" {
-            &target.name
-        } else {
-            &target.namespace
-        },
-    };
-    if may(user, action) {
-        return Ok(());
-    }
-    let subject = if target.name.is_empty() {
-        resource.qualified()
+/// Refuses what [`may`] does not allow.
+pub(super) fn authorize(user: &UserInfo, attempt: &Attempt<'_>) -> Result<(), Status> {
+    if may(user, attempt) {
+        Ok(())
     } else {
-        format!("{} {:?}", resource.qualified(), target.name)
-    };
-    let place = match target.scope() {
-        Some(namespace) => format!("in the namespace {namespace:?}"),
-        None => "at the cluster scope".to_owned(),
-    };
-    let message = format!(
-        "{subject} is forbidden: User {:?} cannot {verb} resource {:?} in API group {:?} {place}",
-        user.name,
-        target.resource_path(),
-        resource.group,
-    );
-    Err(Failure::forbidden(message, Some((resource, &target.name))))
-}
-
-/// Refuses what [`may_path`] does not allow.
-pub(super) fn authorize_path(user: &UserInfo, verb: &str, path: &str) -> Result<(), Failure> {
-    if may_path(user, verb, path) {
-        return Ok(());
+        Err(Status::forbidden(attempt, ""))
     }
-    Err(Failure::forbidden(
-        format!("forbidden: User {:?} cannot {verb} path {path:?}", user.name),
-        None,
-    ))
 }
 
-/// Refuses impersonation to everybody but rule 1.
-pub(super) fn authorize_impersonation(user: &UserInfo, name: &str) -> Result<(), Failure> {
-    if is_master(user) {
-        return Ok(());
-    }
-    let message = format!(
-        "users {name:?} is forbidden: User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
-        user.name
-    );
-    Err(Failure::forbidden(message, None))
+/// Whether `user` may act as the user called `name`.
+pub(super) fn authorize_impersonation(user: &UserInfo, name: &str) -> Result<(), Status> {
+    let on = AttemptTarget::Resource {
+        group: "",
+        resource: "users",
+        subresource: "",
+        namespace: "",
+        name,
+    };
+    authorize(
+        user,
+        &Attempt {
+            user: &user.name,
+            verb: "impersonate",
+            on,
+        },
+    )
 }
 
-/// The rules above for `kubectl auth can-i --list`.
+/// The rules above, roughly, for `kubectl auth can-i --list`.
 pub(super) fn rules(user: &UserInfo) -> Value {
-    let rule = |verbs: &[&str], resources: &[&str]| json!({"verbs": verbs, "apiGroups": ["*"], "resources": resources});
-    let public = json!({"verbs": ["get"], "nonResourceURLs": ["/version", "/healthz", "/livez", "/readyz"]});
-    let (resources, paths) = if is_master(user) {
-        (
-            vec![rule(&["*"], &["*"])],
-            vec![json!({"verbs": ["*"], "nonResourceURLs": ["*"]})],
-        )
-    } else if is_authenticated(user) {
-        let all = [
+    let verbs: &[&str] = if is_master(user) {
+        &["*"]
+    } else {
+        &[
             "get",
             "list",
             "watch",
@@ -138,74 +91,76 @@ pub(super) fn rules(user: &UserInfo) -> Value {
             "patch",
             "delete",
             "deletecollection",
-        ];
-        (
-            vec![rule(&all, &["*"])],
-            vec![json!({"verbs": ["get"], "nonResourceURLs": ["*"]})],
-        )
-    } else {
-        (Vec::new(), vec![public])
+        ]
     };
-    json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
+    json!({
+        "resourceRules": [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}],
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["*"]}],
+        "incomplete": false,
+    })
 }
 
 fn is_master(user: &UserInfo) -> bool {
     user.name == GATEWAY || user.groups.iter().any(|group| group == MASTERS)
 }
 
-fn is_authenticated(user: &UserInfo) -> bool {
-    user.groups.iter().any(|group| group == ALL_AUTHENTICATED)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn user(groups: &[&str]) -> UserInfo {
-        UserInfo {
-            groups: groups.iter().map(|&group| group.to_owned()).collect(),
-            ..UserInfo::named("u")
-        }
-    }
+    type Case = (
+        &'static [&'static str],
+        &'static str,
+        &'static str,
+        &'static str,
+        bool,
+    );
+    const MASTER: &[&str] = &["system:masters", "system:authenticated"];
+    const PERSON: &[&str] = &["developers", "system:authenticated"];
+    const NOBODY: &[&str] = &["system:unauthenticated"];
+    const CASES: &[Case] = &[
+        (MASTER, "impersonate", "users", "", true),
+        (MASTER, "list", "secrets", "kube-system", true),
+        (PERSON, "create", "configmaps", "default", true),
+        (PERSON, "create", "configmaps", "kube-system", false),
+        (PERSON, "delete", "namespaces", "kube-system", false),
+        (PERSON, "get", "configmaps", "kube-system", true),
+        (PERSON, "get", "secrets", "default", true),
+        (PERSON, "list", "secrets", "kube-system", false),
+        (PERSON, "list", "secrets", "", false),
+        (PERSON, "impersonate", "users", "", false),
+        (PERSON, "update", "certificatesigningrequests/approval", "", false),
+        (PERSON, "create", "certificatesigningrequests", "", true),
+        (PERSON, "*", "*", "", false),
+        (NOBODY, "get", "configmaps", "default", false),
+        (NOBODY, "get", "/version", "", true),
+        (NOBODY, "get", "/livez/ping", "", true),
+        (NOBODY, "get", "/versions", "", false),
+        (NOBODY, "post", "/version", "", false),
+        (NOBODY, "get", "/api", "", false),
+        (PERSON, "get", "/api", "", true),
+    ];
 
     #[test]
     fn four_rules_decide() {
-        let masters = &["system:masters", "system:authenticated"][..];
-        let people = &["developers", "system:authenticated"][..];
-        let nobody = &["system:unauthenticated"][..];
-        let cases: &[(&[&str], &str, &str, &str, bool)] = &[
-            (masters, "impersonate", "users", "", true),
-            (masters, "list", "secrets", "kube-system", true),
-            (people, "create", "configmaps", "default", true),
-            (people, "create", "configmaps", "kube-system", false),
-            (people, "delete", "namespaces", "kube-system", false),
-            (people, "get", "configmaps", "kube-system", true),
-            (people, "get", "secrets", "default", true),
-            (people, "list", "secrets", "kube-system", false),
-            (people, "list", "secrets", "", false),
-            (people, "impersonate", "users", "", false),
-            (people, "update", "certificatesigningrequests/approval", "", false),
-            (people, "create", "certificatesigningrequests", "", true),
-            (people, "*", "*", "", false),
-            (nobody, "get", "configmaps", "default", false),
-        ];
-        for (groups, verb, resource, namespace, want) in cases {
-            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let action = Action {
-                verb,
-                resource,
-                subresource,
-                namespace,
+        for case @ (groups, verb, resource, namespace, want) in CASES {
+            let groups = groups.iter().map(|&group| group.to_owned()).collect();
+            let user = UserInfo {
+                groups,
+                ..UserInfo::named("u")
             };
-            assert_eq!(may(&user(groups), action), *want, "{groups:?} {action:?}");
-        }
-        for (groups, path, want) in [
-            (nobody, "/version", true),
-            (nobody, "/livez/ping", true),
-            (nobody, "/api", false),
-            (people, "/api", true),
-        ] {
-            assert_eq!(may_path(&user(groups), "get", path), want, "{groups:?} {path}");
+            let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let on = match resource.strip_prefix('/') {
+                Some(_) => AttemptTarget::Path(resource),
+                None => AttemptTarget::Resource {
+                    group: "",
+                    resource: plural,
+                    subresource,
+                    namespace,
+                    name: "",
+                },
+            };
+            assert_eq!(may(&user, &Attempt { user: "u", verb, on }), *want, "{case:?}");
         }
     }
 }

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -28,21 +29,23 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::access;
+use super::ask::Ask;
 use super::discovery;
-use super::failure::Failure;
 use super::identity::{self, Caller};
-use super::json::at;
-use super::objects::{self, Call, Done};
+use super::json::{at, text};
+use super::objects::{self, Done};
 use super::pki::Paths;
-use super::resources::Kind;
+use super::resources::{Does, Resource, find};
 use super::reviews;
 use super::selector::Selector;
 use super::store::Store;
 use super::table::Table;
-use super::target::{Query, Target};
 use super::watch::watch;
 use crate::clock::Clock;
-use crate::user::UserInfo;
+use crate::request::escape::decode_path;
+use crate::request::info::RequestInfo;
+use crate::status::Status;
+use crate::status::render::{Negotiation, render};
 
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
@@ -78,8 +81,8 @@ impl Backend {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let store = Arc::new(Store::new(clock));
-        if let Err(failure) = objects::seed(&store) {
-            tracing::error!(?failure, "the embedded backend could not be filled");
+        if let Err(status) = objects::seed(&store) {
+            tracing::error!(?status, "the embedded backend could not be filled");
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, acceptor, store));
@@ -179,200 +182,137 @@ async fn connection(
 }
 
 async fn serve(store: &Arc<Store>, peer: Option<&str>, request: Request<Incoming>) -> Response<Body> {
-    let mut response = match answer(store, peer, request).await {
-        Ok(response) => response,
-        Err(failure) => {
-            let status = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            json(status, &failure.status())
-        }
-    };
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
-    if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
-        headers.insert(HeaderName::from_static("audit-id"), id);
-    }
-    response
+    let (head, body) = request.into_parts();
+    answer(store, peer, &head, body).await.unwrap_or_else(|status| {
+        let refusal = render(&status, &Negotiation::of(&head.headers, head.uri.query()));
+        refusal.map(|body| Full::new(body).boxed_unsync())
+    })
 }
 
 /// The life of a request here: who, what, may they, then do it.
 async fn answer(
     store: &Arc<Store>,
     peer: Option<&str>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Failure> {
-    let (head, body) = request.into_parts();
+    head: &Parts,
+    body: Incoming,
+) -> Result<Response<Body>, Status> {
     let Caller { user, impersonator } =
-        identity::caller(&head.headers, peer).ok_or_else(Failure::unauthorized)?;
+        identity::caller(&head.headers, peer).ok_or_else(Status::unauthorized)?;
     if let Some(impersonator) = impersonator {
         access::authorize_impersonation(&impersonator, &user.name)?;
     }
-    let text = |name| {
+    let bad = |error: &dyn std::error::Error| Status::bad_request(error.to_string());
+    let path = decode_path(head.uri.path()).map_err(|error| bad(&error))?;
+    let info = RequestInfo::parse(&head.method, &path, head.uri.query()).map_err(|error| bad(&error))?;
+    access::authorize(&user, &info.attempt(&user.name))?;
+
+    let Some(asked) = info.resource() else {
+        return outside(&path);
+    };
+    let served = |resource: &&'static Resource| {
+        let known = asked.subresource.is_empty() || resource.subresources.contains(&asked.subresource);
+        // A collection may be asked for in all namespaces; anything else has one, or none.
+        let placed =
+            !resource.namespaced || !asked.namespace.is_empty() || ["list", "watch"].contains(&info.verb());
+        asked.version == "v1" && known && placed && asked.parts.split('/').count() <= 3
+    };
+    let resource = find(asked.group, asked.resource)
+        .filter(served)
+        .ok_or_else(Status::not_found)?;
+    let on_object = asked.parts.contains('/');
+    let fits = match info.verb() {
+        "create" | "deletecollection" => !on_object,
+        "get" | "update" | "patch" => on_object,
+        _ => asked.subresource.is_empty(),
+    };
+    if !fits || !resource.verbs().contains(&info.verb()) {
+        return Err(Status::method_not_allowed());
+    }
+    let header = |name| {
         head.headers
             .get(name)
             .and_then(|value: &HeaderValue| value.to_str().ok())
             .unwrap_or_default()
     };
-    let (accept, content_type) = (text(header::ACCEPT), text(header::CONTENT_TYPE));
-    let path = head.uri.path();
-    let query = Query::parse(head.uri.query());
-
-    let Some(target) = Target::parse(path) else {
-        let verb = if head.method == Method::GET || head.method == Method::HEAD {
-            "get"
-        } else {
-            "post"
-        };
-        access::authorize_path(&user, verb, path)?;
-        return outside(path, accept);
+    let query = head.uri.query().unwrap_or_default();
+    let mut ask = Ask {
+        store,
+        user: &user,
+        verb: info.verb(),
+        resource,
+        namespace: if resource.namespaced { asked.namespace } else { "" },
+        name: if on_object { asked.name } else { "" },
+        subresource: asked.subresource,
+        query,
+        table: None,
+        content_type: header(header::CONTENT_TYPE),
+        body: &[],
     };
-    let collection = target.name.is_empty();
-    let watching = query.is_true("watch");
-    let verb = match head.method.as_str() {
-        "GET" | "HEAD" if !collection => "get",
-        "GET" | "HEAD" if watching => "watch",
-        "GET" | "HEAD" => "list",
-        "POST" => "create",
-        "PUT" => "update",
-        "PATCH" => "patch",
-        "DELETE" if collection => "deletecollection",
-        "DELETE" => "delete",
-        _ => return Err(Failure::method_not_allowed()),
-    };
-    access::authorize(&user, verb, &target)?;
-    let fits = match verb {
-        "create" => collection,
-        "update" | "patch" => !collection,
-        _ => true,
-    };
-    let on_subresource = target.subresource.is_empty() || ["get", "update", "patch"].contains(&verb);
-    if !target.resource.verbs().contains(&verb) || !fits || !on_subresource {
-        return Err(Failure::method_not_allowed());
-    }
-
-    let table = Table::wanted(accept, query.value("includeObject"));
-    match verb {
-        "get" | "list" | "watch" => read(store, target, verb, &query, table),
+    ask.table = Table::wanted(header(header::ACCEPT), &ask.parameter("includeObject"));
+    match ask.verb {
+        "watch" => {
+            let mut response = Response::new(watch(&ask)?.boxed_unsync());
+            response
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            Ok(response)
+        }
+        "list" => {
+            let selector = Selector::parse(&ask)?;
+            let (revision, objects) = store.list(resource, ask.scope());
+            let chosen = objects
+                .iter()
+                .map(|(_, object)| &**object)
+                .filter(|object| selector.matches(object));
+            let list = match ask.table {
+                Some(table) => table.render(resource, chosen, Some(&revision.to_string()), true, store.now()),
+                None => objects::list(resource, revision, chosen),
+            };
+            Ok(json(200, &list))
+        }
+        "get" => {
+            let object = store
+                .get(&ask.key())
+                .ok_or_else(|| resource.not_found(ask.name))?;
+            Ok(shown(200, &object, &ask))
+        }
         _ => {
+            let too_large = |_| Status::request_entity_too_large("limit is 3145728");
             let body = Limited::new(body, BODY_LIMIT)
                 .collect()
                 .await
-                .map_err(|_| Failure::too_large())?
+                .map_err(too_large)?
                 .to_bytes();
-            write(store, &user, &target, verb, &query, table, content_type, &body)
+            write(&Ask { body: &body, ..ask })
         }
     }
 }
 
 /// Paths that are no resource.
-fn outside(path: &str, accept: &str) -> Result<Response<Body>, Failure> {
-    let health = ["/healthz", "/livez", "/readyz"].iter().any(|root| {
-        path.strip_prefix(root)
-            .is_some_and(|rest| ["", "/", "/ping"].contains(&rest))
-    });
-    if health {
-        let mut response = Response::new(Full::new(Bytes::from_static(b"ok")).boxed_unsync());
-        let text = HeaderValue::from_static("text/plain; charset=utf-8");
-        response.headers_mut().insert(header::CONTENT_TYPE, text);
-        return Ok(response);
+fn outside(path: &str) -> Result<Response<Body>, Status> {
+    let rest = ["/healthz", "/livez", "/readyz"]
+        .iter()
+        .find_map(|root| path.strip_prefix(root));
+    if rest.is_some_and(|rest| ["", "/", "/ping"].contains(&rest)) {
+        return Ok(Response::new(Full::new(Bytes::from_static(b"ok")).boxed_unsync()));
     }
-    let (document, aggregated) = discovery::document(path, accept).ok_or_else(Failure::unknown_path)?;
-    let mut response = json(StatusCode::OK, &document);
-    if aggregated {
-        let media_type = HeaderValue::from_static(discovery::AGGREGATED);
-        response.headers_mut().insert(header::CONTENT_TYPE, media_type);
-    }
-    Ok(response)
+    discovery::document(path)
+        .map(|document| json(200, &document))
+        .ok_or_else(Status::not_found)
 }
 
-fn read(
-    store: &Arc<Store>,
-    target: Target,
-    verb: &str,
-    query: &Query,
-    table: Option<Table>,
-) -> Result<Response<Body>, Failure> {
-    let resource = target.resource;
-    match verb {
-        "watch" => {
-            let body = watch(Arc::clone(store), target, query, table)?;
-            let mut response = Response::new(body.boxed_unsync());
-            let media_type = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(header::CONTENT_TYPE, media_type);
-            Ok(response)
-        }
-        "list" => {
-            let selector = Selector::parse(query, resource)?;
-            let (revision, objects) = store.list(resource, target.scope());
-            let chosen = objects
-                .iter()
-                .map(|(_, object)| &**object)
-                .filter(|object| selector.matches(object));
-            Ok(json(
-                StatusCode::OK,
-                &match table {
-                    Some(table) => table.render(resource, chosen, Some(revision), true, store.now()),
-                    None => objects::list(resource, revision, chosen),
-                },
-            ))
-        }
-        _ => {
-            let object = store
-                .get(&objects::key(&target))
-                .ok_or_else(|| Failure::not_found(resource, &target.name))?;
-            Ok(shown(StatusCode::OK, &object, &target, table, store))
-        }
+fn write(ask: &Ask<'_>) -> Result<Response<Body>, Status> {
+    if matches!(ask.resource.does, Does::Review) {
+        return Ok(json(201, &reviews::answer(ask)?));
     }
-}
-
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the parts of one request, used in one place"
-)]
-fn write(
-    store: &Store,
-    user: &UserInfo,
-    target: &Target,
-    verb: &str,
-    query: &Query,
-    table: Option<Table>,
-    content_type: &str,
-    body: &[u8],
-) -> Result<Response<Body>, Failure> {
-    let call = Call {
-        store,
-        user,
-        target,
-        query,
-        content_type,
-        body,
-    };
     let Done {
         code,
         object,
         warnings,
-    } = match verb {
-        "create" if target.resource.does == Kind::Review => {
-            return Ok(json(StatusCode::CREATED, &reviews::answer(call)?));
-        }
-        "create" => objects::create(call),
-        "update" => objects::replace(call),
-        "patch" => objects::patch(call),
-        "delete" => objects::delete(call),
-        "deletecollection" => objects::delete_collection(call),
-        _ => Err(Failure::method_not_allowed()),
-    }?;
-    let mut response = shown(
-        StatusCode::from_u16(code).unwrap_or_default(),
-        &object,
-        target,
-        table,
-        store,
-    );
+    } = objects::write(ask)?;
+    let mut response = shown(code, &object, ask);
     for warning in warnings {
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - {}", Value::from(warning))) {
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - {warning:?}")) {
             response.headers_mut().append(header::WARNING, value);
         }
     }
@@ -380,37 +320,25 @@ fn write(
 }
 
 /// An object, or its table if the client wants one; a `Status` is never a table.
-fn shown(
-    code: StatusCode,
-    object: &Value,
-    target: &Target,
-    table: Option<Table>,
-    store: &Store,
-) -> Response<Body> {
-    match table {
-        Some(table) if *at(object, "/kind") == *target.resource.kind => {
-            let revision = at(object, "/metadata/resourceVersion")
-                .as_str()
-                .and_then(|text| text.parse().ok());
+fn shown(code: u16, object: &Value, ask: &Ask<'_>) -> Response<Body> {
+    match ask.table {
+        Some(table) if *at(object, "/kind") == *ask.resource.kind => {
+            let revision = text(object, "/metadata/resourceVersion");
+            let objects = std::iter::once(object);
             json(
                 code,
-                &table.render(
-                    target.resource,
-                    std::iter::once(object),
-                    revision,
-                    true,
-                    store.now(),
-                ),
+                &table.render(ask.resource, objects, Some(revision), true, ask.store.now()),
             )
         }
         _ => json(code, object),
     }
 }
 
-fn json(code: StatusCode, value: &Value) -> Response<Body> {
+fn json(code: u16, value: &Value) -> Response<Body> {
     let mut response = Response::new(Full::new(Bytes::from(format!("{value}\n"))).boxed_unsync());
-    *response.status_mut() = code;
-    let headers: &mut HeaderMap = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

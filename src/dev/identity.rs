@@ -8,7 +8,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::pki::GATEWAY_CLIENT_NAME;
-use super::target::decode;
+use crate::request::escape::decode_extra_key;
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, UserInfo};
 
 /// Who asks.
@@ -85,7 +85,7 @@ fn user(headers: &HeaderMap, names: &Names) -> Option<UserInfo> {
     for name in headers.keys().map(http::HeaderName::as_str) {
         if let Some(key) = name.strip_prefix(names.extra) {
             user.extra
-                .entry(decode(key, false))
+                .entry(decode_extra_key(key))
                 .or_default()
                 .extend(texts(name));
         }

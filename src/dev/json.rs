@@ -34,3 +34,14 @@ pub(super) fn take(value: &mut Value, field: &str) -> Value {
         .and_then(|fields| fields.remove(field))
         .unwrap_or_default()
 }
+
+/// Makes what is at a JSON pointer what it is in `old`, absent if it is absent there.
+pub(super) fn keep(new: &mut Value, old: &Value, path: &str) {
+    match (old.pointer(path), path.rsplit_once('/')) {
+        (Some(value), _) => set(new, path, value.clone()),
+        (None, Some((parent, field))) => {
+            new.pointer_mut(parent).map(|parent| take(parent, field));
+        }
+        (None, None) => {}
+    }
+}

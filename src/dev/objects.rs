@@ -7,26 +7,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::failure::{Failure, details};
-use super::json::{at, set, take, text};
-use super::resources::{NAMESPACES, Resource, find, unknown_fields};
+use super::ask::{Ask, unsupported_media_type};
+use super::json::{at, keep, set, take, text};
+use super::protobuf;
+use super::resources::{Does, NAMESPACES, Resource, SIGNING_REQUESTS, find, unknown_fields};
 use super::selector::Selector;
 use super::store::{Key, Store, Writer};
-use super::target::{Query, Target};
-use crate::user::UserInfo;
+use crate::status::{Reason, Status};
 
-/// A request to change something.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Call<'a> {
-    pub(super) store: &'a Store,
-    pub(super) user: &'a UserInfo,
-    pub(super) target: &'a Target,
-    pub(super) query: &'a Query,
-    pub(super) content_type: &'a str,
-    pub(super) body: &'a [u8],
-}
-
-/// What came of it.
+/// What came of a change.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) code: u16,
@@ -34,334 +23,161 @@ pub(super) struct Done {
     pub(super) warnings: Vec<String>,
 }
 
-impl Done {
-    fn new(code: u16, object: impl Into<Arc<Value>>) -> Self {
-        Self {
-            code,
-            object: object.into(),
-            warnings: Vec::new(),
-        }
-    }
+#[expect(clippy::unnecessary_wraps, reason = "the end of every change")]
+fn done(code: u16, object: impl Into<Arc<Value>>) -> Result<Done, Status> {
+    Ok(Done {
+        code,
+        object: object.into(),
+        warnings: Vec::new(),
+    })
 }
 
-/// The namespaces that are there from the start and cannot be deleted.
-pub(super) const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
+const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// Fills an empty store.
-pub(super) fn seed(store: &Store) -> Result<(), Failure> {
-    let Some(namespaces) = find("", NAMESPACES) else {
-        return Ok(());
-    };
+pub(super) fn seed(store: &Store) -> Result<(), Status> {
     store.write(|writer| {
         for &name in INITIAL_NAMESPACES {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            insert(store, writer, namespaces, "", object);
+            find("", NAMESPACES).map(|namespaces| insert(store, writer, namespaces, object));
         }
         Ok(())
     })
 }
 
-pub(super) fn create(call: Call<'_>) -> Result<Done, Failure> {
-    let Call {
-        store, target, query, ..
-    } = call;
+/// Creates, updates, patches or deletes, as the verb says.
+pub(super) fn write(ask: &Ask<'_>) -> Result<Done, Status> {
     let mut warnings = Vec::new();
-    let object = decode(call, &mut warnings)?;
-    store.write(|writer| {
-        let mut done = create_in(call, writer, object)?;
-        done.warnings = warnings;
-        tracing::debug!(
-            resource = target.resource.plural,
-            dry_run = query.dry_run(),
-            "created"
-        );
-        Ok(done)
-    })
-}
-
-pub(super) fn replace(call: Call<'_>) -> Result<Done, Failure> {
-    let mut warnings = Vec::new();
-    let object = decode(call, &mut warnings)?;
-    call.store.write(|writer| {
-        let (key, old) = existing(writer, call.target)?;
-        let mut done = change(call, writer, key, &old, object)?;
-        done.warnings = warnings;
-        Ok(done)
-    })
-}
-
-pub(super) fn patch(call: Call<'_>) -> Result<Done, Failure> {
-    let Call { target, query, .. } = call;
-    let media_type = call.content_type.split(';').next().unwrap_or_default().trim();
-    let apply = media_type == "application/apply-patch+yaml";
-    let patch: Value = serde_json::from_slice(call.body).map_err(|error| {
-        let hint = if apply {
-            " (this backend reads apply patches in JSON, as kubectl sends them)"
-        } else {
-            ""
-        };
-        Failure::bad_request(format!("error decoding patch: {error}{hint}"))
-    })?;
-    if apply && query.value("fieldManager").is_empty() {
-        return Err(Failure::bad_request(
-            "fieldManager: Required value: is required for apply patch",
-        ));
-    }
-    call.store.write(|writer| {
-        let mut warnings = Vec::new();
-        let (key, old) = match existing(writer, target) {
-            Err(failure) if apply && failure.code == 404 && target.subresource.is_empty() => {
-                let object = check(target.resource, query, &patch, &mut warnings)?;
-                let mut done = create_in(call, writer, object)?;
-                done.warnings = warnings;
-                return Ok(done);
-            }
-            found => found?,
-        };
-        let mut object = Value::clone(&old);
-        match media_type {
-            "application/json-patch+json" => {
-                let patch = serde_json::from_value::<json_patch::Patch>(patch)
-                    .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
-                json_patch::patch(&mut object, &patch).map_err(|error| {
-                    Failure::invalid(
-                        target.resource,
-                        &target.name,
-                        "FieldValueInvalid",
-                        "patch",
-                        &error.to_string(),
-                    )
-                })?;
-            }
-            "application/merge-patch+json" => json_patch::merge(&mut object, &patch),
-            "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
-                json_patch::merge(&mut object, &without_directives(patch));
-            }
-            _ => {
-                return Err(Failure::media_type(
-                    "application/json-patch+json, application/merge-patch+json, \
-                     application/strategic-merge-patch+json, application/apply-patch+yaml",
-                ));
-            }
+    let done = match ask.verb {
+        "create" => {
+            let object = check(ask, &body(ask)?, &mut warnings)?;
+            ask.store.write(|writer| create(ask, writer, object))
         }
-        let object = check(target.resource, query, &object, &mut warnings)?;
-        let mut done = change(call, writer, key, &old, object)?;
-        done.warnings = warnings;
-        Ok(done)
-    })
-}
-
-pub(super) fn delete(call: Call<'_>) -> Result<Done, Failure> {
-    let options = delete_options(call)?;
-    call.store.write(|writer| {
-        let (key, old) = existing(writer, call.target)?;
-        delete_in(call, writer, key, &old, &options)
-    })
-}
-
-pub(super) fn delete_collection(call: Call<'_>) -> Result<Done, Failure> {
-    let Call {
-        store, target, query, ..
-    } = call;
-    let selector = Selector::parse(query, target.resource)?;
-    let options = delete_options(call)?;
-    let (revision, objects) = store.list(target.resource, target.scope());
-    let chosen = objects
-        .into_iter()
-        .filter(|(_, object)| selector.matches(object))
-        .collect::<Vec<_>>();
-    store.write(|writer| {
-        for (key, old) in &chosen {
-            delete_in(call, writer, key.clone(), old, &options)?;
+        "update" => {
+            let object = check(ask, &body(ask)?, &mut warnings)?;
+            ask.store.write(|writer| {
+                existing(ask, writer).and_then(|(key, old)| change(ask, writer, key, &old, object))
+            })
         }
-        Ok(())
-    })?;
-    let objects = chosen.iter().map(|(_, object)| &**object);
-    Ok(Done::new(200, list(target.resource, revision, objects)))
+        "patch" => patch(ask, &mut warnings),
+        "delete" => {
+            let options = delete_options(ask)?;
+            ask.store.write(|writer| {
+                existing(ask, writer).and_then(|(key, old)| delete(ask, writer, key, &old, &options))
+            })
+        }
+        _ => delete_collection(ask),
+    }?;
+    Ok(Done { warnings, ..done })
 }
 
-/// A list object.
-pub(super) fn list<'a>(resource: &Resource, revision: u64, items: impl Iterator<Item = &'a Value>) -> Value {
-    json!({
-        "kind": format!("{}List", resource.kind),
-        "apiVersion": resource.api_version(),
-        "metadata": {"resourceVersion": revision.to_string()},
-        "items": items.collect::<Vec<_>>(),
-    })
-}
-
-pub(super) fn key(target: &Target) -> Key {
-    Key {
-        plural: target.resource.plural,
-        namespace: target.namespace.clone(),
-        name: target.name.clone(),
+/// The object in a body, JSON or protobuf, with its type made sure of.
+pub(super) fn body(ask: &Ask<'_>) -> Result<Value, Status> {
+    let mut object = parse(ask)?;
+    if !object.is_object() {
+        return Err(Status::bad_request("the object provided is no JSON object"));
     }
-}
-
-/// The JSON object in a body.
-pub(super) fn json_body(call: Call<'_>) -> Result<Value, Failure> {
-    if !call.content_type.is_empty() && !call.content_type.starts_with("application/json") {
-        return Err(Failure::media_type("application/json"));
-    }
-    let resource = call.target.resource;
-    let mut object: Value =
-        serde_json::from_slice(call.body).map_err(|error| unreadable(resource, &error))?;
-    let Some(fields) = object.as_object_mut() else {
-        return Err(Failure::bad_request("the object provided is not a JSON object"));
-    };
     for (field, expected) in [
-        ("apiVersion", resource.api_version()),
-        ("kind", resource.kind.to_owned()),
+        ("/apiVersion", ask.resource.api_version()),
+        ("/kind", ask.resource.kind.to_owned()),
     ] {
-        let given = fields.entry(field).or_insert_with(|| expected.clone().into());
-        if *given != *expected {
+        let given = text(&object, field);
+        if !given.is_empty() && given != expected {
             let message =
-                format!("the {field} in the data ({given}) does not match the expected {field} ({expected})");
-            return Err(Failure::bad_request(message));
+                format!("the {field} in the data ({given}) does not match the expected one ({expected})");
+            return Err(Status::bad_request(message));
         }
+        set(&mut object, field, expected);
     }
     Ok(object)
 }
 
-fn decode(call: Call<'_>, warnings: &mut Vec<String>) -> Result<Value, Failure> {
-    check(call.target.resource, call.query, &json_body(call)?, warnings)
+fn parse(ask: &Ask<'_>) -> Result<Value, Status> {
+    let accepted =
+        "application/json, application/vnd.kubernetes.protobuf (for the types that kubectl sends so)";
+    match ask.media_type() {
+        "" | "application/json" => {
+            serde_json::from_slice(ask.body).map_err(|error| ask.resource.unreadable(error))
+        }
+        "application/vnd.kubernetes.protobuf" => {
+            protobuf::decode(ask.body).ok_or_else(|| unsupported_media_type(accepted))
+        }
+        _ => Err(unsupported_media_type(accepted)),
+    }
 }
 
 /// Checks an object against its type and drops the fields that the type does not have, as `fieldValidation` asks.
-/// Afterwards `metadata` is an object.
-fn check(
-    resource: &Resource,
-    query: &Query,
-    object: &Value,
-    warnings: &mut Vec<String>,
-) -> Result<Value, Failure> {
-    let mut known = (resource.roundtrip)(object).map_err(|error| unreadable(resource, &error))?;
+fn check(ask: &Ask<'_>, object: &Value, warnings: &mut Vec<String>) -> Result<Value, Status> {
+    let Does::Store(roundtrip) = ask.resource.does else {
+        return Err(Status::method_not_allowed());
+    };
+    let mut known = roundtrip(object).map_err(|error| ask.resource.unreadable(error))?;
     let mut unknown = Vec::new();
     unknown_fields(object, &known, "", &mut unknown);
-    let unknown = unknown
-        .iter()
-        .map(|field| format!("unknown field {field:?}"))
-        .collect::<Vec<_>>();
-    match query.value("fieldValidation") {
+    match &*ask.parameter("fieldValidation") {
         "Strict" if !unknown.is_empty() => {
-            return Err(unreadable(
-                resource,
-                &format!("strict decoding error: {}", unknown.join(", ")),
-            ));
+            return Err(ask
+                .resource
+                .unreadable(format!("strict decoding error: {}", unknown.join(", "))));
         }
         "Ignore" => {}
         _ => warnings.extend(unknown),
     }
-    if let Some(metadata) = known.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-        metadata.remove("selfLink");
-    }
+    known
+        .get_mut("metadata")
+        .map(|metadata| take(metadata, "managedFields"));
     Ok(known)
 }
 
-fn unreadable(resource: &Resource, error: &dyn std::fmt::Display) -> Failure {
-    let kind = resource.kind;
-    Failure::bad_request(format!(
-        "{kind} in version \"v1\" cannot be handled as a {kind}: {error}"
-    ))
-}
-
-/// Strategic merge directives (`$patch`, `$setElementOrder/…`) have no meaning in a merge patch.
-fn without_directives(patch: Value) -> Value {
-    match patch {
-        Value::Object(fields) => fields
-            .into_iter()
-            .filter(|(key, _)| !key.starts_with('$'))
-            .map(|(key, value)| (key, without_directives(value)))
-            .collect::<serde_json::Map<_, _>>()
-            .into(),
-        Value::Array(items) => items.into_iter().map(without_directives).collect(),
-        other => other,
-    }
-}
-
-fn existing(writer: &Writer<'_>, target: &Target) -> Result<(Key, Arc<Value>), Failure> {
-    let key = key(target);
-    let object = writer
-        .get(&key)
-        .ok_or_else(|| Failure::not_found(target.resource, &target.name))?;
+fn existing(ask: &Ask<'_>, writer: &Writer<'_>) -> Result<(Key, Arc<Value>), Status> {
+    let key = ask.key();
+    let object = writer.get(&key).ok_or_else(|| ask.resource.not_found(ask.name))?;
     Ok((key, object))
 }
 
-fn create_in(call: Call<'_>, writer: &mut Writer<'_>, mut object: Value) -> Result<Done, Failure> {
-    let Call {
-        store,
-        user,
-        target,
-        query,
-        ..
-    } = call;
-    let resource = target.resource;
-    place(target, &mut object)?;
-    let metadata = at(&object, "/metadata");
-    if at(metadata, "/resourceVersion")
-        .as_str()
-        .is_some_and(|version| !version.is_empty())
-    {
-        return Err(Failure::bad_request(
+fn create(ask: &Ask<'_>, writer: &mut Writer<'_>, mut object: Value) -> Result<Done, Status> {
+    let resource = ask.resource;
+    place(ask, &mut object)?;
+    if !text(&object, "/metadata/resourceVersion").is_empty() {
+        return Err(Status::bad_request(
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    let generated = at(metadata, "/generateName")
-        .as_str()
-        .filter(|prefix| !prefix.is_empty())
-        .map(|prefix| {
-            let random = uuid::Uuid::new_v4().simple().to_string();
-            format!("{prefix}{}", random.get(..5).unwrap_or_default())
-        });
-    let name = at(metadata, "/name")
-        .as_str()
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .or(generated);
-    let Some(name) = name else {
-        let message = "Required value: name or generateName is required";
-        return Err(Failure::invalid(
-            resource,
-            "",
-            "FieldValueRequired",
-            "metadata.name",
-            message,
-        ));
-    };
+    let prefix = text(&object, "/metadata/generateName");
+    if text(&object, "/metadata/name").is_empty() && !prefix.is_empty() {
+        let random = uuid::Uuid::new_v4().simple().to_string();
+        let name = format!("{prefix}{}", random.get(..5).unwrap_or_default());
+        set(&mut object, "/metadata/name", name);
+    }
+    let name = text(&object, "/metadata/name").to_owned();
     check_name(resource, &name)?;
-    let in_namespace = Key {
-        plural: NAMESPACES,
-        namespace: String::new(),
-        name: target.namespace.clone(),
-    };
-    if let (true, None, Some(namespaces)) = (
-        resource.namespaced,
-        writer.get(&in_namespace),
-        find("", NAMESPACES),
-    ) {
-        return Err(Failure::not_found(namespaces, &target.namespace));
+    if let (true, Some(namespaces)) = (resource.namespaced, find("", NAMESPACES)) {
+        let key = Key {
+            plural: NAMESPACES,
+            namespace: String::new(),
+            name: ask.namespace.to_owned(),
+        };
+        writer
+            .get(&key)
+            .ok_or_else(|| namespaces.not_found(ask.namespace))?;
     }
-    let key = Key {
-        plural: resource.plural,
-        namespace: target.namespace.clone(),
-        name: name.clone(),
-    };
-    if writer.get(&key).is_some() {
-        return Err(Failure::already_exists(resource, &name));
+    if writer
+        .get(&Key {
+            name: name.clone(),
+            ..ask.key()
+        })
+        .is_some()
+    {
+        return Err(resource.already_exists(&name));
     }
-    set(&mut object, "/metadata/name", name);
-    if resource.plural == "certificatesigningrequests" {
-        stamp_signing_request(resource, user, &mut object)?;
+    if resource.plural == SIGNING_REQUESTS {
+        stamp_signing_request(ask, &name, &mut object)?;
     }
-    if query.dry_run() {
-        complete(store, resource, &target.namespace, &mut object);
-        return Ok(Done::new(201, object));
+    if ask.dry_run() {
+        complete(ask.store, resource, &mut object);
+        return done(201, object);
     }
-    Ok(Done::new(
-        201,
-        insert(store, writer, resource, &target.namespace, object),
-    ))
+    done(201, insert(ask.store, writer, resource, object))
 }
 
 /// Stores a new object, and with a namespace the service account that every namespace has.
@@ -369,37 +185,38 @@ fn insert(
     store: &Store,
     writer: &mut Writer<'_>,
     resource: &'static Resource,
-    namespace: &str,
     mut object: Value,
 ) -> Arc<Value> {
-    complete(store, resource, namespace, &mut object);
-    let name = text(&object, "/metadata/name").to_owned();
-    let key = Key {
-        plural: resource.plural,
-        namespace: namespace.to_owned(),
-        name: name.clone(),
-    };
-    let stored = writer.put(key, object);
+    complete(store, resource, &mut object);
+    let part = |path| text(&object, path).to_owned();
+    let (name, namespace) = (part("/metadata/name"), part("/metadata/namespace"));
+    let stored = writer.put(
+        Key {
+            plural: resource.plural,
+            namespace,
+            name: name.clone(),
+        },
+        object,
+    );
     if let (NAMESPACES, Some(accounts)) = (resource.plural, find("", "serviceaccounts")) {
-        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
-        insert(store, writer, accounts, &name, account);
+        let metadata = json!({"name": "default", "namespace": name});
+        insert(
+            store,
+            writer,
+            accounts,
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
+        );
     }
     stored
 }
 
 /// What the server fills in when an object is made.
-fn complete(store: &Store, resource: &Resource, namespace: &str, object: &mut Value) {
+fn complete(store: &Store, resource: &Resource, object: &mut Value) {
     set(object, "/metadata/uid", uuid::Uuid::new_v4().to_string());
     set(object, "/metadata/creationTimestamp", store.now().to_string());
-    if !namespace.is_empty() {
-        set(object, "/metadata/namespace", namespace);
-    }
     if resource.plural == NAMESPACES {
-        set(
-            object,
-            "/metadata/labels/kubernetes.io~1metadata.name",
-            at(object, "/metadata/name").clone(),
-        );
+        let name = at(object, "/metadata/name").clone();
+        set(object, "/metadata/labels/kubernetes.io~1metadata.name", name);
         set(object, "/spec", json!({"finalizers": ["kubernetes"]}));
         set(object, "/status", json!({"phase": "Active"}));
     }
@@ -410,128 +227,155 @@ fn normalize_secret(resource: &Resource, object: &mut Value) {
     if resource.plural != "secrets" {
         return;
     }
-    if at(object, "/type").as_str().is_none_or(str::is_empty) {
+    if text(object, "/type").is_empty() {
         set(object, "/type", "Opaque");
     }
-    if let Some(Value::Object(texts)) = object
-        .as_object_mut()
-        .and_then(|fields| fields.remove("stringData"))
-    {
-        for (key, text) in texts {
-            let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
-            set(object, &format!("/data/{key}"), encoded);
-        }
+    for (key, value) in take(object, "stringData").as_object().into_iter().flatten() {
+        set(
+            object,
+            &format!("/data/{key}"),
+            STANDARD.encode(value.as_str().unwrap_or_default()),
+        );
     }
 }
 
-/// The requester of a certificate is who the request came from, whatever the object says; and nobody approves
-/// by creating.
-fn stamp_signing_request(resource: &Resource, user: &UserInfo, object: &mut Value) -> Result<(), Failure> {
-    let name = text(object, "/metadata/name");
+/// The requester of a certificate is who the request came from, whatever the object says; nobody approves by creating.
+fn stamp_signing_request(ask: &Ask<'_>, name: &str, object: &mut Value) -> Result<(), Status> {
     let request = STANDARD.decode(text(object, "/spec/request")).unwrap_or_default();
-    let is_request =
-        x509_parser::pem::parse_x509_pem(&request).is_ok_and(|(_, pem)| pem.label == "CERTIFICATE REQUEST");
-    if !is_request {
+    if !x509_parser::pem::parse_x509_pem(&request).is_ok_and(|(_, pem)| pem.label == "CERTIFICATE REQUEST") {
         let message = "Invalid value: PEM block type must be CERTIFICATE REQUEST";
-        return Err(Failure::invalid(
-            resource,
-            name,
-            "FieldValueInvalid",
-            "spec.request",
-            message,
-        ));
+        return Err(ask.resource.invalid(name, "spec.request", message));
     }
     set(object, "/status", json!({}));
-    set(object, "/spec/username", user.name.as_str());
-    set(object, "/spec/groups", json!(user.groups));
-    if let Some(uid) = &user.uid {
-        set(object, "/spec/uid", uid.as_str());
-    }
-    if !user.extra.is_empty() {
-        set(object, "/spec/extra", json!(user.extra));
-    }
+    set(object, "/spec/username", ask.user.name.as_str());
+    set(object, "/spec/groups", json!(ask.user.groups));
+    set(object, "/spec/uid", json!(ask.user.uid));
+    set(object, "/spec/extra", json!(ask.user.extra));
     Ok(())
+}
+
+fn patch(ask: &Ask<'_>, warnings: &mut Vec<String>) -> Result<Done, Status> {
+    let apply = ask.media_type() == "application/apply-patch+yaml";
+    let unreadable = |error| {
+        let hint = if apply {
+            "; this backend reads them in JSON, as kubectl sends them"
+        } else {
+            ""
+        };
+        Status::bad_request(format!("error decoding patch: {error}{hint}"))
+    };
+    let patch: Value = serde_json::from_slice(ask.body).map_err(unreadable)?;
+    ask.store.write(|writer| {
+        let (key, old) = match existing(ask, writer) {
+            Err(status) if apply && status.reason == Reason::NotFound && ask.subresource.is_empty() => {
+                return create(ask, writer, check(ask, &patch, warnings)?);
+            }
+            found => found?,
+        };
+        let mut object = Value::clone(&old);
+        match ask.media_type() {
+            "application/json-patch+json" => {
+                let patch = serde_json::from_value::<json_patch::Patch>(patch).map_err(unreadable)?;
+                json_patch::patch(&mut object, &patch)
+                    .map_err(|error| ask.resource.invalid(ask.name, "patch", &error.to_string()))?;
+            }
+            "application/merge-patch+json" => json_patch::merge(&mut object, &patch),
+            "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
+                json_patch::merge(&mut object, &without_directives(patch));
+            }
+            _ => {
+                return Err(unsupported_media_type(
+                    "json-patch, merge-patch, strategic-merge-patch, apply-patch",
+                ));
+            }
+        }
+        change(ask, writer, key, &old, check(ask, &object, warnings)?)
+    })
+}
+
+/// Strategic merge directives (`$patch`, `$setElementOrder/…`) have no meaning in a merge patch.
+fn without_directives(patch: Value) -> Value {
+    match patch {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(key, _)| !key.starts_with('$'));
+            Value::Object(
+                fields
+                    .map(|(key, value)| (key, without_directives(value)))
+                    .collect(),
+            )
+        }
+        Value::Array(items) => items.into_iter().map(without_directives).collect(),
+        other => other,
+    }
 }
 
 /// Stores `new` in place of `old`, as far as the subresource goes.
 fn change(
-    call: Call<'_>,
+    ask: &Ask<'_>,
     writer: &mut Writer<'_>,
     key: Key,
     old: &Arc<Value>,
-    mut new: Value,
-) -> Result<Done, Failure> {
-    let Call {
-        store, target, query, ..
-    } = call;
-    let resource = target.resource;
-    place(target, &mut new)?;
-    let name = &target.name;
-    match at(&new, "/metadata/name").as_str() {
-        None | Some("") => set(&mut new, "/metadata/name", name.as_str()),
-        Some(given) if given == name => {}
-        Some(given) => {
-            return Err(Failure::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
-        }
+    given: Value,
+) -> Result<Done, Status> {
+    let (resource, mut new) = (ask.resource, given);
+    place(ask, &mut new)?;
+    let name = text(&new, "/metadata/name");
+    if name != ask.name {
+        let message = format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            ask.name
+        );
+        return Err(Status::bad_request(message));
     }
-    preconditions(resource, name, at(&new, "/metadata"), old)?;
-    if target.subresource.is_empty() {
-        for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
-            keep(&mut new, old, &format!("/metadata/{field}"));
-        }
-        if resource.plural == NAMESPACES || resource.plural == "certificatesigningrequests" {
-            keep(&mut new, old, "/spec");
-            keep(&mut new, old, "/status");
-        }
-        normalize_secret(resource, &mut new);
-    } else {
-        let given = take(&mut new, "status");
-        new = Value::clone(old);
-        match target.subresource.as_str() {
-            "approval" => set(
-                &mut new,
-                "/status/conditions",
-                dated(at(&given, "/conditions").clone(), &store.now().to_string()),
-            ),
-            "status" => {
-                set(&mut new, "/status", given);
-                if resource.plural == "certificatesigningrequests" {
+    preconditions(resource, ask.name, at(&new, "/metadata"), old)?;
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
+        keep(&mut new, old, &format!("/metadata/{field}"));
+    }
+    normalize_secret(resource, &mut new);
+    let status = take(&mut new, "status");
+    match ask.subresource {
+        "" if resource.subresources.is_empty() => {}
+        // What has subresources has its spec and status from the server.
+        "" => ["/spec", "/status"]
+            .iter()
+            .for_each(|path| keep(&mut new, old, path)),
+        subresource => {
+            new = Value::clone(old);
+            if subresource == "approval" {
+                set(
+                    &mut new,
+                    "/status/conditions",
+                    dated(at(&status, "/conditions"), &ask.store.now().to_string()),
+                );
+            } else if subresource == "status" {
+                set(&mut new, "/status", status);
+                if resource.plural == SIGNING_REQUESTS {
                     keep(&mut new, old, "/status/conditions");
                 }
             }
-            _ => {}
         }
     }
     if new == **old {
-        return Ok(Done::new(200, Arc::clone(old)));
+        return done(200, Arc::clone(old));
     }
-    if query.dry_run() {
-        return Ok(Done::new(200, new));
+    if ask.dry_run() {
+        return done(200, new);
     }
-    let deleted = at(&new, "/metadata/deletionTimestamp").is_string() && !has_finalizers(&new);
+    let gone = at(&new, "/metadata/deletionTimestamp").is_string() && !has_finalizers(&new);
     let stored = writer.put(key.clone(), new);
-    if deleted {
+    if gone {
         remove(writer, key);
     }
-    Ok(Done::new(200, stored))
+    done(200, stored)
 }
 
-fn keep(new: &mut Value, old: &Value, path: &str) {
-    match (old.pointer(path), path.rsplit_once('/')) {
-        (Some(value), _) => set(new, path, value.clone()),
-        (None, Some((parent, field))) => drop(new.pointer_mut(parent).map(|parent| take(parent, field))),
-        (None, None) => {}
-    }
-}
-
-/// The times that the server writes into conditions that have none.
-fn dated(mut conditions: Value, now: &str) -> Value {
+/// Conditions with the times that the server writes where there are none.
+fn dated(conditions: &Value, now: &str) -> Value {
+    let mut conditions = conditions.clone();
     for condition in conditions.as_array_mut().into_iter().flatten() {
-        for field in ["lastUpdateTime", "lastTransitionTime"] {
-            if condition.get(field).is_none() {
-                set(condition, &format!("/{field}"), now);
+        for path in ["/lastUpdateTime", "/lastTransitionTime"] {
+            if at(condition, path).is_null() {
+                set(condition, path, now);
             }
         }
     }
@@ -539,92 +383,99 @@ fn dated(mut conditions: Value, now: &str) -> Value {
 }
 
 /// The namespace in the object is the one in the path.
-fn place(target: &Target, object: &mut Value) -> Result<(), Failure> {
+fn place(ask: &Ask<'_>, object: &mut Value) -> Result<(), Status> {
     let given = text(object, "/metadata/namespace");
-    if !given.is_empty() && given != target.namespace {
-        return Err(Failure::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
+    if !given.is_empty() && given != ask.namespace {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(message));
     }
-    if target.resource.namespaced && target.namespace.is_empty() {
-        return Err(Failure::bad_request(
-            "an empty namespace may not be set during creation",
-        ));
-    }
-    if target.resource.namespaced {
-        set(object, "/metadata/namespace", target.namespace.as_str());
+    if ask.resource.namespaced {
+        set(object, "/metadata/namespace", ask.namespace);
     }
     Ok(())
 }
 
-fn preconditions(resource: &Resource, name: &str, given: &Value, old: &Value) -> Result<(), Failure> {
-    let differs = |field: &str| {
-        let given = given.get(field)?.as_str().filter(|text| !text.is_empty())?;
-        let current = text(old, &format!("/metadata/{field}"));
-        (given != current).then_some((given, current))
-    };
-    if let Some((given, current)) = differs("uid") {
-        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {current}");
-        return Err(Failure::conflict(resource, name, &why));
+fn preconditions(resource: &Resource, name: &str, given: &Value, old: &Value) -> Result<(), Status> {
+    let (uid, current) = (text(given, "/uid"), text(old, "/metadata/uid"));
+    if !uid.is_empty() && uid != current {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {current}");
+        return Err(resource.conflict(name, &why));
     }
-    differs("resourceVersion").map_or(Ok(()), |_| Err(Failure::modified(resource, name)))
+    let version = text(given, "/resourceVersion");
+    if !version.is_empty() && version != text(old, "/metadata/resourceVersion") {
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(resource.conflict(name, why));
+    }
+    Ok(())
 }
 
-fn delete_options(call: Call<'_>) -> Result<Value, Failure> {
-    if call.body.is_empty() {
-        return Ok(json!({}));
+fn delete_options(ask: &Ask<'_>) -> Result<Value, Status> {
+    if ask.body.is_empty() {
+        Ok(json!({}))
+    } else {
+        parse(ask)
     }
-    if !call.content_type.is_empty() && !call.content_type.starts_with("application/json") {
-        return Err(Failure::media_type("application/json"));
-    }
-    serde_json::from_slice(call.body)
-        .map_err(|error| Failure::bad_request(format!("DeleteOptions cannot be read: {error}")))
 }
 
-fn delete_in(
-    call: Call<'_>,
+fn delete_collection(ask: &Ask<'_>) -> Result<Done, Status> {
+    let (selector, options) = (Selector::parse(ask)?, delete_options(ask)?);
+    let (revision, objects) = ask.store.list(ask.resource, ask.scope());
+    let chosen = objects
+        .into_iter()
+        .filter(|(_, object)| selector.matches(object))
+        .collect::<Vec<_>>();
+    ask.store.write(|writer| {
+        for (key, old) in &chosen {
+            delete(ask, writer, key.clone(), old, &options)?;
+        }
+        done(
+            200,
+            list(ask.resource, revision, chosen.iter().map(|(_, object)| &**object)),
+        )
+    })
+}
+
+fn delete(
+    ask: &Ask<'_>,
     writer: &mut Writer<'_>,
     key: Key,
     old: &Arc<Value>,
     options: &Value,
-) -> Result<Done, Failure> {
-    let Call {
-        store, target, query, ..
-    } = call;
-    let resource = target.resource;
-    preconditions(resource, &key.name, at(options, "/preconditions"), old)?;
+) -> Result<Done, Status> {
+    let (resource, name) = (ask.resource, key.name.clone());
+    preconditions(resource, &name, at(options, "/preconditions"), old)?;
     let namespace = resource.plural == NAMESPACES;
-    if namespace && INITIAL_NAMESPACES.contains(&key.name.as_str()) {
-        let message = format!(
-            "namespaces {:?} is forbidden: this namespace may not be deleted",
-            key.name
-        );
-        return Err(Failure::forbidden(message, Some((resource, &key.name))));
+    if namespace && INITIAL_NAMESPACES.contains(&name.as_str()) {
+        return Err(resource.forbidden(&name, "this namespace may not be deleted"));
     }
     let mut last = Value::clone(old);
-    set(&mut last, "/metadata/deletionTimestamp", store.now().to_string());
+    set(
+        &mut last,
+        "/metadata/deletionTimestamp",
+        ask.store.now().to_string(),
+    );
     if namespace {
         set(&mut last, "/status/phase", "Terminating");
     }
     let waits = has_finalizers(old);
-    let dry_run = query.dry_run()
-        || at(options, "/dryRun")
-            .as_array()
-            .is_some_and(|values| values.contains(&"All".into()));
+    let dry_run = ask.dry_run() || text(options, "/dryRun/0") == "All";
     if !dry_run && waits {
-        let stored = writer.put(key, last);
-        return Ok(Done::new(200, stored));
+        return done(200, writer.put(key, last));
     }
-    let mut details = details(resource, resource.plural, &key.name);
     if !dry_run {
         remove(writer, key);
     }
     if namespace || waits {
-        return Ok(Done::new(200, last));
+        return done(200, last);
     }
-    set(&mut details, "/uid", at(old, "/metadata/uid").clone());
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-    Ok(Done::new(200, status))
+    let details = json!({"name": name, "kind": resource.plural, "uid": at(old, "/metadata/uid")});
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    set(&mut status, "/details", details);
+    if !resource.group.is_empty() {
+        set(&mut status, "/details/group", resource.group);
+    }
+    done(200, status)
 }
 
 /// Removes an object, and with a namespace everything in it.
@@ -638,40 +489,45 @@ fn remove(writer: &mut Writer<'_>, key: Key) {
 }
 
 fn has_finalizers(object: &Value) -> bool {
-    at(object, "/metadata/finalizers")
-        .as_array()
-        .is_some_and(|finalizers| !finalizers.is_empty())
+    !at(object, "/metadata/finalizers/0").is_null()
 }
 
-fn check_name(resource: &Resource, name: &str) -> Result<(), Failure> {
-    let label = resource.plural == NAMESPACES;
+/// A list object.
+pub(super) fn list<'a>(resource: &Resource, revision: u64, items: impl Iterator<Item = &'a Value>) -> Value {
+    json!({
+        "kind": format!("{}List", resource.kind),
+        "apiVersion": resource.api_version(),
+        "metadata": {"resourceVersion": revision.to_string()},
+        "items": items.collect::<Vec<_>>(),
+    })
+}
+
+fn check_name(resource: &Resource, name: &str) -> Result<(), Status> {
+    if name.is_empty() {
+        return Err(resource.invalid(
+            "",
+            "metadata.name",
+            "Required value: name or generateName is required",
+        ));
+    }
     let is_label = |part: &str| {
         let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
     };
-    let good = if label {
-        name.len() <= 63 && is_label(name)
+    let (good, rule) = if resource.plural == NAMESPACES {
+        let rule = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
+             start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation \
+             is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+        (name.len() <= 63 && is_label(name), rule)
     } else {
-        name.len() <= 253 && name.split('.').all(is_label)
+        let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+             and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+             '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+        (name.len() <= 253 && name.split('.').all(is_label), rule)
     };
     if good {
-        return Ok(());
-    }
-    let rule = if label {
-        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
-         end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
-         '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+        Ok(())
     } else {
-        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
-         start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
-         '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-    };
-    let message = format!("Invalid value: {name:?}: {rule}");
-    Err(Failure::invalid(
-        resource,
-        name,
-        "FieldValueInvalid",
-        "metadata.name",
-        &message,
-    ))
+        Err(resource.invalid(name, "metadata.name", &format!("Invalid value: {name:?}: {rule}")))
+    }
 }

@@ -8,13 +8,13 @@ use serde_json::Value;
 type Roundtrip = fn(&Value) -> Result<Value, serde_json::Error>;
 
 /// What may be done with a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Objects are stored.
-    Stored,
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Does {
+    /// Objects of this type are stored.
+    Store(Roundtrip),
     /// Lists are always empty: the backend runs nothing, but people ask for pods before anything else.
-    Empty,
-    /// A question that is answered and forgotten.
+    Nothing,
+    /// A question is answered and forgotten.
     Review,
 }
 
@@ -23,78 +23,16 @@ pub(super) enum Kind {
 pub(super) struct Resource {
     pub(super) group: &'static str,
     pub(super) plural: &'static str,
-    pub(super) singular: &'static str,
     pub(super) kind: &'static str,
     pub(super) namespaced: bool,
-    pub(super) short_names: &'static [&'static str],
+    pub(super) short_name: &'static str,
     pub(super) subresources: &'static [&'static str],
     /// The field selectors beside name and namespace.
     pub(super) fields: &'static [&'static str],
-    /// What `kubectl explain` says.
-    pub(super) description: &'static str,
-    pub(super) does: Kind,
-    pub(super) roundtrip: Roundtrip,
+    pub(super) does: Does,
 }
 
 impl Resource {
-    const fn new(
-        group: &'static str,
-        plural: &'static str,
-        singular: &'static str,
-        kind: &'static str,
-    ) -> Self {
-        Self {
-            group,
-            plural,
-            singular,
-            kind,
-            namespaced: true,
-            short_names: &[],
-            subresources: &[],
-            fields: &[],
-            description: "",
-            does: Kind::Stored,
-            roundtrip: |value| Ok(value.clone()),
-        }
-    }
-
-    const fn cluster(self) -> Self {
-        Self {
-            namespaced: false,
-            ..self
-        }
-    }
-
-    const fn review(
-        group: &'static str,
-        plural: &'static str,
-        singular: &'static str,
-        kind: &'static str,
-    ) -> Self {
-        Self {
-            does: Kind::Review,
-            namespaced: false,
-            ..Self::new(group, plural, singular, kind)
-        }
-    }
-
-    const fn empty(self) -> Self {
-        Self {
-            does: Kind::Empty,
-            description: "Always empty: this backend runs nothing.",
-            ..self
-        }
-    }
-
-    /// `plural.group`, as messages have it.
-    pub(super) fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.plural.to_owned()
-        } else {
-            format!("{}.{}", self.plural, self.group)
-        }
-    }
-
     /// The `apiVersion` of its objects.
     pub(super) fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -106,7 +44,7 @@ impl Resource {
 
     pub(super) fn verbs(&self) -> &'static [&'static str] {
         match self.does {
-            Kind::Stored => &[
+            Does::Store(_) => &[
                 "create",
                 "delete",
                 "deletecollection",
@@ -116,122 +54,77 @@ impl Resource {
                 "update",
                 "watch",
             ],
-            Kind::Empty => &["get", "list", "watch"],
-            Kind::Review => &["create"],
+            Does::Nothing => &["get", "list", "watch"],
+            Does::Review => &["create"],
         }
     }
 }
 
+pub(super) const NAMESPACES: &str = "namespaces";
+pub(super) const SIGNING_REQUESTS: &str = "certificatesigningrequests";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+const AUTHORIZATION: &str = "authorization.k8s.io";
+const CERTIFICATES: &str = "certificates.k8s.io";
+const COORDINATION: &str = "coordination.k8s.io";
+
 /// Every API group that is served; each in version v1 alone.
-pub(super) const GROUPS: &[&str] = &[
-    "",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
+pub(super) const GROUPS: &[&str] = &["", AUTHENTICATION, AUTHORIZATION, CERTIFICATES, COORDINATION];
+
+const CLUSTER: bool = false;
+const NAMESPACED: bool = true;
+const EVENT_FIELDS: &[&str] = &[
+    "involvedObject.kind",
+    "involvedObject.name",
+    "involvedObject.namespace",
+    "involvedObject.uid",
+    "reason",
+    "type",
 ];
 
-/// The finalizer-like subresource names that matter here.
-pub(super) const NAMESPACES: &str = "namespaces";
-
+#[rustfmt::skip]
 /// Every resource that is served.
 pub(super) static RESOURCES: &[Resource] = &[
-    Resource {
-        short_names: &["cm"],
-        description: "ConfigMap holds configuration data for pods to consume.",
-        roundtrip: roundtrip::<core::v1::ConfigMap>,
-        ..Resource::new("", "configmaps", "configmap", "ConfigMap")
-    },
-    Resource {
-        short_names: &["ev"],
-        fields: &[
-            "involvedObject.kind",
-            "involvedObject.name",
-            "involvedObject.namespace",
-            "involvedObject.uid",
-            "reason",
-            "type",
-        ],
-        description: "Event is a report of an event somewhere in the cluster.",
-        roundtrip: roundtrip::<core::v1::Event>,
-        ..Resource::new("", "events", "event", "Event")
-    },
-    Resource {
-        short_names: &["ns"],
-        subresources: &["finalize", "status"],
-        fields: &["status.phase"],
-        description: "Namespace provides a scope for Names.",
-        roundtrip: roundtrip::<core::v1::Namespace>,
-        ..Resource::new("", NAMESPACES, "namespace", "Namespace").cluster()
-    },
-    Resource {
-        short_names: &["no"],
-        ..Resource::new("", "nodes", "node", "Node").cluster().empty()
-    },
-    Resource {
-        short_names: &["po"],
-        ..Resource::new("", "pods", "pod", "Pod").empty()
-    },
-    Resource {
-        fields: &["type"],
-        description: "Secret holds secret data of a certain type.",
-        roundtrip: roundtrip::<core::v1::Secret>,
-        ..Resource::new("", "secrets", "secret", "Secret")
-    },
-    Resource {
-        short_names: &["sa"],
-        description: "ServiceAccount binds together a name and the objects that it may use.",
-        roundtrip: roundtrip::<core::v1::ServiceAccount>,
-        ..Resource::new("", "serviceaccounts", "serviceaccount", "ServiceAccount")
-    },
-    Resource {
-        short_names: &["svc"],
-        ..Resource::new("", "services", "service", "Service").empty()
-    },
-    Resource::review(
-        "authentication.k8s.io",
-        "selfsubjectreviews",
-        "selfsubjectreview",
-        "SelfSubjectReview",
-    ),
-    Resource::review(
-        "authorization.k8s.io",
-        "selfsubjectaccessreviews",
-        "selfsubjectaccessreview",
-        "SelfSubjectAccessReview",
-    ),
-    Resource::review(
-        "authorization.k8s.io",
-        "selfsubjectrulesreviews",
-        "selfsubjectrulesreview",
-        "SelfSubjectRulesReview",
-    ),
-    Resource::review(
-        "authorization.k8s.io",
-        "subjectaccessreviews",
-        "subjectaccessreview",
-        "SubjectAccessReview",
-    ),
-    Resource {
-        short_names: &["csr"],
-        subresources: &["approval", "status"],
-        fields: &["spec.signerName"],
-        description: "CertificateSigningRequest asks a signer for a certificate.",
-        roundtrip: roundtrip::<certificates::v1::CertificateSigningRequest>,
-        ..Resource::new(
-            "certificates.k8s.io",
-            "certificatesigningrequests",
-            "certificatesigningrequest",
-            "CertificateSigningRequest",
-        )
-        .cluster()
-    },
-    Resource {
-        description: "Lease defines a lease concept.",
-        roundtrip: roundtrip::<coordination::v1::Lease>,
-        ..Resource::new("coordination.k8s.io", "leases", "lease", "Lease")
-    },
+    row("", "configmaps", "ConfigMap", "cm", NAMESPACED, &[], &[], Does::Store(roundtrip::<core::v1::ConfigMap>)),
+    row("", "events", "Event", "ev", NAMESPACED, &[], EVENT_FIELDS, Does::Store(roundtrip::<core::v1::Event>)),
+    row("", NAMESPACES, "Namespace", "ns", CLUSTER, &["finalize", "status"], &["status.phase"],
+        Does::Store(roundtrip::<core::v1::Namespace>)),
+    row("", "nodes", "Node", "no", CLUSTER, &[], &[], Does::Nothing),
+    row("", "pods", "Pod", "po", NAMESPACED, &[], &["status.phase", "spec.nodeName"], Does::Nothing),
+    row("", "secrets", "Secret", "", NAMESPACED, &[], &["type"], Does::Store(roundtrip::<core::v1::Secret>)),
+    row("", "serviceaccounts", "ServiceAccount", "sa", NAMESPACED, &[], &[],
+        Does::Store(roundtrip::<core::v1::ServiceAccount>)),
+    row("", "services", "Service", "svc", NAMESPACED, &[], &[], Does::Nothing),
+    row(AUTHENTICATION, "selfsubjectreviews", "SelfSubjectReview", "", CLUSTER, &[], &[], Does::Review),
+    row(AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview", "", CLUSTER, &[], &[], Does::Review),
+    row(AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview", "", CLUSTER, &[], &[], Does::Review),
+    row(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview", "", CLUSTER, &[], &[], Does::Review),
+    row(CERTIFICATES, SIGNING_REQUESTS, "CertificateSigningRequest", "csr", CLUSTER, &["approval", "status"],
+        &["spec.signerName"], Does::Store(roundtrip::<certificates::v1::CertificateSigningRequest>)),
+    row(COORDINATION, "leases", "Lease", "", NAMESPACED, &[], &[], Does::Store(roundtrip::<coordination::v1::Lease>)),
 ];
+
+#[expect(clippy::too_many_arguments, reason = "the columns of the table above")]
+const fn row(
+    group: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+    short_name: &'static str,
+    namespaced: bool,
+    subresources: &'static [&'static str],
+    fields: &'static [&'static str],
+    does: Does,
+) -> Resource {
+    Resource {
+        group,
+        plural,
+        kind,
+        namespaced,
+        short_name,
+        subresources,
+        fields,
+        does,
+    }
+}
 
 /// The resources of one group, in the order of the table.
 pub(super) fn of_group(group: &str) -> impl Iterator<Item = &'static Resource> {
@@ -251,7 +144,7 @@ fn roundtrip<T: Serialize + DeserializeOwned>(value: &Value) -> Result<Value, se
 pub(super) fn unknown_fields(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
     match (given, known) {
         (Value::Object(given), Value::Object(known)) => {
-            for (key, value) in given {
+            for (key, value) in given.iter().filter(|(_, value)| !value.is_null()) {
                 let path = if path.is_empty() {
                     key.clone()
                 } else {
@@ -259,8 +152,7 @@ pub(super) fn unknown_fields(given: &Value, known: &Value, path: &str, unknown: 
                 };
                 match known.get(key) {
                     Some(known) => unknown_fields(value, known, &path, unknown),
-                    None if value.is_null() => {}
-                    None => unknown.push(path),
+                    None => unknown.push(format!("unknown field {path:?}")),
                 }
             }
         }

@@ -2,36 +2,41 @@
 
 use serde_json::{Value, json};
 
-use super::access::{self, Action};
-use super::failure::Failure;
-use super::json::{at, set, take, text};
-use super::objects::{Call, json_body};
+use super::access;
+use super::ask::Ask;
+use super::json::{at, set, text};
+use super::objects;
+use crate::status::{Attempt, AttemptTarget, Status};
 use crate::user::UserInfo;
 
 /// Answers a review; the answer is the question with a status.
-pub(super) fn answer(call: Call<'_>) -> Result<Value, Failure> {
-    let mut review = json_body(call)?;
-    let spec = take(&mut review, "spec");
-    let status = match call.target.resource.plural {
+pub(super) fn answer(ask: &Ask<'_>) -> Result<Value, Status> {
+    let mut review = objects::body(ask)?;
+    let spec = at(&review, "/spec").clone();
+    let status = match ask.resource.plural {
         "selfsubjectreviews" => {
             set(
                 &mut review,
                 "/metadata/creationTimestamp",
-                call.store.now().to_string(),
+                ask.store.now().to_string(),
             );
-            json!({"userInfo": user_info(call.user)})
+            json!({"userInfo": user_info(ask.user)})
         }
-        "selfsubjectaccessreviews" => decide(call.user, &spec),
-        "subjectaccessreviews" => decide(&asked_about(&spec), &spec),
-        "selfsubjectrulesreviews" => access::rules(call.user),
-        _ => return Err(Failure::method_not_allowed()),
+        "selfsubjectaccessreviews" => decide(ask.user, &spec),
+        "subjectaccessreviews" => {
+            let groups = at(&spec, "/groups").as_array().into_iter().flatten();
+            let groups = groups.filter_map(Value::as_str).map(str::to_owned).collect();
+            decide(
+                &UserInfo {
+                    groups,
+                    ..UserInfo::named(text(&spec, "/user"))
+                },
+                &spec,
+            )
+        }
+        _ => access::rules(ask.user),
     };
-    if let Some(fields) = review.as_object_mut() {
-        if !spec.is_null() {
-            fields.insert("spec".to_owned(), spec);
-        }
-        fields.insert("status".to_owned(), status);
-    }
+    set(&mut review, "/status", status);
     Ok(review)
 }
 
@@ -46,39 +51,34 @@ fn user_info(user: &UserInfo) -> Value {
     info
 }
 
-fn asked_about(spec: &Value) -> UserInfo {
-    let groups = at(spec, "/groups").as_array().into_iter().flatten();
-    UserInfo {
-        groups: groups.filter_map(Value::as_str).map(str::to_owned).collect(),
-        ..UserInfo::named(text(spec, "/user"))
-    }
-}
-
 fn decide(user: &UserInfo, spec: &Value) -> Value {
-    let text = |section: &str, field: &str| text(spec, &format!("/{section}/{field}")).to_owned();
-    let allowed = if at(spec, "/nonResourceAttributes").is_object() {
-        let section = "nonResourceAttributes";
-        access::may_path(user, &text(section, "verb"), &text(section, "path"))
+    let path = at(spec, "/nonResourceAttributes");
+    let attributes = at(spec, "/resourceAttributes");
+    let resource = text(attributes, "/resource");
+    let (verb, on) = if path.is_object() {
+        (text(path, "/verb"), AttemptTarget::Path(text(path, "/path")))
     } else {
-        let section = "resourceAttributes";
-        let resource = text(section, "resource");
+        let subresource = text(attributes, "/subresource");
+        // As in a request, where a namespace is in itself.
         let namespace = text(
-            section,
+            attributes,
             if resource == "namespaces" {
-                "name"
+                "/name"
             } else {
-                "namespace"
+                "/namespace"
             },
         );
-        access::may(
-            user,
-            Action {
-                verb: &text(section, "verb"),
-                resource: &resource,
-                subresource: &text(section, "subresource"),
-                namespace: &namespace,
+        let (group, name) = (text(attributes, "/group"), text(attributes, "/name"));
+        (
+            text(attributes, "/verb"),
+            AttemptTarget::Resource {
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
             },
         )
     };
-    json!({"allowed": allowed})
+    json!({"allowed": access::may(user, &Attempt { user: &user.name, verb, on })})
 }

@@ -10,9 +10,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::failure::Failure;
 use super::resources::Resource;
 use crate::clock::Clock;
+use crate::status::{Reason, Status};
 
 /// How many changes watches can look back.
 const HISTORY: usize = 10_000;
@@ -96,14 +96,15 @@ impl Store {
         position: u64,
         resource: &Resource,
         namespace: Option<&str>,
-    ) -> Result<(u64, Vec<Arc<Change>>), Failure> {
+    ) -> Result<(u64, Vec<Arc<Change>>), Status> {
         let state = self.lock();
         let oldest = state
             .history
             .front()
             .map_or(state.revision, |change| change.revision - 1);
         if position < oldest {
-            return Err(Failure::expired(position, oldest));
+            let message = format!("too old resource version: {position} ({oldest})");
+            return Err(Status::new(Reason::Expired, message));
         }
         let from = state
             .history
@@ -125,8 +126,8 @@ impl Store {
     /// checks come first.
     pub(super) fn write<T>(
         &self,
-        change: impl FnOnce(&mut Writer<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        change: impl FnOnce(&mut Writer<'_>) -> Result<T, Status>,
+    ) -> Result<T, Status> {
         let mut state = self.lock();
         let result = change(&mut Writer { state: &mut state });
         self.revision.send_replace(state.revision);

@@ -39,7 +39,7 @@ impl Table {
         self,
         resource: &Resource,
         objects: impl Iterator<Item = &'a Value>,
-        revision: Option<u64>,
+        revision: Option<&str>,
         columns: bool,
         now: Timestamp,
     ) -> Value {
@@ -72,10 +72,7 @@ impl Table {
             }
             row
         });
-        let metadata = revision.map_or_else(
-            || json!({}),
-            |revision| json!({"resourceVersion": revision.to_string()}),
-        );
+        let metadata = revision.map_or_else(|| json!({}), |revision| json!({"resourceVersion": revision}));
         json!({
             "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             "columnDefinitions": definitions.collect::<Vec<_>>(), "rows": rows.collect::<Vec<_>>(),

@@ -12,11 +12,14 @@ use hyper::body::{Body, Frame};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::failure::Failure;
+use super::ask::Ask;
+use super::json::set;
+use super::resources::Resource;
 use super::selector::Selector;
 use super::store::{Change, Store};
 use super::table::Table;
-use super::target::{Query, Target};
+use crate::status::Status;
+use crate::status::render::{Negotiation, render};
 
 /// How long a watch lasts when the client does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
@@ -24,7 +27,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 
 struct Watcher {
     store: Arc<Store>,
-    target: Target,
+    resource: &'static Resource,
+    namespace: Option<String>,
     selector: Selector,
     table: Option<Table>,
     revisions: tokio::sync::watch::Receiver<u64>,
@@ -38,47 +42,44 @@ struct Watcher {
 
 /// Starts a watch. What is already there comes first unless the client names the revision it knows.
 pub(super) fn watch(
-    store: Arc<Store>,
-    target: Target,
-    query: &Query,
-    table: Option<Table>,
-) -> Result<impl Body<Data = Bytes, Error = Infallible> + Send + use<>, Failure> {
-    let selector = Selector::parse(query, target.resource)?;
-    let from = query.value("resourceVersion");
-    let asked = from
-        .parse::<u64>()
-        .or_else(|error| if from.is_empty() { Ok(0) } else { Err(error) })
-        .map_err(|_| Failure::bad_request(format!("invalid resource version {from:?}")))?;
-    let initial = query.is_true("sendInitialEvents");
-    let timeout = query
-        .value("timeoutSeconds")
-        .parse()
-        .map_or(DEFAULT_TIMEOUT, Duration::from_secs);
-    let bookmarks = query.is_true("allowWatchBookmarks").then(|| {
+    ask: &Ask<'_>,
+) -> Result<impl Body<Data = Bytes, Error = Infallible> + Send + use<>, Status> {
+    let from = ask.parameter("resourceVersion");
+    let asked = if from.is_empty() {
+        Ok(0)
+    } else {
+        from.parse::<u64>()
+    };
+    let asked = asked.map_err(|_| Status::bad_request(format!("invalid resource version {from:?}")))?;
+    let initial = ask.is_true("sendInitialEvents");
+    let bookmarks = ask.is_true("allowWatchBookmarks").then(|| {
         let mut interval = tokio::time::interval_at(Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         interval
     });
     let mut watcher = Watcher {
-        revisions: store.subscribe(),
-        store,
-        target,
-        selector,
-        table,
+        revisions: ask.store.subscribe(),
+        store: Arc::clone(ask.store),
+        resource: ask.resource,
+        namespace: ask.scope().map(str::to_owned),
+        selector: Selector::parse(ask)?,
+        table: ask.table,
         position: asked,
         pending: VecDeque::new(),
         columns_sent: false,
         bookmarks,
-        end: Instant::now() + timeout,
+        end: Instant::now()
+            + ask
+                .parameter("timeoutSeconds")
+                .parse()
+                .map_or(DEFAULT_TIMEOUT, Duration::from_secs),
         ended: false,
     };
     if asked == 0 || initial {
-        let (revision, objects) = watcher
-            .store
-            .list(watcher.target.resource, watcher.target.scope());
-        for (_, object) in objects {
-            if watcher.selector.matches(&object) {
-                watcher.push("ADDED", &object);
+        let (revision, objects) = ask.store.list(ask.resource, ask.scope());
+        for (_, object) in &objects {
+            if watcher.selector.matches(object) {
+                watcher.push("ADDED", object);
             }
         }
         watcher.position = revision;
@@ -106,7 +107,7 @@ impl Watcher {
             revisions.mark_unchanged();
             match self
                 .store
-                .since(self.position, self.target.resource, self.target.scope())
+                .since(self.position, self.resource, self.namespace.as_deref())
             {
                 Ok((revision, changes)) => {
                     self.position = revision;
@@ -117,9 +118,16 @@ impl Watcher {
                         continue;
                     }
                 }
-                Err(failure) => {
-                    self.pending
-                        .push_back(line(&json!({"type": "ERROR", "object": failure.status()})));
+                Err(status) => {
+                    let status = render(
+                        &status,
+                        &Negotiation {
+                            accept: "application/json".into(),
+                            ..Negotiation::default()
+                        },
+                    );
+                    let object = serde_json::from_slice::<Value>(status.body()).unwrap_or_default();
+                    self.pending.push_back(line("ERROR", &object));
                     self.ended = true;
                     continue;
                 }
@@ -158,31 +166,30 @@ impl Watcher {
             Some(table) => {
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
                 let now = self.store.now();
-                table.render(self.target.resource, std::iter::once(object), None, columns, now)
+                table.render(self.resource, std::iter::once(object), None, columns, now)
             }
             None => object.clone(),
         };
-        self.pending
-            .push_back(line(&json!({"type": event, "object": object})));
+        self.pending.push_back(line(event, &object));
     }
 
     /// Tells the position without a change; the first one after the initial events says so.
     fn bookmark(&mut self, initial: bool) {
-        let annotations = if initial {
-            json!({"k8s.io/initial-events-end": "true"})
-        } else {
-            json!({})
-        };
-        let object = json!({
-            "kind": self.target.resource.kind,
-            "apiVersion": self.target.resource.api_version(),
-            "metadata": {"resourceVersion": self.position.to_string(), "annotations": annotations},
+        let mut object = json!({
+            "kind": self.resource.kind, "apiVersion": self.resource.api_version(),
+            "metadata": {"resourceVersion": self.position.to_string()},
         });
-        self.pending
-            .push_back(line(&json!({"type": "BOOKMARK", "object": object})));
+        if initial {
+            set(
+                &mut object,
+                "/metadata/annotations/k8s.io~1initial-events-end",
+                "true",
+            );
+        }
+        self.pending.push_back(line("BOOKMARK", &object));
     }
 }
 
-fn line(event: &Value) -> Bytes {
-    format!("{event}\n").into()
+fn line(event: &str, object: &Value) -> Bytes {
+    format!("{}\n", json!({"type": event, "object": object})).into()
 }

@@ -503,7 +503,12 @@ fn selectors_are_kept_for_verbs_that_honour_them() {
             "c",
         ),
         ("GET", "/api/v1/pods?fieldSelector=a&fieldSelector=b", "a", ""),
-        ("GET", "/api/v1/pods?field%53elector=a&labelSelecto%72=b", "a", "b"),
+        (
+            "GET",
+            "/api/v1/pods?field%53elector=a&labelSelecto%72=b",
+            "a",
+            "b",
+        ),
         ("GET", "/api/v1/pods?watch=1&labelSelector=(broken", "", "(broken"),
         ("DELETE", "/api/v1/pods?labelSelector=c", "", "c"),
         ("GET", "/api/v1/pods/x?labelSelector=c", "", ""),
