@@ -3,6 +3,8 @@
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
 mod check;
+#[cfg(feature = "dev")]
+mod dev;
 mod serve;
 
 use std::io::Write as _;
@@ -42,6 +44,9 @@ enum Command {
     Serve(Box<ServeFlags>),
     /// Check a configuration: print what `serve` would say, and exit 64 if it would not start.
     Check(Box<check::CheckFlags>),
+    /// Try it out: a throw-away PKI, a small embedded API server, and the real gateway in front of it.
+    #[cfg(feature = "dev")]
+    Dev(crate::dev::DevOptions),
     /// Print a completion script for a shell.
     ///
     /// For example: portcullis completion bash > /etc/bash_completion.d/portcullis
@@ -62,6 +67,8 @@ impl Cli {
         match self.command {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),
+            #[cfg(feature = "dev")]
+            Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "portcullis", &mut script);

@@ -4,6 +4,8 @@ pub mod authn;
 pub mod cli;
 pub mod clock;
 pub mod config;
+#[cfg(feature = "dev")]
+pub mod dev;
 mod forward;
 mod listen;
 mod metrics;
