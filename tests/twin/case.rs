@@ -24,7 +24,8 @@ pub(crate) struct Case {
     pub(crate) declared: Option<&'static str>,
 }
 
-/// One request. Text may hold `{unique}`, which differs per side and run, `{addr}` and `{rv}`.
+/// One request. Text may hold `{unique}`, which differs per side and run, `{addr}`,
+/// `{rv}`, at which all fixtures exist, and `{continue}` of the list before.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) who: Option<&'static str>,
@@ -57,6 +58,8 @@ pub(crate) struct Values {
     pub(crate) unique: String,
     pub(crate) address: String,
     pub(crate) resource_version: String,
+    /// The continue token of the last list that had one.
+    pub(crate) next: String,
 }
 
 impl Values {
@@ -64,6 +67,7 @@ impl Values {
         text.replace("{unique}", &self.unique)
             .replace("{addr}", &self.address)
             .replace("{rv}", &self.resource_version)
+            .replace("{continue}", &self.next)
     }
 
     fn fill_bytes(&self, bytes: &[u8]) -> Vec<u8> {

@@ -420,7 +420,7 @@ where
     };
     let mut text = Vec::new();
     for (channel, data) in channels {
-        text.extend(format!("channel {channel}: {:?}\n", String::from_utf8_lossy(&data)).bytes());
+        text.extend(format!("channel {channel}: {}\n", String::from_utf8_lossy(&data)).bytes());
     }
     text.extend(close.bytes());
     Ok(text)

@@ -166,6 +166,7 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     // RFC 3339 with a fraction, then without.
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:dd.ddddddZ", "<time>");
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:ddZ", "<time>");
+    let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
     replace_after(&text, "continue", "<continue>")
 }
@@ -192,6 +193,30 @@ fn replace_shape(text: &str, shape: &str, by: &str) -> String {
         }
     }
     out
+}
+
+/// Replaces quoted ages, which are cells of tables: `"12s"`, `"3m5s"`.
+fn replace_ages(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (number, piece) in text.split('"').enumerate() {
+        if number > 0 {
+            out.push('"');
+        }
+        out.push_str(if number > 0 && is_age(piece) {
+            "<age>"
+        } else {
+            piece
+        });
+    }
+    out
+}
+
+/// `12s`, `3m5s`, `2d`.
+pub(crate) fn is_age(word: &str) -> bool {
+    word.len() <= 7
+        && word.starts_with(|c: char| c.is_ascii_digit())
+        && word.ends_with(['s', 'm', 'h', 'd'])
+        && word.chars().all(|c| c.is_ascii_digit() || "smhd".contains(c))
 }
 
 /// Replaces the quoted, non-empty value that follows `key`, in JSON and in YAML.

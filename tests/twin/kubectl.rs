@@ -193,6 +193,7 @@ impl Home {
             unique: unique(),
             address: target.address.to_string(),
             resource_version: bed.resource_version.clone(),
+            next: String::new(),
         };
         let dir = bed.dir.join("kubectl").join(&values.unique);
         fs::create_dir_all(&dir)?;
@@ -306,7 +307,7 @@ fn line(line: &str) -> String {
             out.push_str(if blanks > 0 { "  " } else { " " });
         }
         blanks = 0;
-        if is_age(word) {
+        if compare::is_age(word) {
             out.push_str("<age>");
         } else if word.starts_with("eyJ") {
             out.push_str("<token>");
@@ -316,14 +317,6 @@ fn line(line: &str) -> String {
     }
     out.push('\n');
     out
-}
-
-/// `12s`, `3m5s`, `2d`.
-fn is_age(word: &str) -> bool {
-    word.len() <= 7
-        && word.starts_with(|c: char| c.is_ascii_digit())
-        && word.ends_with(['s', 'm', 'h', 'd'])
-        && word.chars().all(|c| c.is_ascii_digit() || "smhd".contains(c))
 }
 
 const CONFIG_MAP: &str =

@@ -99,7 +99,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> std::io::Res
             body.len()
         );
         stream.write_all(answer.as_bytes()).await?;
-    } else if head.path.starts_with("/exec/redirected") {
+    } else if head.command().first() == Some(&"redirect") {
         stream
             .write_all(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
             .await?;

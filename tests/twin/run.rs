@@ -216,8 +216,8 @@ fn judge(found: Vec<String>, declared: Option<&str>, side: Side) -> Result<(), F
 
 /// Sends the case to both sides. The differences are returned; a reference that does not do what the case says is a failure.
 async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Vec<String>, Failed> {
-    let (reference, reference_values) = side_of(bed, Side::Reference)?;
-    let (subject, subject_values) = side_of(bed, side)?;
+    let (reference, mut reference_values) = side_of(bed, Side::Reference)?;
+    let (subject, mut subject_values) = side_of(bed, side)?;
     let mut found = Vec::new();
     for (number, step) in case.steps.iter().enumerate() {
         let identity = match step.who {
@@ -271,6 +271,14 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Ve
     Ok(found)
 }
 
+fn remember(outcome: &Outcome, values: &mut Values) {
+    let Ok(answer) = outcome else { return };
+    let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    if let Some(token) = body["metadata"]["continue"].as_str() {
+        token.clone_into(&mut values.next);
+    }
+}
+
 fn account(
     what: &str,
     number: usize,
@@ -295,6 +303,7 @@ fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values), Failed> {
         unique: unique(),
         address: target.address.to_string(),
         resource_version: bed.resource_version.clone(),
+        next: String::new(),
     };
     Ok((target, values))
 }
