@@ -1,2 +1,78 @@
-//! The gateway beside the real kube-apiserver.
-fn main() {}
+//! The gateway beside the real kube-apiserver: every case is sent to both, and the answers must be equal.
+//!
+//! ```text
+//! cargo test --test twin -- gateway     the real binary in front of a kube-apiserver that trusts only request headers
+//! cargo test --test twin -- proof       the harness proves itself: a second, equal kube-apiserver shows no difference
+//!                                       in any case, the bare backend shows one in every group
+//! cargo test --test twin -- ::x509::    one group
+//! ```
+//!
+//! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
+//! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
+//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::print_stderr,
+    clippy::format_push_string,
+    clippy::exit,
+    clippy::needless_pass_by_value,
+    reason = "a test program: a panic is a failed test, and its messages go to the terminal"
+)]
+
+mod bed;
+#[path = "../support/build.rs"]
+mod build;
+mod case;
+mod cases;
+mod client;
+mod compare;
+mod fixtures;
+mod kubectl;
+mod kubelet;
+mod people;
+#[path = "../support/pki.rs"]
+mod pki;
+mod run;
+#[path = "../support/servers.rs"]
+mod servers;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // The cases wait for servers; they do not compute.
+    arguments.test_threads.get_or_insert(8);
+    let source = build::look();
+    let required = std::env::var("PORTCULLIS_REQUIRE_TWIN").is_ok_and(|value| value == "1");
+    let absent = match &source {
+        build::Source::Absent(why) => Some(why.clone()),
+        _ => None,
+    };
+    let plan = run::Plan::new(&arguments);
+    let lab = Arc::new(bed::Lab::new(source, plan.sides()));
+    let mut trials = plan.trials(&lab);
+    if let Some(why) = absent {
+        if required {
+            eprintln!("twin: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
+            return ExitCode::FAILURE;
+        }
+        eprintln!("\ntwin: SKIPPED, all {} tests: {why}\n", trials.len());
+        trials = trials
+            .into_iter()
+            .map(|trial: Trial| trial.with_ignored_flag(true))
+            .collect();
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let keep = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();
+    if let Some(lab) = Arc::into_inner(lab) {
+        lab.finish(keep);
+    }
+    conclusion.exit_code()
+}

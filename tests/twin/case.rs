@@ -1,0 +1,326 @@
+//! A case: one or more requests that are sent to the reference and to a subject, and what the reference must answer.
+//!
+//! Every step states the reference's status, so that a case cannot pass by being wrong in the same way on both sides: an expired
+//! certificate that were accepted by both would be equal, and still a broken case.
+
+use bytes::Bytes;
+
+use crate::client::{Request, Until, Version};
+
+pub(crate) const BOTH: &[Version] = &[Version::H1, Version::H2];
+pub(crate) const H1: &[Version] = &[Version::H1];
+pub(crate) const H2: &[Version] = &[Version::H2];
+
+const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// A named sequence of requests by one client.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) group: &'static str,
+    pub(crate) name: String,
+    pub(crate) versions: &'static [Version],
+    pub(crate) steps: Vec<Step>,
+    /// A difference that `docs/conformance.md` explains; the case fails when it no longer occurs.
+    pub(crate) declared: Option<&'static str>,
+}
+
+/// One request. Text may hold `{unique}`, which differs per side and run, `{addr}`,
+/// `{rv}`, at which all fixtures exist, and `{continue}` of the list before.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) who: Option<&'static str>,
+    method: String,
+    target: String,
+    headers: Vec<(String, Vec<u8>)>,
+    body: Vec<u8>,
+    raw: Option<Vec<u8>>,
+    frames: Vec<(u8, Vec<u8>)>,
+    until: Until,
+    pub(crate) expected: Expected,
+    pub(crate) contains: Vec<String>,
+    pub(crate) lacks: Vec<String>,
+    /// The body is left out of the comparison, for this reason.
+    pub(crate) any_body: Option<&'static str>,
+}
+
+/// What the reference does, by the reference documents or by observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    Unstated,
+    Status(u16),
+    /// The connection ends without an answer.
+    Broken,
+}
+
+/// Values of the placeholders on one side.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    pub(crate) unique: String,
+    pub(crate) address: String,
+    pub(crate) resource_version: String,
+    /// The continue token of the last list that had one.
+    pub(crate) next: String,
+}
+
+impl Values {
+    pub(crate) fn fill(&self, text: &str) -> String {
+        text.replace("{unique}", &self.unique)
+            .replace("{addr}", &self.address)
+            .replace("{rv}", &self.resource_version)
+            .replace("{continue}", &self.next)
+    }
+
+    fn fill_bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        match std::str::from_utf8(bytes) {
+            // Large bodies are filler and hold no placeholder.
+            Ok(text) if bytes.len() < 65_536 => self.fill(text).into_bytes(),
+            _ => bytes.to_vec(),
+        }
+    }
+}
+
+/// A case of one request.
+pub(crate) fn case(group: &'static str, name: &str, method: &str, target: &str) -> Case {
+    Case {
+        group,
+        name: name.to_owned(),
+        versions: BOTH,
+        steps: vec![Step::new(None, method, target)],
+        declared: None,
+    }
+}
+
+/// A GET.
+pub(crate) fn get(group: &'static str, name: &str, target: &str) -> Case {
+    case(group, name, "GET", target)
+}
+
+/// Who am I: a SelfSubjectReview, which a server answers with 201 and the user, or refuses.
+pub(crate) fn whoami(group: &'static str, name: &str) -> Case {
+    case(group, name, "POST", SELF)
+        .json(r#"{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}"#)
+}
+
+impl Step {
+    fn new(who: Option<&'static str>, method: &str, target: &str) -> Self {
+        Self {
+            who,
+            method: method.to_owned(),
+            target: target.to_owned(),
+            headers: Vec::new(),
+            body: Vec::new(),
+            raw: None,
+            frames: Vec::new(),
+            until: Until::End,
+            expected: Expected::Unstated,
+            contains: Vec::new(),
+            lacks: Vec::new(),
+            any_body: None,
+        }
+    }
+
+    /// The request for one side.
+    pub(crate) fn request(&self, version: Version, values: &Values) -> Request {
+        Request {
+            version,
+            method: self.method.clone(),
+            target: values.fill(&self.target),
+            headers: self
+                .headers
+                .iter()
+                .map(|(name, value)| (name.clone(), values.fill_bytes(value)))
+                .collect(),
+            body: Bytes::from(values.fill_bytes(&self.body)),
+            raw: self.raw.as_ref().map(|raw| values.fill_bytes(raw)),
+            frames: self.frames.clone(),
+            until: self.until,
+        }
+    }
+
+    /// The request as a person reads it, cut where it is long.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = match &self.raw {
+            Some(raw) => raw.escape_ascii().to_string(),
+            None => format!("{} {}", self.method, self.target),
+        };
+        for (name, value) in &self.headers {
+            text.push_str(&format!("\n    {name}: {}", value.escape_ascii()));
+        }
+        if !self.body.is_empty() {
+            let shown = self.body.get(..400).unwrap_or(&self.body);
+            text.push_str(&format!(
+                "\n    ({} bytes) {}",
+                self.body.len(),
+                shown.escape_ascii()
+            ));
+        }
+        text.push_str(&format!(
+            "\n    client certificate: {}",
+            self.who.unwrap_or("none")
+        ));
+        text
+    }
+
+    /// The `Audit-ID` that was sent, if exactly one was.
+    pub(crate) fn audit_id(&self) -> Option<String> {
+        let mut sent = self
+            .headers
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("audit-id"));
+        match (sent.next(), sent.next()) {
+            (Some((_, value)), None) if !value.is_empty() => {
+                Some(String::from_utf8_lossy(value).into_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Case {
+    fn last(&mut self) -> &mut Step {
+        self.steps.last_mut().expect("a case has a step")
+    }
+
+    /// The client certificate, by its name in `people.rs`.
+    pub(crate) fn cert(mut self, name: &'static str) -> Self {
+        self.last().who = Some(name);
+        self
+    }
+
+    pub(crate) fn bearer(self, token: &str) -> Self {
+        self.header("Authorization", &format!("Bearer {token}"))
+    }
+
+    /// One more header line; a name may be repeated.
+    pub(crate) fn header(self, name: &str, value: &str) -> Self {
+        self.header_bytes(name, value.as_bytes())
+    }
+
+    pub(crate) fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
+        self.last().headers.push((name.to_owned(), value.to_vec()));
+        self
+    }
+
+    pub(crate) fn body(mut self, content_type: &str, body: &[u8]) -> Self {
+        self.last().body = body.to_vec();
+        self.header("Content-Type", content_type)
+    }
+
+    pub(crate) fn json(self, body: &str) -> Self {
+        self.body("application/json", body.as_bytes())
+    }
+
+    /// These bytes over HTTP/1.1 in place of a request.
+    pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
+        self.versions = H1;
+        self.last().raw = Some(bytes.to_vec());
+        self
+    }
+
+    pub(crate) fn only(mut self, versions: &'static [Version]) -> Self {
+        self.versions = versions;
+        self
+    }
+
+    /// Reads this many lines of the body, then hangs up.
+    pub(crate) fn lines(mut self, lines: usize) -> Self {
+        self.last().until = Until::Lines(lines);
+        self
+    }
+
+    /// Upgrades to WebSocket, sends frames, and reads until the server closes.
+    pub(crate) fn websocket(self, protocols: &str, frames: &[(u8, &[u8])]) -> Self {
+        let mut case = self
+            .only(H1)
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+            .header("Sec-WebSocket-Version", "13")
+            .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
+        if !protocols.is_empty() {
+            case = case.header("Sec-WebSocket-Protocol", protocols);
+        }
+        let last = case.last();
+        last.until = Until::WebSocketClose;
+        last.frames = frames
+            .iter()
+            .map(|(channel, data)| (*channel, data.to_vec()))
+            .collect();
+        case
+    }
+
+    /// The reference's status.
+    pub(crate) fn answers(mut self, status: u16) -> Self {
+        self.last().expected = Expected::Status(status);
+        self
+    }
+
+    /// The reference ends the connection without an answer.
+    pub(crate) fn breaks(mut self) -> Self {
+        self.last().expected = Expected::Broken;
+        self
+    }
+
+    /// The reference's body holds this text.
+    pub(crate) fn contains(mut self, text: &str) -> Self {
+        self.last().contains.push(text.to_owned());
+        self
+    }
+
+    /// The reference's body does not hold this text.
+    pub(crate) fn lacks(mut self, text: &str) -> Self {
+        self.last().lacks.push(text.to_owned());
+        self
+    }
+
+    /// The reference takes the client for this user with exactly these groups.
+    pub(crate) fn is(self, user: &str, groups: &[&str]) -> Self {
+        let quoted = |text: &str| serde_json::to_string(text).expect("a string");
+        let groups = groups
+            .iter()
+            .map(|group| quoted(group))
+            .collect::<Vec<_>>()
+            .join(",");
+        let user = if user.is_empty() {
+            // An empty name is left out of the JSON.
+            return self
+                .answers(201)
+                .contains(&format!(r#""groups":[{groups}]"#))
+                .lacks(r#""username""#);
+        } else {
+            quoted(user)
+        };
+        self.answers(201)
+            .contains(&format!(r#""username":{user}"#))
+            .contains(&format!(r#""groups":[{groups}]"#))
+    }
+
+    /// 401 with the fixed body.
+    pub(crate) fn is_unauthorized(self) -> Self {
+        self.answers(401)
+            .contains(r#""message":"Unauthorized","reason":"Unauthorized","code":401"#)
+    }
+
+    /// Anonymous: authenticated as nobody, and so forbidden to review himself.
+    pub(crate) fn is_anonymous(self) -> Self {
+        self.answers(403)
+            .contains(r#"User \"system:anonymous\" cannot create resource"#)
+    }
+
+    pub(crate) fn declared(mut self, id: &'static str) -> Self {
+        self.declared = Some(id);
+        self
+    }
+
+    /// Leaves the body out of the comparison of the last step.
+    pub(crate) fn any_body(mut self, reason: &'static str) -> Self {
+        self.last().any_body = Some(reason);
+        self
+    }
+
+    /// One more request by the same client, after the others.
+    pub(crate) fn then(mut self, method: &str, target: &str) -> Self {
+        let who = self.last().who;
+        self.steps.push(Step::new(who, method, target));
+        self
+    }
+}

@@ -1,0 +1,31 @@
+//! The cases, by group. A group is what a reader looks for; every group holds cases that the bare backend answers otherwise.
+
+mod answers;
+mod front_proxy;
+mod health;
+mod impersonation;
+mod malformed;
+mod paths;
+mod streams;
+mod tokens;
+mod writes;
+mod x509;
+
+use crate::case::Case;
+
+/// Every HTTP case.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        x509::cases(),
+        tokens::cases(),
+        front_proxy::cases(),
+        impersonation::cases(),
+        paths::cases(),
+        answers::cases(),
+        writes::cases(),
+        streams::cases(),
+        health::cases(),
+        malformed::cases(),
+    ]
+    .concat()
+}

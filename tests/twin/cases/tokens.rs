@@ -1,0 +1,229 @@
+//! Bearer tokens of the token file, and what counts as a bearer token at all.
+
+use base64::Engine as _;
+
+use crate::case::{Case, H1, get, whoami};
+
+const ALL: &str = "system:authenticated";
+
+/// The rows of `people::TOKENS`, one by one.
+fn rows() -> Vec<Case> {
+    let by = |name: &str, token: &str| whoami("token_file", name).bearer(token);
+    vec![
+        by("groups", "tok-alice")
+            .is("alice", &["devs", "testers", ALL])
+            .contains(r#""uid":"uid-alice""#),
+        by("no group column", "tok-plain").is("plain", &[ALL]),
+        by("empty uid", "tok-no-uid")
+            .is("nouid", &[ALL])
+            .lacks(r#""uid":"u"#),
+        by("one group", "tok-one-group").is("one", &["solo", ALL]),
+        by("empty group column", "tok-empty-group").is("emptygroup", &["", ALL]),
+        by("empty groups among others", "tok-comma-tail").is("commatail", &["a", "", "b", "", ALL]),
+        by("outer blanks", "tok-blanks").is(" blank user ", &[" g1", " g2 ", ALL]),
+        by("blank after system masters", "tok-masters-blank").is("mallory", &["system:masters ", ALL]),
+        by("empty user name", "tok-no-name")
+            .is("", &["ghosts", ALL])
+            .contains(r#""uid":"uid-no-name""#),
+        by("empty user name is forbidden by that name", "tok-no-name")
+            .then("GET", "/api/v1/nodes")
+            .bearer("tok-no-name")
+            .answers(403)
+            .contains(r#"User \"\" cannot list"#),
+        by("columns after the groups", "tok-more").is("more", &["g", ALL]),
+        by("duplicate token, last row wins", "tok-twice").is("second", &["g2", ALL]),
+        by("quoted token", "tok,quoted").is("quoted", &[ALL]),
+        by("quote within a token", "tok\"inner").is("innerquote", &[ALL]),
+        by("unicode", "tok-unicode")
+            .is("Zoë", &["größe", "☃", ALL])
+            .contains(r#""uid":"ü-1""#),
+        by("user called anonymous", "tok-anonymous").answers(403),
+        by("authenticated group is not added twice", "tok-authenticated").is("auth", &[ALL, "x"]),
+        by("unauthenticated group", "tok-unauthenticated")
+            .answers(403)
+            .contains(r#"User \"unauth\""#),
+        by("control byte in the name", "tok-control").answers(201),
+        by("hash is no comment", "#tok-hash").is("hash", &[ALL]),
+        by("leading blank belongs to the token", "tok-blank").is_unauthorized(),
+        by("duplicate groups", "tok-duplicate-groups").is("dup", &["a", "b", "a", ALL]),
+        by("unknown token", "tok-none").is_unauthorized(),
+        by("token in another case", "TOK-ALICE").is_unauthorized(),
+        by("prefix of a token", "tok-alic").is_unauthorized(),
+    ]
+    .into_iter()
+    .map(|mut case| {
+        // The first step of a sequence is the same review as elsewhere.
+        if case.steps.len() > 1 {
+            case.steps.remove(0);
+        }
+        case
+    })
+    .collect()
+}
+
+/// Shapes of `Authorization`.
+fn shapes() -> Vec<Case> {
+    let with = |name: &str, value: &str| whoami("authorization", name).header("Authorization", value);
+    let alice = |case: Case| case.is("alice", &["devs", "testers", ALL]);
+    vec![
+        with("empty", "").is_anonymous(),
+        with("Bearer alone", "Bearer").is_anonymous(),
+        with("Bearer and a blank", "Bearer ").is_anonymous(),
+        with("basic", "Basic YWxpY2U6c2VjcmV0").is_anonymous(),
+        with("scheme that begins alike", "bear tok-alice").is_anonymous(),
+        with("colon after the scheme", "Bearer: tok-alice").is_anonymous(),
+        with("token alone", "tok-alice").is_anonymous(),
+        alice(with("usual", "Bearer tok-alice")),
+        alice(with("lower case scheme", "bearer tok-alice")),
+        alice(with("upper case scheme", "BEARER tok-alice")),
+        alice(with("trailing words", "Bearer tok-alice extra stuff")),
+        alice(with("trailing blanks", "Bearer tok-alice  ")),
+        alice(with("leading blanks", "   Bearer tok-alice")),
+        with("two blanks", "Bearer  tok-alice").is_anonymous(),
+        with("three blanks", "Bearer   tok-alice").is_anonymous(),
+        with("tab", "Bearer\ttok-alice").is_anonymous(),
+        with("tab after the blank", "Bearer \ttok-alice").is_unauthorized(),
+        alice(
+            with("first of two lines counts", "Bearer tok-alice").header("Authorization", "Bearer tok-none"),
+        ),
+        with("second of two lines does not", "Bearer tok-none")
+            .header("Authorization", "Bearer tok-alice")
+            .is_unauthorized(),
+        with("first line empty", "")
+            .header("Authorization", "Bearer tok-alice")
+            .is_anonymous(),
+        with("first line basic", "Basic eDp5")
+            .header("Authorization", "Bearer tok-alice")
+            .is_anonymous(),
+        alice(whoami("authorization", "lower case name").header("authorization", "Bearer tok-alice")),
+        whoami("authorization", "bytes beyond ASCII")
+            .header_bytes("Authorization", b"Bearer caf\xc3\xa9")
+            .is_unauthorized(),
+        whoami("authorization", "bytes that are no UTF-8")
+            .header_bytes("Authorization", b"Bearer caf\xe9")
+            .is_unauthorized(),
+        with("long token", &format!("Bearer {}", "x".repeat(20_000))).is_unauthorized(),
+        with(
+            "something like a JWT",
+            "Bearer eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJub2JvZHkifQ.c2ln",
+        )
+        .is_unauthorized(),
+        with("two dots", "Bearer ..").is_unauthorized(),
+        get(
+            "authorization",
+            "token in the query",
+            "/api/v1/nodes?access_token=tok-admin",
+        )
+        .answers(403)
+        .contains("system:anonymous"),
+        whoami("authorization", "proxy authorization is nothing")
+            .header("Proxy-Authorization", "Bearer tok-alice")
+            .is_anonymous(),
+        // Certificate and token together.
+        whoami("authorization", "good certificate and bad token")
+            .cert("alice")
+            .bearer("tok-none")
+            .is("alice", &["devs", "testers", ALL]),
+        whoami("authorization", "certificate before token")
+            .cert("nobody")
+            .bearer("tok-alice")
+            .is("nobody", &[ALL]),
+        alice(
+            whoami("authorization", "expired certificate and good token")
+                .cert("expired")
+                .bearer("tok-alice"),
+        ),
+        alice(
+            whoami("authorization", "foreign certificate and good token")
+                .cert("stranger")
+                .bearer("tok-alice"),
+        ),
+        whoami("authorization", "expired certificate and bad token")
+            .cert("expired")
+            .bearer("tok-none")
+            .is_unauthorized(),
+        alice(
+            whoami("authorization", "nameless certificate and good token")
+                .cert("no-cn")
+                .bearer("tok-alice"),
+        ),
+        whoami("authorization", "foreign certificate and basic")
+            .cert("stranger")
+            .header("Authorization", "Basic eDp5")
+            .is_unauthorized(),
+    ]
+}
+
+/// Tokens as a WebSocket subprotocol: on a watch that the server ends after a second.
+fn subprotocols() -> Vec<Case> {
+    let encode = |token: &str| {
+        let text = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token);
+        format!("base64url.bearer.authorization.k8s.io.{text}")
+    };
+    let watch = |name: &str, protocols: &str| {
+        get(
+            "subprotocol",
+            name,
+            "/api/v1/namespaces/twin-fixed/configmaps?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha",
+        )
+        .only(H1)
+        .websocket(protocols, &[])
+    };
+    let (alice, admin, none) = (encode("tok-alice"), encode("tok-admin"), encode("tok-none"));
+    vec![
+        watch("token and another", &format!("{alice}, binary.k8s.io"))
+            .answers(101)
+            .contains("alpha"),
+        watch("token last", &format!("binary.k8s.io,{alice}"))
+            .answers(101)
+            .contains("alpha"),
+        watch("token alone", &alice).is_unauthorized(),
+        watch("unknown token", &format!("{none}, binary.k8s.io")).is_unauthorized(),
+        watch("two tokens", &format!("{alice}, {admin}, binary.k8s.io")).is_unauthorized(),
+        watch("padded", &format!("{alice}=, binary.k8s.io")).is_unauthorized(),
+        watch("empty", "base64url.bearer.authorization.k8s.io., binary.k8s.io")
+            .answers(403)
+            .contains("system:anonymous"),
+        watch(
+            "prefix in another case",
+            &format!("{}, binary.k8s.io", alice.replace("bearer", "Bearer")),
+        )
+        .answers(403)
+        .contains("system:anonymous"),
+        watch(
+            "not UTF-8",
+            "base64url.bearer.authorization.k8s.io._w, binary.k8s.io",
+        )
+        .is_unauthorized(),
+        watch("header before subprotocol", &format!("{none}, binary.k8s.io"))
+            .bearer("tok-alice")
+            .answers(101)
+            .contains("alpha"),
+        watch(
+            "bad header and good subprotocol",
+            &format!("{alice}, binary.k8s.io"),
+        )
+        .bearer("tok-none")
+        .answers(101)
+        .contains("alpha"),
+        watch(
+            "certificate before subprotocol",
+            &format!("{none}, binary.k8s.io"),
+        )
+        .cert("alice")
+        .answers(101)
+        .contains("alpha"),
+        get(
+            "subprotocol",
+            "without upgrade",
+            "/api/v1/namespaces/twin-fixed/configmaps/alpha",
+        )
+        .header("Sec-WebSocket-Protocol", &format!("{alice}, binary.k8s.io"))
+        .answers(403)
+        .contains("system:anonymous"),
+    ]
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    [rows(), shapes(), subprotocols()].concat()
+}

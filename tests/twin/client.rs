@@ -1,0 +1,541 @@
+//! A client that sends what it is told, byte for byte, and shows what came back.
+//!
+//! HTTP/1.1 is written as raw bytes over TLS, so that malformed requests are possible; HTTP/2 goes through `h2`. Each exchange has
+//! a connection of its own and never reuses a TLS session. The client certificate is sent as it is, whatever its shape.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// How long one exchange may take before it counts as broken.
+const DEADLINE: Duration = Duration::from_secs(40);
+
+/// A client certificate chain and its key.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity(Arc<CertifiedKey>);
+
+impl Identity {
+    /// `chain` starts with the leaf; nothing about it is checked.
+    pub(crate) fn new(chain: Vec<Vec<u8>>, key: &PrivateKeyDer<'_>) -> Self {
+        let key =
+            rustls::crypto::aws_lc_rs::sign::any_supported_type(key).expect("a key that rustls can use");
+        Self(Arc::new(CertifiedKey::new(
+            chain.into_iter().map(CertificateDer::from).collect(),
+            key,
+        )))
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// The HTTP version of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    H1,
+    H2,
+}
+
+/// When the answer has been read far enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// The body ends.
+    End,
+    /// The body has this many lines; the rest is left unread.
+    Lines(usize),
+    /// The connection was upgraded to WebSocket and the server has closed it.
+    WebSocketClose,
+}
+
+/// What is sent. All placeholders are already replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) version: Version,
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Bytes,
+    /// HTTP/1.1 only: these bytes instead of everything above.
+    pub(crate) raw: Option<Vec<u8>>,
+    /// WebSocket frames, each a channel and its payload, sent after the upgrade.
+    pub(crate) frames: Vec<(u8, Vec<u8>)>,
+    pub(crate) until: Until,
+}
+
+/// What came back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// All values of a header, in the order of arrival.
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+        self.headers
+            .iter()
+            .filter(|(have, _)| have.eq_ignore_ascii_case(name))
+            .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+            .collect()
+    }
+}
+
+/// An exchange that ended without a whole answer, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+/// Where to send, and which CA signs the server there.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) address: SocketAddr,
+    pub(crate) roots: Arc<RootCertStore>,
+}
+
+/// Sends one request on a new connection.
+pub(crate) async fn exchange(
+    target: &Target,
+    identity: Option<&Identity>,
+    request: &Request,
+) -> Result<Answer, Broken> {
+    let work = async {
+        let stream = connect(target, identity, request.version).await?;
+        match request.version {
+            Version::H1 => h1(stream, target, request).await,
+            Version::H2 => h2(stream, target, request).await,
+        }
+    };
+    match tokio::time::timeout(DEADLINE, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Broken(format!("no whole answer within {DEADLINE:?}"))),
+    }
+}
+
+async fn connect(
+    target: &Target,
+    identity: Option<&Identity>,
+    version: Version,
+) -> Result<TlsStream<TcpStream>, Broken> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the default versions")
+        .with_root_certificates(target.roots.clone());
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(identity.clone())),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = rustls::client::Resumption::disabled();
+    config.alpn_protocols = vec![match version {
+        Version::H1 => b"http/1.1".to_vec(),
+        Version::H2 => b"h2".to_vec(),
+    }];
+    let tcp = TcpStream::connect(target.address)
+        .await
+        .map_err(broken("connect"))?;
+    tcp.set_nodelay(true).map_err(broken("connect"))?;
+    let name = ServerName::from(target.address.ip());
+    tokio_rustls::TlsConnector::from(Arc::new(config))
+        .connect(name, tcp)
+        .await
+        .map_err(broken("TLS handshake"))
+}
+
+fn broken<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Broken {
+    move |error| Broken(format!("{what}: {error}"))
+}
+
+// ---- HTTP/1.1 ----
+
+async fn h1(stream: TlsStream<TcpStream>, target: &Target, request: &Request) -> Result<Answer, Broken> {
+    let (read, mut write) = tokio::io::split(stream);
+    let bytes = match &request.raw {
+        Some(raw) => raw.clone(),
+        None => h1_bytes(target, request),
+    };
+    let head_only = request.method == "HEAD";
+    let mut reader = Reader {
+        stream: read,
+        buffer: Vec::new(),
+    };
+    // Writing must not hold up reading: a server may answer before it has read a large body.
+    let writing = async {
+        let sent = write.write_all(&bytes).await.is_ok() && write.flush().await.is_ok();
+        (write, sent)
+    };
+    let reading = async {
+        let head = reader.head().await?;
+        Ok::<_, Broken>((head, reader))
+    };
+    tokio::pin!(writing);
+    tokio::pin!(reading);
+    let mut sender = None;
+    let (mut answer, mut reader) = loop {
+        tokio::select! {
+            done = &mut reading => break done?,
+            (half, _) = &mut writing, if sender.is_none() => sender = Some(half),
+        }
+    };
+    if answer.status == 101 && request.until == Until::WebSocketClose {
+        let sender = sender.ok_or_else(|| Broken("switched protocols before the request was sent".into()))?;
+        answer.body = websocket(&mut reader, sender, &request.frames).await?;
+        return Ok(answer);
+    }
+    answer.body = {
+        let body = reader.body(&answer, head_only, request.until);
+        tokio::pin!(body);
+        loop {
+            tokio::select! {
+                done = &mut body => break done?,
+                (half, _) = &mut writing, if sender.is_none() => sender = Some(half),
+            }
+        }
+    };
+    Ok(answer)
+}
+
+fn h1_bytes(target: &Target, request: &Request) -> Vec<u8> {
+    let has = |name: &str| {
+        request
+            .headers
+            .iter()
+            .any(|(have, _)| have.eq_ignore_ascii_case(name))
+    };
+    let mut bytes = format!("{} {} HTTP/1.1\r\n", request.method, request.target).into_bytes();
+    if !has("host") {
+        bytes.extend(format!("Host: {}\r\n", target.address).bytes());
+    }
+    for (name, value) in &request.headers {
+        bytes.extend(name.bytes());
+        bytes.extend(b": ");
+        bytes.extend(value);
+        bytes.extend(b"\r\n");
+    }
+    let framed = has("content-length") || has("transfer-encoding");
+    if !framed && (!request.body.is_empty() || matches!(request.method.as_str(), "POST" | "PUT" | "PATCH")) {
+        bytes.extend(format!("Content-Length: {}\r\n", request.body.len()).bytes());
+    }
+    bytes.extend(b"\r\n");
+    bytes.extend(&request.body);
+    bytes
+}
+
+struct Reader<R> {
+    stream: R,
+    buffer: Vec<u8>,
+}
+
+impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
+    /// False at the end of the stream. A close without `close_notify` is an end too: Go and rustls differ in sending it.
+    async fn more(&mut self) -> Result<bool, Broken> {
+        let mut chunk = vec![0; 64 * 1024];
+        match self.stream.read(&mut chunk).await {
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                self.buffer.extend(chunk.iter().take(count));
+                Ok(true)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(Broken(format!("read: {error}"))),
+        }
+    }
+
+    async fn line(&mut self) -> Result<Vec<u8>, Broken> {
+        let mut from = 0;
+        loop {
+            if let Some(at) = self.buffer.iter().skip(from).position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.buffer.drain(..=from + at).collect();
+                line.pop();
+                if line.last() == Some(&b'\r') {
+                    line.pop();
+                }
+                return Ok(line);
+            }
+            from = self.buffer.len();
+            if !self.more().await? {
+                return Err(Broken("the connection ended within a line".into()));
+            }
+        }
+    }
+
+    async fn exactly(&mut self, count: usize) -> Result<Vec<u8>, Broken> {
+        while self.buffer.len() < count {
+            if !self.more().await? {
+                return Err(Broken(format!(
+                    "the connection ended {} bytes early",
+                    count - self.buffer.len()
+                )));
+            }
+        }
+        Ok(self.buffer.drain(..count).collect())
+    }
+
+    /// The status line and headers of the first answer that is not 1xx (101 counts).
+    async fn head(&mut self) -> Result<Answer, Broken> {
+        loop {
+            let first = String::from_utf8_lossy(&self.line().await?).into_owned();
+            let status = first
+                .strip_prefix("HTTP/1.1 ")
+                .or_else(|| first.strip_prefix("HTTP/1.0 "))
+                .and_then(|rest| rest.get(..3))
+                .and_then(|code| code.parse().ok())
+                .ok_or_else(|| Broken(format!("no status line: {first:?}")))?;
+            let mut answer = Answer {
+                status,
+                ..Answer::default()
+            };
+            loop {
+                let line = self.line().await?;
+                if line.is_empty() {
+                    break;
+                }
+                let colon = line.iter().position(|byte| *byte == b':');
+                let colon = colon.ok_or_else(|| Broken("a header line without colon".into()))?;
+                let (name, value) = line.split_at(colon);
+                let value = value.get(1..).unwrap_or_default().trim_ascii().to_vec();
+                answer
+                    .headers
+                    .push((String::from_utf8_lossy(name).into_owned(), value));
+            }
+            if !(100..200).contains(&status) || status == 101 {
+                return Ok(answer);
+            }
+        }
+    }
+
+    async fn body(&mut self, head: &Answer, head_only: bool, until: Until) -> Result<Vec<u8>, Broken> {
+        if head_only || matches!(head.status, 101 | 204 | 304) {
+            return Ok(Vec::new());
+        }
+        let enough = |body: &[u8]| match until {
+            Until::Lines(lines) => bytecount(body) >= lines,
+            Until::End | Until::WebSocketClose => false,
+        };
+        let mut body = Vec::new();
+        if head
+            .all("transfer-encoding")
+            .iter()
+            .any(|value| value.eq_ignore_ascii_case("chunked"))
+        {
+            loop {
+                let size = String::from_utf8_lossy(&self.line().await?).into_owned();
+                let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16)
+                    .map_err(|_| Broken(format!("chunk size {size:?}")))?;
+                body.extend(self.exactly(size).await?);
+                if size == 0 {
+                    while !self.line().await?.is_empty() {}
+                    return Ok(body);
+                }
+                self.line().await?;
+                if enough(&body) {
+                    return Ok(body);
+                }
+            }
+        }
+        if let Some(length) = head.all("content-length").first() {
+            let length = length
+                .parse()
+                .map_err(|_| Broken(format!("Content-Length {length:?}")))?;
+            return self.exactly(length).await;
+        }
+        while !enough(&self.buffer) && self.more().await? {}
+        Ok(std::mem::take(&mut self.buffer))
+    }
+}
+
+fn bytecount(body: &[u8]) -> usize {
+    body.iter().filter(|byte| **byte == b'\n').count()
+}
+
+// ---- WebSocket, as far as the exec protocol needs it ----
+
+/// Sends the frames, then collects what each channel carried until the server closes. Frame boundaries are not part of the answer.
+async fn websocket<R, W>(
+    reader: &mut Reader<R>,
+    mut writer: W,
+    frames: &[(u8, Vec<u8>)],
+) -> Result<Vec<u8>, Broken>
+where
+    R: tokio::io::AsyncRead + Unpin,
+    W: tokio::io::AsyncWrite + Unpin,
+{
+    for (channel, payload) in frames {
+        let mut data = vec![*channel];
+        data.extend(payload);
+        send_frame(&mut writer, 2, &data).await?;
+    }
+    let mut channels = std::collections::BTreeMap::<u8, Vec<u8>>::new();
+    let close = loop {
+        let head = match reader.exactly(2).await {
+            Ok(head) => head,
+            Err(_) => break "connection ended without a close frame".to_owned(),
+        };
+        let opcode = head[0] & 0x0f;
+        let length = match head[1] & 0x7f {
+            126 => reader
+                .exactly(2)
+                .await?
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+            127 => reader
+                .exactly(8)
+                .await?
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+            short => usize::from(short),
+        };
+        let payload = reader.exactly(length).await?;
+        match opcode {
+            8 => {
+                let code = payload
+                    .get(..2)
+                    .map_or(0, |code| u16::from(code[0]) << 8 | u16::from(code[1]));
+                send_frame(&mut writer, 8, &payload).await.ok();
+                break format!("close {code}");
+            }
+            9 => send_frame(&mut writer, 10, &payload).await?,
+            0..=2 => {
+                if let Some((channel, rest)) = payload.split_first() {
+                    channels.entry(*channel).or_default().extend(rest);
+                }
+            }
+            _ => {}
+        }
+    };
+    let mut text = Vec::new();
+    for (channel, data) in channels {
+        text.extend(format!("channel {channel}: {}\n", String::from_utf8_lossy(&data)).bytes());
+    }
+    text.extend(close.bytes());
+    Ok(text)
+}
+
+/// A client's frame, masked with zeros: the mask is about proxies that do not know WebSocket, not about us.
+async fn send_frame<W: tokio::io::AsyncWrite + Unpin>(
+    writer: &mut W,
+    opcode: u8,
+    data: &[u8],
+) -> Result<(), Broken> {
+    let mut bytes = vec![0x80 | opcode];
+    match u8::try_from(data.len()) {
+        Ok(short) if short < 126 => bytes.push(0x80 | short),
+        _ => {
+            bytes.push(0x80 | 126);
+            bytes.extend(
+                u16::try_from(data.len())
+                    .expect("a short test payload")
+                    .to_be_bytes(),
+            );
+        }
+    }
+    bytes.extend([0; 4]);
+    bytes.extend(data);
+    writer
+        .write_all(&bytes)
+        .await
+        .map_err(broken("WebSocket write"))?;
+    writer.flush().await.map_err(broken("WebSocket write"))
+}
+
+// ---- HTTP/2 ----
+
+async fn h2(stream: TlsStream<TcpStream>, target: &Target, request: &Request) -> Result<Answer, Broken> {
+    let (mut client, connection) = h2::client::Builder::new()
+        .initial_window_size(1 << 20)
+        .initial_connection_window_size(1 << 22)
+        .max_header_list_size(1 << 20)
+        .handshake::<_, Bytes>(stream)
+        .await
+        .map_err(broken("HTTP/2 handshake"))?;
+    let driver = tokio::spawn(connection);
+    let answer = h2_exchange(&mut client, target, request).await;
+    drop(client);
+    driver.abort();
+    answer
+}
+
+async fn h2_exchange(
+    client: &mut h2::client::SendRequest<Bytes>,
+    target: &Target,
+    request: &Request,
+) -> Result<Answer, Broken> {
+    let uri = http::Uri::builder()
+        .scheme("https")
+        .authority(target.address.to_string())
+        .path_and_query(request.target.as_str())
+        .build()
+        .map_err(broken("the case cannot be sent over HTTP/2"))?;
+    let mut head = http::Request::builder().method(request.method.as_str()).uri(uri);
+    for (name, value) in &request.headers {
+        let name = http::HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes())
+            .map_err(broken("the case cannot be sent over HTTP/2"))?;
+        let value =
+            http::HeaderValue::from_bytes(value).map_err(broken("the case cannot be sent over HTTP/2"))?;
+        head = head.header(name, value);
+    }
+    let head = head
+        .body(())
+        .map_err(broken("the case cannot be sent over HTTP/2"))?;
+    std::future::poll_fn(|context| client.poll_ready(context))
+        .await
+        .map_err(broken("HTTP/2 ready"))?;
+    let empty = request.body.is_empty();
+    let (response, mut sender) = client.send_request(head, empty).map_err(broken("HTTP/2 send"))?;
+    let mut body = request.body.clone();
+    let writing = async move {
+        while !empty {
+            sender.reserve_capacity(body.len());
+            let Some(Ok(room)) = std::future::poll_fn(|context| sender.poll_capacity(context)).await else {
+                break;
+            };
+            let last = room >= body.len();
+            let part = body.split_to(room.min(body.len()));
+            if sender.send_data(part, last).is_err() || last {
+                break;
+            }
+        }
+        sender
+    };
+    let reading = async {
+        let (head, mut stream) = response.await.map_err(broken("HTTP/2 answer"))?.into_parts();
+        let mut answer = Answer {
+            status: head.status.as_u16(),
+            headers: head
+                .headers
+                .iter()
+                .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+                .collect(),
+            body: Vec::new(),
+        };
+        while let Some(chunk) = stream.data().await {
+            let chunk = chunk.map_err(broken("HTTP/2 body"))?;
+            stream.flow_control().release_capacity(chunk.len()).ok();
+            answer.body.extend(&chunk);
+            if matches!(request.until, Until::Lines(lines) if bytecount(&answer.body) >= lines) {
+                break;
+            }
+        }
+        Ok(answer)
+    };
+    tokio::pin!(reading);
+    tokio::select! {
+        answer = &mut reading => answer,
+        _sender = writing => reading.await,
+    }
+}

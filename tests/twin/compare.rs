@@ -1,0 +1,280 @@
+//! What makes two answers equal: the rules, and a readable account of the differences.
+//!
+//! Bodies are compared as bytes after normalising: what differs between two identical servers (uids, times, resource versions,
+//! continue tokens, the address, the case's unique name) is replaced. So the order of keys, white space and newlines count.
+
+use crate::case::{Expected, Step, Values};
+use crate::client::{Answer, Broken};
+
+/// The headers that must agree, all values in order.
+const HEADERS: &[&str] = &[
+    "content-type",
+    "content-encoding",
+    "cache-control",
+    "warning",
+    "retry-after",
+    "x-content-type-options",
+    "allow",
+    "location",
+    "etag",
+    "sec-websocket-protocol",
+    "upgrade",
+    "strict-transport-security",
+    "access-control-allow-origin",
+];
+
+pub(crate) type Outcome = Result<Answer, Broken>;
+
+/// Where the reference's answer is not what the case says.
+pub(crate) fn against_expectation(step: &Step, outcome: &Outcome) -> Vec<String> {
+    let mut wrong = Vec::new();
+    match (step.expected, outcome) {
+        (Expected::Unstated, _) => wrong.push("the case does not say what the reference answers".to_owned()),
+        (Expected::Broken, Err(_)) => {}
+        (Expected::Broken, Ok(answer)) => {
+            wrong.push(format!("expected a broken connection, got {}", answer.status));
+        }
+        (Expected::Status(status), Err(broken)) => wrong.push(format!("expected {status}, got {}", broken.0)),
+        (Expected::Status(status), Ok(answer)) => {
+            if answer.status != status {
+                wrong.push(format!("expected {status}, got {}", answer.status));
+            }
+            let body = String::from_utf8_lossy(&decoded(answer)).into_owned();
+            for text in step.contains.iter().filter(|text| !body.contains(text.as_str())) {
+                wrong.push(format!("the body does not contain {text}"));
+            }
+            for text in step.lacks.iter().filter(|text| body.contains(text.as_str())) {
+                wrong.push(format!("the body contains {text}"));
+            }
+            wrong.extend(rules(step, answer));
+        }
+    }
+    wrong
+}
+
+/// What every answer must satisfy by itself.
+fn rules(step: &Step, answer: &Answer) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !answer.all("www-authenticate").is_empty() {
+        wrong.push("there is a WWW-Authenticate header".to_owned());
+    }
+    let audit = answer.all("audit-id");
+    if let Some(sent) = step.audit_id()
+        && !audit.is_empty()
+        && audit != [sent.clone()]
+    {
+        wrong.push(format!("Audit-Id {audit:?} does not echo {sent:?}"));
+    }
+    wrong
+}
+
+/// The differences of a subject's answer from the reference's; none means equal.
+pub(crate) fn differences(
+    step: &Step,
+    reference: (&Outcome, &Values),
+    subject: (&Outcome, &Values),
+) -> Vec<String> {
+    let (left, right) = match (reference.0, subject.0) {
+        (Err(_), Err(_)) => return Vec::new(),
+        (Ok(left), Err(right)) => {
+            return vec![format!(
+                "reference: {}, subject: broken, {}",
+                left.status, right.0
+            )];
+        }
+        (Err(left), Ok(right)) => {
+            return vec![format!(
+                "reference: broken, {}, subject: {}",
+                left.0, right.status
+            )];
+        }
+        (Ok(left), Ok(right)) => (left, right),
+    };
+    let mut found = rules(step, right);
+    if left.status != right.status {
+        found.push(format!("status: {} | {}", left.status, right.status));
+    }
+    for name in HEADERS {
+        let normal = |answer: &Answer, values: &Values| {
+            answer
+                .all(name)
+                .iter()
+                .map(|value| normalise(value, values))
+                .collect::<Vec<_>>()
+        };
+        let (a, b) = (normal(left, reference.1), normal(right, subject.1));
+        if a != b {
+            found.push(format!("{name}: {a:?} | {b:?}"));
+        }
+    }
+    let (a, b) = (left.all("audit-id").len(), right.all("audit-id").len());
+    if a != b {
+        found.push(format!("number of Audit-Id headers: {a} | {b}"));
+    }
+    let (a, b) = (body(left, reference.1), body(right, subject.1));
+    if step.any_body.is_none() && a != b {
+        found.push(first_difference(&a, &b));
+    }
+    found
+}
+
+fn body(answer: &Answer, values: &Values) -> Vec<u8> {
+    let bytes = decoded(answer);
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => normalise(text, values).into_bytes(),
+        Err(_) => replace(
+            &replace(&bytes, &values.unique, "{unique}"),
+            &values.address,
+            "{addr}",
+        ),
+    }
+}
+
+/// The body without its gzip; whether it was gzip is compared as a header.
+fn decoded(answer: &Answer) -> Vec<u8> {
+    if answer.all("content-encoding").iter().any(|value| value == "gzip") {
+        let mut plain = Vec::new();
+        let mut decoder = flate2::read::GzDecoder::new(answer.body.as_slice());
+        if std::io::Read::read_to_end(&mut decoder, &mut plain).is_ok() {
+            return plain;
+        }
+    }
+    answer.body.clone()
+}
+
+fn replace(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((first, tail)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(from.as_bytes()) {
+            out.extend(to.bytes());
+            rest = after;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// The text with everything replaced that differs between identical servers.
+pub(crate) fn normalise(text: &str, values: &Values) -> String {
+    let text = text
+        .replace(&values.unique, "{unique}")
+        .replace(&values.address, "{addr}");
+    let text = replace_shape(&text, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh", "<uuid>");
+    // RFC 3339 with a fraction, then without.
+    let text = replace_shape(&text, "dddd-dd-ddTdd:dd:dd.ddddddZ", "<time>");
+    let text = replace_shape(&text, "dddd-dd-ddTdd:dd:ddZ", "<time>");
+    let text = replace_ages(&text);
+    let text = replace_after(&text, "resourceVersion", "<rv>");
+    replace_after(&text, "continue", "<continue>")
+}
+
+/// Replaces every stretch of the shape: `h` is a hexadecimal digit, `d` a decimal one, all else itself.
+fn replace_shape(text: &str, shape: &str, by: &str) -> String {
+    let matches = |bytes: &[u8]| {
+        bytes.len() >= shape.len()
+            && bytes.iter().zip(shape.bytes()).all(|(have, want)| match want {
+                b'h' => have.is_ascii_hexdigit(),
+                b'd' => have.is_ascii_digit(),
+                _ => *have == want,
+            })
+    };
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if matches(rest.as_bytes()) {
+            out.push_str(by);
+            rest = &rest[shape.len()..];
+        } else {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    out
+}
+
+/// Replaces quoted ages, which are cells of tables: `"12s"`, `"3m5s"`.
+fn replace_ages(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (number, piece) in text.split('"').enumerate() {
+        if number > 0 {
+            out.push('"');
+        }
+        out.push_str(if number > 0 && is_age(piece) {
+            "<age>"
+        } else {
+            piece
+        });
+    }
+    out
+}
+
+/// `12s`, `3m5s`, `2d`.
+pub(crate) fn is_age(word: &str) -> bool {
+    word.len() <= 7
+        && word.starts_with(|c: char| c.is_ascii_digit())
+        && word.ends_with(['s', 'm', 'h', 'd'])
+        && word.chars().all(|c| c.is_ascii_digit() || "smhd".contains(c))
+}
+
+/// Replaces the quoted, non-empty value that follows `key`, in JSON and in YAML.
+fn replace_after(text: &str, key: &str, by: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(key) {
+        let (before, after) = rest.split_at(at + key.len());
+        out.push_str(before);
+        rest = after;
+        let lead = after.len() - after.trim_start_matches(['"', ' ', ':']).len();
+        let (separator, value) = after.split_at(lead);
+        let length = value
+            .find(|c: char| !c.is_ascii_alphanumeric() && !"=_-".contains(c))
+            .unwrap_or(0);
+        if separator.contains(':') && separator.ends_with('"') && length > 0 {
+            out.push_str(separator);
+            out.push_str(by);
+            rest = &value[length..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn first_difference(left: &[u8], right: &[u8]) -> String {
+    let at = left
+        .iter()
+        .zip(right)
+        .position(|(a, b)| a != b)
+        .unwrap_or(left.len().min(right.len()));
+    let from = at.saturating_sub(60);
+    let piece = |bytes: &[u8]| {
+        let piece = bytes.get(from..bytes.len().min(at + 120)).unwrap_or_default();
+        String::from_utf8_lossy(piece).into_owned()
+    };
+    format!(
+        "body ({} | {} bytes) differs from byte {at}:\n      reference …{:?}\n      subject   …{:?}",
+        left.len(),
+        right.len(),
+        piece(left),
+        piece(right)
+    )
+}
+
+/// An answer for the account of a failure.
+pub(crate) fn show(outcome: &Outcome) -> String {
+    match outcome {
+        Err(broken) => format!("broken: {}", broken.0),
+        Ok(answer) => {
+            let mut text = format!("{}", answer.status);
+            for (name, value) in &answer.headers {
+                text.push_str(&format!("\n    {name}: {}", String::from_utf8_lossy(value)));
+            }
+            let body = decoded(answer);
+            let shown = String::from_utf8_lossy(body.get(..1500).unwrap_or(&body)).into_owned();
+            text.push_str(&format!("\n    ({} bytes) {shown}", body.len()));
+            text
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What the cases find in the cluster: namespaces, objects that nobody changes, a node with a fake kubelet, and rights.
+//!
+//! Cases read in `twin-fixed` and write in `twin`, so that reads are the same on every server at any time.
+
+use serde_json::{Value, json};
+
+/// The objects and the collection to which each is posted. The first ones are posted before the resource version `{rv}`.
+pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
+    let mut objects = Vec::new();
+    for name in ["twin", "twin-fixed"] {
+        objects.push(core("namespaces", "Namespace", name, None, json!({})));
+        objects.push(core(
+            "serviceaccounts",
+            "ServiceAccount",
+            "default",
+            Some(name),
+            json!({}),
+        ));
+    }
+    for (number, name) in ["alpha", "beta", "gamma", "delta", "epsilon"]
+        .into_iter()
+        .enumerate()
+    {
+        let mut object = core(
+            "configmaps",
+            "ConfigMap",
+            name,
+            Some("twin-fixed"),
+            json!({"data": {"number": number.to_string(), "text": "one\ntwo\n", "html": "<a&b>"}}),
+        );
+        object.1["metadata"]["labels"] = json!({"parity": if number % 2 == 0 { "even" } else { "odd" }});
+        objects.push(object);
+    }
+    // More than 128 KiB: the size from which the server compresses.
+    objects.push(core(
+        "configmaps",
+        "ConfigMap",
+        "large",
+        Some("twin-fixed"),
+        json!({"data": {"filler": "0123456789abcdef".repeat(16_000)}}),
+    ));
+    objects.push(core(
+        "secrets",
+        "Secret",
+        "hidden",
+        Some("twin-fixed"),
+        json!({"stringData": {"password": "swordfish"}}),
+    ));
+    objects.push(core(
+        "nodes",
+        "Node",
+        "twin-node",
+        None,
+        json!({"status": {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }}),
+    ));
+    let container = json!([{"name": "main", "image": "example.com/none"}]);
+    objects.push(core(
+        "pods",
+        "Pod",
+        "idle",
+        Some("twin-fixed"),
+        json!({"spec": {"containers": container, "automountServiceAccountToken": false}}),
+    ));
+    objects.push(core(
+        "pods",
+        "Pod",
+        "placed",
+        Some("twin-fixed"),
+        json!({"spec": {"nodeName": "twin-node", "containers": container, "automountServiceAccountToken": false}}),
+    ));
+    // `edit` and `view` themselves are put together by the controller manager, which does not run here.
+    for namespace in ["twin", "twin-fixed"] {
+        objects.push(binding(
+            "devs-edit",
+            Some(namespace),
+            "system:aggregate-to-edit",
+            "Group",
+            "devs",
+        ));
+        objects.push(binding(
+            "devs-view",
+            Some(namespace),
+            "system:aggregate-to-view",
+            "Group",
+            "devs",
+        ));
+        objects.push(binding(
+            "bob-view",
+            Some(namespace),
+            "system:aggregate-to-view",
+            "User",
+            "bob",
+        ));
+    }
+    objects.push(binding(
+        "twin-viewers",
+        None,
+        "system:aggregate-to-view",
+        "Group",
+        "viewers",
+    ));
+    objects.push(role(
+        "twin-prober",
+        &json!([{"nonResourceURLs": ["/livez/*", "/readyz/*", "/healthz/*", "/metrics"], "verbs": ["get", "head", "post"]}]),
+    ));
+    objects.push(binding("twin-probers", None, "twin-prober", "Group", "probers"));
+    // Rights of the constrained kind, which 1.36 tries first …
+    objects.push(role(
+        "twin-impersonator",
+        &json!([
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "verbs": ["impersonate:user-info"],
+             "resourceNames": ["bob"]},
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["groups"], "verbs": ["impersonate:user-info"],
+             "resourceNames": ["g1", "g2"]},
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["uids"], "verbs": ["impersonate:user-info"],
+             "resourceNames": ["uid-bob"]},
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["userextras/acme.io/scopes"],
+             "verbs": ["impersonate:user-info"], "resourceNames": ["view"]},
+            {"apiGroups": ["*"], "resources": ["*"], "verbs": ["impersonate-on:user-info:create",
+             "impersonate-on:user-info:get", "impersonate-on:user-info:list"]},
+        ]),
+    ));
+    objects.push(binding(
+        "twin-impersonators",
+        None,
+        "twin-impersonator",
+        "Group",
+        "impersonators",
+    ));
+    // … and of the old kind.
+    objects.push(role(
+        "twin-legacy-impersonator",
+        &json!([
+            {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"],
+             "resourceNames": ["bob", "system:anonymous"]},
+            {"apiGroups": [""], "resources": ["groups"], "verbs": ["impersonate"],
+             "resourceNames": ["g1", "g2", "system:masters"]},
+            {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"],
+             "resourceNames": ["default"]},
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["uids"], "verbs": ["impersonate"]},
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["userextras/scopes"], "verbs": ["impersonate"]},
+        ]),
+    ));
+    objects.push(binding(
+        "twin-legacy",
+        None,
+        "twin-legacy-impersonator",
+        "User",
+        "legacy-impersonator",
+    ));
+    objects
+}
+
+fn core(resource: &str, kind: &str, name: &str, namespace: Option<&str>, rest: Value) -> (String, Value) {
+    let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+    if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
+        object.extend(rest);
+    }
+    let path = match namespace {
+        Some(namespace) => format!("/api/v1/namespaces/{namespace}/{resource}"),
+        None => format!("/api/v1/{resource}"),
+    };
+    (path, object)
+}
+
+fn role(name: &str, rules: &Value) -> (String, Value) {
+    let object = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules,
+    });
+    (
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned(),
+        object,
+    )
+}
+
+/// A RoleBinding in the namespace, or a ClusterRoleBinding, to a ClusterRole.
+fn binding(name: &str, namespace: Option<&str>, role: &str, kind: &str, subject: &str) -> (String, Value) {
+    let (path, binding_kind) = match namespace {
+        Some(namespace) => (
+            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"),
+            "RoleBinding",
+        ),
+        None => (
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(),
+            "ClusterRoleBinding",
+        ),
+    };
+    let object = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": binding_kind, "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject}],
+    });
+    (path, object)
+}

@@ -1,0 +1,601 @@
+//! The real kubectl against both sides: standard output, standard error and exit code must be equal.
+//!
+//! Each side of each case has a home of its own, so that discovery is fetched anew and nothing is shared.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+
+use crate::bed::{Bed, Side};
+use crate::case::Values;
+use crate::compare;
+use crate::run::unique;
+
+/// How long one command may take.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// A sequence of commands by one user.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    who: Who,
+    commands: Vec<Invocation>,
+    pub(crate) declared: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Certificate(&'static str),
+    Token(&'static str),
+    Nobody,
+}
+
+/// One command. Text may hold the placeholders of `case.rs`.
+#[derive(Clone, Debug)]
+struct Invocation {
+    arguments: Vec<String>,
+    stdin: String,
+    environment: Vec<(&'static str, &'static str)>,
+    /// What the reference's kubectl exits with.
+    code: i32,
+    contains: Vec<String>,
+    /// Killed once it has printed this many lines.
+    lines: Option<usize>,
+}
+
+/// A case of one command, which succeeds. The command line is split at blanks.
+fn kubectl(name: &str, who: &'static str, command: &str) -> Case {
+    Case {
+        name: name.to_owned(),
+        who: Who::Certificate(who),
+        commands: vec![Invocation::new(command)],
+        declared: None,
+    }
+}
+
+impl Invocation {
+    fn new(command: &str) -> Self {
+        Self {
+            arguments: command.split_whitespace().map(str::to_owned).collect(),
+            stdin: String::new(),
+            environment: Vec::new(),
+            code: 0,
+            contains: Vec::new(),
+            lines: None,
+        }
+    }
+}
+
+impl Case {
+    fn last(&mut self) -> &mut Invocation {
+        self.commands.last_mut().expect("a case has a command")
+    }
+
+    fn token(mut self, token: &'static str) -> Self {
+        self.who = Who::Token(token);
+        self
+    }
+
+    fn without_credentials(mut self) -> Self {
+        self.who = Who::Nobody;
+        self
+    }
+
+    /// One more argument, blanks and all.
+    fn argument(mut self, argument: &str) -> Self {
+        self.last().arguments.push(argument.to_owned());
+        self
+    }
+
+    fn stdin(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.last().stdin);
+        self
+    }
+
+    fn environment(mut self, name: &'static str, value: &'static str) -> Self {
+        self.last().environment.push((name, value));
+        self
+    }
+
+    fn exits(mut self, code: i32) -> Self {
+        self.last().code = code;
+        self
+    }
+
+    /// The reference's standard output or error holds this.
+    fn prints(mut self, text: &str) -> Self {
+        self.last().contains.push(text.to_owned());
+        self
+    }
+
+    /// Stops the command after so many lines.
+    fn lines(mut self, lines: usize) -> Self {
+        self.last().lines = Some(lines);
+        self
+    }
+
+    fn then(mut self, command: &str) -> Self {
+        self.commands.push(Invocation::new(command));
+        self
+    }
+}
+
+/// What a command did.
+struct Output {
+    /// `None` when it was stopped after its lines.
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs the case on both sides and returns the differences.
+pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Vec<String>, Failed> {
+    let reference = Home::new(bed, case, Side::Reference)?;
+    let subject = Home::new(bed, case, side)?;
+    let mut found = Vec::new();
+    for command in &case.commands {
+        let (left, right) = std::thread::scope(|scope| {
+            let left = scope.spawn(|| reference.run(bed, command));
+            let right = subject.run(bed, command);
+            (left.join().expect("no panic while kubectl runs"), right)
+        });
+        let (left, right) = (left?, right?);
+        let shown = format!(
+            "kubectl {}\nreference: exit {:?}\n{}{}\nsubject: exit {:?}\n{}{}",
+            command.arguments.join(" "),
+            left.code,
+            left.stdout,
+            left.stderr,
+            right.code,
+            right.stdout,
+            right.stderr
+        );
+        if command.lines.is_none() && left.code != Some(command.code) {
+            return Err(format!(
+                "the reference's kubectl does not exit with {}\n{shown}",
+                command.code
+            )
+            .into());
+        }
+        for text in &command.contains {
+            if !left.stdout.contains(text) && !left.stderr.contains(text) {
+                return Err(format!("the reference's kubectl does not print {text}\n{shown}").into());
+            }
+        }
+        let differs: Vec<&str> = [
+            ("exit code", left.code != right.code),
+            ("standard output", left.stdout != right.stdout),
+            ("standard error", left.stderr != right.stderr),
+        ]
+        .into_iter()
+        .filter_map(|(what, differs)| differs.then_some(what))
+        .collect();
+        if !differs.is_empty() {
+            found.push(format!("{} differ\n{shown}", differs.join(", ")));
+        }
+    }
+    Ok(found)
+}
+
+/// A home directory with a kubeconfig.
+struct Home {
+    dir: PathBuf,
+    values: Values,
+}
+
+impl Home {
+    fn new(bed: &Bed, case: &Case, side: Side) -> Result<Self, Failed> {
+        let target = bed.target(side)?;
+        let values = Values {
+            unique: unique(),
+            address: target.address.to_string(),
+            resource_version: bed.resource_version.clone(),
+            next: String::new(),
+        };
+        let dir = bed.dir.join("kubectl").join(&values.unique);
+        fs::create_dir_all(&dir)?;
+        let user = match case.who {
+            Who::Certificate(name) => {
+                let issued = bed
+                    .issued(name)
+                    .ok_or_else(|| format!("people.rs has no client called {name}"))?;
+                fs::write(dir.join("client.crt"), issued.cert_pem())?;
+                fs::write(dir.join("client.key"), issued.key_pem())?;
+                serde_json::json!({"client-certificate": dir.join("client.crt"), "client-key": dir.join("client.key")})
+            }
+            Who::Token(token) => serde_json::json!({"token": token}),
+            Who::Nobody => serde_json::json!({}),
+        };
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "twin"}}],
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://{}", target.address),
+                "certificate-authority": bed.dir.join("server-ca.crt")}}],
+            "users": [{"name": "u", "user": user}],
+        });
+        fs::write(dir.join("config"), config.to_string())?;
+        Ok(Self { dir, values })
+    }
+
+    fn run(&self, bed: &Bed, command: &Invocation) -> Result<Output, Failed> {
+        let (stdout, stderr, stdin) = (
+            self.dir.join("stdout"),
+            self.dir.join("stderr"),
+            self.dir.join("stdin"),
+        );
+        fs::write(&stdin, self.values.fill(&command.stdin))?;
+        let mut child = Command::new(&bed.programs.kubectl)
+            .args(
+                command
+                    .arguments
+                    .iter()
+                    .map(|argument| self.values.fill(argument)),
+            )
+            .env_clear()
+            .env("HOME", &self.dir)
+            .env("KUBECONFIG", self.dir.join("config"))
+            .env("TZ", "UTC")
+            .envs(command.environment.iter().copied())
+            .current_dir(&self.dir)
+            .stdin(Stdio::from(File::open(&stdin)?))
+            .stdout(Stdio::from(File::create(&stdout)?))
+            .stderr(Stdio::from(File::create(&stderr)?))
+            .spawn()?;
+        let started = Instant::now();
+        let code = loop {
+            if let Some(status) = child.try_wait()? {
+                break status.code();
+            }
+            let printed =
+                || fs::read(&stdout).map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count());
+            let enough = command.lines.is_some_and(|lines| printed() >= lines);
+            if enough || started.elapsed() > DEADLINE {
+                child.kill()?;
+                child.wait()?;
+                if enough {
+                    break None;
+                }
+                return Err(format!("kubectl {:?} did not end in time", command.arguments).into());
+            }
+            std::thread::park_timeout(Duration::from_millis(15));
+        };
+        let read = |path: &Path| -> Result<String, Failed> {
+            Ok(normalise(
+                &String::from_utf8_lossy(&fs::read(path)?),
+                &self.values,
+                &self.dir,
+            ))
+        };
+        Ok(Output {
+            code,
+            stdout: read(&stdout)?,
+            stderr: read(&stderr)?,
+        })
+    }
+}
+
+/// As for bodies, and further: ages, tokens, the home directory, log prefixes, and the width of columns that follow from them.
+fn normalise(text: &str, values: &Values, dir: &Path) -> String {
+    let text = text.replace(&dir.display().to_string(), "{home}");
+    let text = compare::normalise(&text, values);
+    text.lines().map(line).collect()
+}
+
+fn line(line: &str) -> String {
+    // klog: E1121 00:12:54.123456   12345 memcache.go:265] message
+    let logged = line.len() > 30
+        && line.starts_with(['E', 'W', 'I'])
+        && line
+            .get(1..5)
+            .is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()));
+    if let (true, Some((_, message))) = (logged, line.split_once("] ")) {
+        return format!("<log> {message}\n");
+    }
+    let body = line.trim_start();
+    let mut out = line.get(..line.len() - body.len()).unwrap_or_default().to_owned();
+    let mut blanks = 0;
+    for word in body.split(' ') {
+        if word.is_empty() {
+            blanks += 1;
+            continue;
+        }
+        if !out.trim_start().is_empty() {
+            out.push_str(if blanks > 0 { "  " } else { " " });
+        }
+        blanks = 0;
+        if compare::is_age(word) {
+            out.push_str("<age>");
+        } else if word.starts_with("eyJ") {
+            out.push_str("<token>");
+        } else {
+            out.push_str(word);
+        }
+    }
+    out.push('\n');
+    out
+}
+
+const CONFIG_MAP: &str =
+    r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}"},"data":{"a":"1"}}"#;
+const CHANGED_MAP: &str =
+    r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}"},"data":{"a":"2","b":"3"}}"#;
+
+const SIGNING_REQUEST: &str = r#"{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest",
+    "metadata":{"name":"{unique}"},
+    "spec":{"signerName":"example.com/twin","usages":["client auth"],"request":"{csr}"}}"#;
+
+/// A request for `CN=twin`, PEM in base64: `openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=twin`.
+const CSR: &[&str] = &[
+    "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlISk1IRUNBUUF3RHpFTk1Bc0dBMVVFQXd3RWRIZHBiakJaTUJN",
+    "R0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSApBMElBQk15ZG5JMGpvb1BWMm84R2E2NEcwNU0veVZoQm5iN3FrVWxsMEFacEJqRklq",
+    "VkpNVHE2a1VGL3B6RkVMCllIeFRKaVd5b1dtU0YrK2E2dHFKN3FTOGlDMmdBREFLQmdncWhrak9QUVFEQWdOSUFEQkZBaUFzVk5T",
+    "aEVZL1YKQ0NaeE9SalVJMDIyL3p4OFl2Zk1wVGFLSWREVGh1UUZ5QUloQUlZOUV4UDJFOFp1T3p6RVRhWUhONS9Ha21JTQpkSjdU",
+    "N3FVcStTUmlrRnBxCi0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=",
+];
+
+/// Every kubectl case.
+pub(crate) fn all() -> Vec<Case> {
+    vec![
+        kubectl("version", "alice", "version -o yaml").prints("v1."),
+        kubectl("get namespaces", "admin", "get ns twin twin-fixed default").prints("twin-fixed"),
+        kubectl("get wide", "alice", "get pods -n twin-fixed -o wide").prints("placed"),
+        kubectl("get json", "alice", "get cm -n twin-fixed alpha -o json").prints("<a&b>"),
+        kubectl("get yaml", "alice", "get cm -n twin-fixed -l parity=even -o yaml").prints("epsilon"),
+        kubectl(
+            "get jsonpath",
+            "alice",
+            "get cm -n twin-fixed alpha -o jsonpath={.data.number}",
+        )
+        .prints("0"),
+        kubectl(
+            "get in chunks",
+            "alice",
+            "get cm -n twin-fixed --chunk-size=2 -o name",
+        )
+        .prints("configmap/epsilon"),
+        kubectl("get missing", "alice", "get cm -n twin-fixed none")
+            .exits(1)
+            .prints("NotFound"),
+        kubectl("get unknown type", "alice", "get gizmos")
+            .exits(1)
+            .prints("the server doesn't have"),
+        kubectl("get forbidden", "nobody", "get secrets -n twin-fixed")
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl("get all namespaces forbidden", "alice", "get cm -A")
+            .exits(1)
+            .prints("cluster scope"),
+        kubectl("watch", "alice", "get cm -n twin-fixed alpha -w")
+            .lines(2)
+            .prints("alpha"),
+        kubectl(
+            "watch as json",
+            "alice",
+            "get cm -n twin-fixed alpha -w -o json --output-watch-events",
+        )
+        .lines(5)
+        .prints("ADDED"),
+        kubectl("describe", "alice", "describe cm -n twin-fixed alpha").prints("<a&b>"),
+        kubectl("api resources", "alice", "api-resources -o wide --sort-by=name").prints("configmaps"),
+        kubectl(
+            "api resources as nobody",
+            "nobody",
+            "api-resources --sort-by=name",
+        )
+        .prints("configmaps"),
+        kubectl("api versions", "alice", "api-versions").prints("apps/v1"),
+        kubectl("explain", "alice", "explain pods.spec.nodeName").prints("nodeName"),
+        kubectl(
+            "explain openapi v3 of a group",
+            "alice",
+            "explain deployments.spec.replicas",
+        )
+        .prints("replicas"),
+        kubectl("auth whoami", "alice", "auth whoami").prints("devs"),
+        kubectl("auth whoami json", "uid", "auth whoami -o json").prints("u-1"),
+        kubectl("auth whoami by token", "alice", "auth whoami")
+            .token("tok-alice")
+            .prints("uid-alice"),
+        kubectl("auth can-i list", "alice", "auth can-i --list -n twin").prints("configmaps"),
+        kubectl("auth can-i yes", "alice", "auth can-i create configmaps -n twin").prints("yes"),
+        kubectl("auth can-i no", "alice", "auth can-i create nodes")
+            .exits(1)
+            .prints("no"),
+        kubectl(
+            "impersonate",
+            "impersonator",
+            "auth whoami --as bob --as-group g1",
+        )
+        .prints("bob"),
+        kubectl(
+            "impersonate uid",
+            "legacy-impersonator",
+            "auth whoami --as bob --as-uid uid-9",
+        )
+        .prints("uid-9"),
+        kubectl("impersonate forbidden", "alice", "get cm -n twin-fixed --as bob")
+            .exits(1)
+            .prints("impersonate"),
+        kubectl(
+            "impersonate group without user",
+            "impersonator",
+            "get cm -n twin-fixed --as-group g1",
+        )
+        .exits(1),
+        kubectl(
+            "get raw",
+            "alice",
+            "get --raw /api/v1/namespaces/twin-fixed/configmaps/alpha",
+        )
+        .prints("alpha"),
+        kubectl("get raw version", "nobody", "get --raw /version").prints("gitVersion"),
+        kubectl("get raw forbidden", "nobody", "get --raw /metrics")
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl("get raw not found", "admin", "get --raw /nothing/here")
+            .exits(1)
+            .prints("NotFound"),
+        kubectl("apply twice", "alice", "apply -f -")
+            .stdin(CONFIG_MAP)
+            .prints("created")
+            .then("apply -f -")
+            .stdin(CHANGED_MAP)
+            .prints("configured")
+            .then("apply -f -")
+            .stdin(CHANGED_MAP)
+            .prints("unchanged")
+            .then("get cm {unique} -o yaml")
+            .prints("b: \"3\""),
+        kubectl("apply server side", "alice", "apply --server-side -f -")
+            .stdin(CONFIG_MAP)
+            .prints("serverside-applied")
+            .then("apply --server-side --field-manager other -f -")
+            .stdin(CHANGED_MAP)
+            .exits(1)
+            .prints("conflict")
+            .then("apply --server-side --field-manager other --force-conflicts -f -")
+            .stdin(CHANGED_MAP)
+            .then("get cm {unique} -o yaml --show-managed-fields")
+            .prints("manager: other"),
+        kubectl("apply dry run", "alice", "apply --dry-run=server -f -")
+            .stdin(CONFIG_MAP)
+            .prints("server dry run")
+            .then("get cm {unique}")
+            .exits(1),
+        kubectl("apply without validation", "alice", "apply --validate=false -f -").stdin(CONFIG_MAP),
+        kubectl("apply with an unknown field", "alice", "apply -f -")
+            .stdin(
+                r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}"},"dada":{"a":"1"}}"#,
+            )
+            .exits(1)
+            .prints("unknown field"),
+        kubectl("create twice", "alice", "create -f -")
+            .stdin(CONFIG_MAP)
+            .then("create -f -")
+            .stdin(CONFIG_MAP)
+            .exits(1)
+            .prints("AlreadyExists"),
+        kubectl(
+            "create forbidden",
+            "nobody",
+            "create -n twin cm {unique} --from-literal=a=b",
+        )
+        .exits(1)
+        .prints("Forbidden"),
+        kubectl(
+            "create in a missing namespace",
+            "admin",
+            "create -n none cm {unique}",
+        )
+        .exits(1),
+        kubectl("diff", "alice", "create -f -")
+            .stdin(CONFIG_MAP)
+            .then("label cm {unique} x=y")
+            .prints("labeled")
+            .then("annotate cm {unique} note=here")
+            .then("patch cm {unique} --type=merge -p")
+            .argument(r#"{"data":{"c":"4"}}"#)
+            .prints("patched")
+            .then("patch cm {unique} --type=json -p")
+            .argument(r#"[{"op":"remove","path":"/data/c"}]"#)
+            .then("patch cm {unique} -p")
+            .argument(r#"{"data":{"d":"5"}}"#)
+            .then("get cm {unique} -o yaml")
+            .prints("x: \"y\"")
+            .then("delete cm {unique}")
+            .prints("deleted")
+            .then("delete cm {unique}")
+            .exits(1)
+            .then("delete cm {unique} --ignore-not-found"),
+        kubectl(
+            "bad patch",
+            "alice",
+            "patch cm -n twin-fixed alpha --dry-run=server --type=json -p",
+        )
+        .argument(r#"[{"op":"remove","path":"/data/none"}]"#)
+        .exits(1),
+        kubectl(
+            "replace with a stale version",
+            "alice",
+            "replace -n twin-fixed --dry-run=server -f -",
+        )
+        .stdin(concat!(
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":"#,
+            r#"{"name":"alpha","namespace":"twin-fixed","resourceVersion":"1"}}"#
+        ))
+        .exits(1)
+        .prints("Conflict"),
+        kubectl("certificate approve", "admin", "create -f -")
+            .stdin(&SIGNING_REQUEST.replace("{csr}", &CSR.concat()))
+            .then("certificate approve {unique}")
+            .prints("approved")
+            .then("get csr {unique}")
+            .prints("Approved"),
+        kubectl(
+            "create token",
+            "admin",
+            "create token default -n twin --duration=1h",
+        )
+        .prints("<token>"),
+        kubectl("create token forbidden", "nobody", "create token default -n twin")
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl("exec", "alice", "exec -n twin-fixed placed -- echo hello world")
+            .prints("ran echo hello world"),
+        kubectl("exec with input", "alice", "exec -i -n twin-fixed placed -- cat")
+            .stdin("from stdin\n")
+            .prints("from stdin"),
+        kubectl("exec failing", "alice", "exec -n twin-fixed placed -- fail")
+            .exits(7)
+            .prints("exit code 7"),
+        kubectl("exec over spdy", "alice", "exec -i -n twin-fixed placed -- cat")
+            .environment("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+            .stdin("over spdy\n")
+            .prints("over spdy"),
+        kubectl(
+            "exec in a pod without node",
+            "alice",
+            "exec -n twin-fixed idle -- true",
+        )
+        .exits(1),
+        kubectl("exec forbidden", "viewer", "exec -n twin-fixed placed -- true")
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl("logs", "alice", "logs -n twin-fixed placed").prints("second line"),
+        kubectl("logs followed", "alice", "logs -f -n twin-fixed placed").prints("second line"),
+        kubectl(
+            "logs of a missing container",
+            "alice",
+            "logs -n twin-fixed placed -c none",
+        )
+        .exits(1),
+        kubectl("expired certificate", "expired", "get cm")
+            .exits(1)
+            .prints("must be logged in"),
+        kubectl("foreign certificate", "stranger", "auth whoami").exits(1),
+        kubectl("unknown token", "alice", "get cm")
+            .token("no-such-token")
+            .exits(1)
+            .prints("must be logged in"),
+        kubectl("no credentials", "alice", "get cm --username x --password y")
+            .without_credentials()
+            .exits(1),
+        kubectl("anonymous version", "alice", "get --raw /livez")
+            .without_credentials()
+            .prints("ok"),
+        kubectl("events", "alice", "events -n twin-fixed"),
+        kubectl(
+            "wait",
+            "alice",
+            "wait -n twin-fixed cm/alpha --for=jsonpath={.data.number}=0 --timeout=20s",
+        )
+        .prints("condition met"),
+        kubectl("scale missing", "alice", "scale deployment/none --replicas=2")
+            .exits(1)
+            .prints("NotFound"),
+    ]
+}

@@ -1,0 +1,315 @@
+//! From cases to named tests: which ones there are, which servers they need, and how one is run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::bed::{Bed, Lab, Side};
+use crate::case::{Case, Step, Values};
+use crate::client::{self, Version};
+use crate::compare::{self, Outcome};
+use crate::{cases, kubectl};
+
+/// One test by name.
+struct Planned {
+    name: String,
+    kind: Kind,
+}
+
+/// What a test compares with the reference.
+enum Kind {
+    Http {
+        case: Arc<Case>,
+        version: Version,
+        side: Side,
+    },
+    Kubectl {
+        case: Arc<kubectl::Case>,
+        side: Side,
+    },
+    /// Some case of the group differs on the bare backend.
+    Differs {
+        http: Vec<Arc<Case>>,
+        kubectl: Vec<Arc<kubectl::Case>>,
+    },
+}
+
+/// The tests of this run.
+pub(crate) struct Plan {
+    planned: Vec<Planned>,
+}
+
+impl Plan {
+    /// All tests, less those that the arguments filter out.
+    pub(crate) fn new(arguments: &Arguments) -> Self {
+        let http: Vec<Arc<Case>> = cases::all().into_iter().map(Arc::new).collect();
+        let kubectl: Vec<Arc<kubectl::Case>> = kubectl::all().into_iter().map(Arc::new).collect();
+        let mut planned = Vec::new();
+        // The proofs come first, so that the second reference can end early.
+        for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
+            for case in &http {
+                for version in case.versions {
+                    let protocol = if *version == Version::H1 { "h1" } else { "h2" };
+                    planned.push(Planned {
+                        name: format!("{prefix}::{}::{protocol}::{}", case.group, test_name(&case.name)),
+                        kind: Kind::Http {
+                            case: case.clone(),
+                            version: *version,
+                            side,
+                        },
+                    });
+                }
+            }
+            for case in &kubectl {
+                planned.push(Planned {
+                    name: format!("{prefix}::kubectl::{}", test_name(&case.name)),
+                    kind: Kind::Kubectl {
+                        case: case.clone(),
+                        side,
+                    },
+                });
+            }
+            if side == Side::Second {
+                let groups: BTreeSet<&str> = http.iter().map(|case| case.group).collect();
+                for group in groups {
+                    let http = http.iter().filter(|case| case.group == group).cloned().collect();
+                    planned.push(Planned {
+                        name: format!("proof::differs::{group}"),
+                        kind: Kind::Differs {
+                            http,
+                            kubectl: Vec::new(),
+                        },
+                    });
+                }
+                planned.push(Planned {
+                    name: "proof::differs::kubectl".to_owned(),
+                    kind: Kind::Differs {
+                        http: Vec::new(),
+                        kubectl: kubectl.clone(),
+                    },
+                });
+            }
+        }
+        let mut names = BTreeSet::new();
+        for test in &planned {
+            assert!(
+                names.insert(test.name.clone()),
+                "two tests are called {}",
+                test.name
+            );
+        }
+        planned.retain(|test| selected(arguments, &test.name));
+        Self { planned }
+    }
+
+    /// The servers that the tests need.
+    pub(crate) fn sides(&self) -> Vec<Side> {
+        self.planned
+            .iter()
+            .map(|test| match &test.kind {
+                Kind::Http { side, .. } | Kind::Kubectl { side, .. } => *side,
+                Kind::Differs { .. } => Side::Backend,
+            })
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    pub(crate) fn trials(self, lab: &Arc<Lab>) -> Vec<Trial> {
+        let on_second = |kind: &Kind| match kind {
+            Kind::Http { side, .. } | Kind::Kubectl { side, .. } => *side == Side::Second,
+            Kind::Differs { .. } => false,
+        };
+        let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
+        let left = Arc::new(AtomicUsize::new(left));
+        self.planned
+            .into_iter()
+            .map(|test| {
+                let (lab, left) = (lab.clone(), left.clone());
+                Trial::test(test.name, move || {
+                    let bed = lab.bed().map_err(Failed::from)?;
+                    let result = run(&lab, bed, &test.kind);
+                    if on_second(&test.kind) && left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                        bed.stop(Side::Second);
+                    }
+                    result
+                })
+            })
+            .collect()
+    }
+}
+
+/// The filter of libtest-mimic, which it does not export; it is applied here to know which servers to start.
+fn selected(arguments: &Arguments, name: &str) -> bool {
+    let matches = |filter: &String| {
+        if arguments.exact {
+            name == filter
+        } else {
+            name.contains(filter.as_str())
+        }
+    };
+    arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
+}
+
+fn test_name(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_alphanumeric() { c } else { '_' })
+        .collect()
+}
+
+fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
+    match kind {
+        Kind::Http { case, version, side } => {
+            let found = lab.runtime.block_on(http(bed, case, *version, *side))?;
+            judge(found, case.declared, *side)
+        }
+        Kind::Kubectl { case, side } => judge(kubectl::run(bed, case, *side)?, case.declared, *side),
+        Kind::Differs { http: cases, kubectl } => {
+            let mut equal = Vec::new();
+            for case in cases {
+                for version in case.versions {
+                    if !lab
+                        .runtime
+                        .block_on(http(bed, case, *version, Side::Backend))?
+                        .is_empty()
+                    {
+                        return Ok(());
+                    }
+                }
+                equal.push(case.name.clone());
+            }
+            for case in kubectl {
+                if !kubectl::run(bed, case, Side::Backend)?.is_empty() {
+                    return Ok(());
+                }
+                equal.push(case.name.clone());
+            }
+            Err(format!("no case differs on the bare backend, so this group shows nothing: {equal:?}").into())
+        }
+    }
+}
+
+/// Differences are a failure unless they are declared; a declared difference that does not occur is one too.
+fn judge(found: Vec<String>, declared: Option<&str>, side: Side) -> Result<(), Failed> {
+    let Some(id) = declared.filter(|_| side == Side::Gateway) else {
+        return if found.is_empty() {
+            Ok(())
+        } else {
+            Err(found.join("\n").into())
+        };
+    };
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md");
+    let declaration = format!("| {id} |");
+    let text = fs::read_to_string(&document).unwrap_or_default();
+    if !text.lines().any(|line| line.starts_with(&declaration)) {
+        return Err(format!("the difference {id} is not declared in {}", document.display()).into());
+    }
+    if found.is_empty() {
+        return Err(format!("the declared difference {id} no longer occurs").into());
+    }
+    Ok(())
+}
+
+/// Sends the case to both sides. The differences are returned; a reference that does not do what the case says is a failure.
+async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Vec<String>, Failed> {
+    let (reference, mut reference_values) = side_of(bed, Side::Reference)?;
+    let (subject, mut subject_values) = side_of(bed, side)?;
+    let mut found = Vec::new();
+    for (number, step) in case.steps.iter().enumerate() {
+        let identity = match step.who {
+            None => None,
+            Some(name) => Some(
+                bed.identity(name)
+                    .ok_or_else(|| format!("people.rs has no client called {name}"))?,
+            ),
+        };
+        let send = async |target, values: &Values, patient: bool| -> Outcome {
+            let request = step.request(version, values);
+            let mut outcome = client::exchange(target, identity, &request).await;
+            // kube-apiserver closes HTTP/2 connections of the unauthenticated, and may do so while the body of the
+            // request is on its way: then the answer is lost, about once in forty times.
+            for _ in 0..if patient && version == Version::H2 { 5 } else { 0 } {
+                if outcome.is_ok() {
+                    break;
+                }
+                outcome = client::exchange(target, identity, &request).await;
+            }
+            outcome
+        };
+        let (left, right) = tokio::join!(
+            send(reference, &reference_values, true),
+            send(subject, &subject_values, side != Side::Gateway)
+        );
+        let wrong = compare::against_expectation(step, &left);
+        if !wrong.is_empty() {
+            return Err(account(
+                "the reference does not answer what the case says",
+                number,
+                step,
+                &wrong,
+                &left,
+                &right,
+            )
+            .into());
+        }
+        let differences = compare::differences(step, (&left, &reference_values), (&right, &subject_values));
+        if !differences.is_empty() {
+            found.push(account(
+                "the answers differ",
+                number,
+                step,
+                &differences,
+                &left,
+                &right,
+            ));
+        }
+    }
+    Ok(found)
+}
+
+fn remember(outcome: &Outcome, values: &mut Values) {
+    let Ok(answer) = outcome else { return };
+    let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    if let Some(token) = body["metadata"]["continue"].as_str() {
+        token.clone_into(&mut values.next);
+    }
+}
+
+fn account(
+    what: &str,
+    number: usize,
+    step: &Step,
+    wrong: &[String],
+    left: &Outcome,
+    right: &Outcome,
+) -> String {
+    format!(
+        "{what} (step {}):\n  - {}\nsent: {}\nreference: {}\nsubject: {}",
+        number + 1,
+        wrong.join("\n  - "),
+        step.describe(),
+        compare::show(left),
+        compare::show(right)
+    )
+}
+
+fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values), Failed> {
+    let target = bed.target(side).map_err(Failed::from)?;
+    let values = Values {
+        unique: unique(),
+        address: target.address.to_string(),
+        resource_version: bed.resource_version.clone(),
+        next: String::new(),
+    };
+    Ok((target, values))
+}
+
+/// A name that no other case and no other side of this run has; always of the same length.
+pub(crate) fn unique() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("uniq{:06}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
