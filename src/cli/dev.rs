@@ -46,9 +46,9 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
         Err(error) => return failed(&error.to_string()),
     };
     let mut out = std::io::stdout();
-    let announcement = dev.announcement(server.metrics_address(), out.is_terminal());
+    let announcement = dev.announcement(server.metrics_address(), out.is_terminal()).to_string();
     // A closed pipe is no reason to stop serving.
-    write!(out, "{announcement}").and_then(|()| out.flush()).ok();
+    out.write_all(announcement.as_bytes()).and_then(|()| out.flush()).ok();
     if let Err(error) = wait_for_signal() {
         return failed(&format!("cannot wait for signals: {error}"));
     }

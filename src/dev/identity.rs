@@ -83,11 +83,8 @@ fn user(headers: &HeaderMap, names: &Names) -> Option<UserInfo> {
     user.uid = first(names.uid).map(str::to_owned);
     user.groups = texts(names.group);
     for name in headers.keys().map(http::HeaderName::as_str) {
-        if let Some(key) = name.strip_prefix(names.extra) {
-            user.extra
-                .entry(decode_extra_key(key))
-                .or_default()
-                .extend(texts(name));
+        if let Some(Ok(key)) = name.strip_prefix(names.extra).map(decode_extra_key) {
+            user.extra.entry(key).or_default().extend(texts(name));
         }
     }
     let judged = [ALL_AUTHENTICATED, ALL_UNAUTHENTICATED]
