@@ -20,31 +20,29 @@ mod store;
 mod table;
 mod watch;
 
+use std::fmt;
 use std::fs::{File, TryLockError};
-use std::future::Future;
-use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-
-use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use announce::Announcement;
 use backend::{Backend, BackendError};
-use pki::{FRONT_PROXY_NAME, Paths, PkiError};
+use pki::{FRONT_PROXY_NAME, Paths, Pki, PkiError};
 
 /// The options of `portcullis dev`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DevOptions {
-    /// Where to keep the PKI and the kubeconfig; used again by the next start
+    /// Where to keep the PKI and the kubeconfig. The next start uses them again.
     #[arg(long, value_name = "DIR", default_value = ".portcullis")]
     pub dir: PathBuf,
-    /// The gateway's port on 127.0.0.1; 0 takes a free one
+    /// The gateway's port on 127.0.0.1. 0 picks a free one.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub port: u16,
 }
 
-/// Why `portcullis dev` did not start, or ended. Every text says what to do.
+/// Why `portcullis dev` did not start. Every text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DevError {
     /// The port is taken.
@@ -56,75 +54,92 @@ pub enum DevError {
     /// Another one runs with the same directory.
     #[error("another `portcullis dev` is using {}; choose another directory with --dir", .0.display())]
     DirTaken(PathBuf),
+    /// The directory cannot be locked.
+    #[error("{}: {source}", path.display())]
+    Lock {
+        /// The lock file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The PKI.
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// The backend.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Standard output, or a file.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The gateway's own error.
-    #[error("the gateway: {0}")]
-    Gateway(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Runs until `gateway` ends, which it does on Ctrl-C.
-///
-/// `gateway` is given the flags of `portcullis serve`; it serves until it is told to stop, and says through the sender
-/// when it accepts connections. Only then the text is printed: every line of it can be pasted at once.
-pub async fn run<G, F, E>(
-    options: &DevOptions,
-    out: &mut (impl Write + Send),
-    color: bool,
-    gateway: G,
-) -> Result<(), DevError>
-where
-    G: FnOnce(Vec<String>, oneshot::Sender<()>) -> F,
-    F: Future<Output = Result<(), E>>,
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let paths = Paths::new(&options.dir);
-    let clock = Clock::system();
-    let port = free_port(options.port)?;
-    pki::make_dir(paths.dir())?;
-    // Held until the end: two gateways would overwrite each other's kubeconfig.
-    let _lock = lock(paths.dir())?;
-    let pki = pki::open(&paths, clock.now())?;
-    let backend = Backend::start(&paths, clock).await?;
-    pki::write_kubeconfigs(&paths, port, backend.address().port())?;
-    let flags = gateway_flags(&paths, port);
-    let announcement = Announcement {
-        paths: &paths,
-        port,
-        pki,
-        backend: backend.address(),
-        flags: &flags,
-        color,
-    };
+/// Everything but the gateway: the PKI, the files, the running backend. Dropping it ends the backend.
+#[derive(Debug)]
+pub struct Dev {
+    paths: Paths,
+    port: u16,
+    pki: Pki,
+    backend: Backend,
+    /// Held to the end: two gateways would overwrite each other's kubeconfig.
+    _lock: File,
+}
 
-    let (ready, is_ready) = oneshot::channel();
-    let gateway = gateway(flags.clone(), ready);
-    tokio::pin!(gateway);
-    tokio::select! {
-        ended = &mut gateway => return ended.map_err(|error| DevError::Gateway(error.into())),
-        ready = is_ready => if ready.is_ok() {
-            write!(out, "{announcement}")?;
-            out.flush()?;
-        },
+impl Dev {
+    /// Makes or finds the PKI, starts the backend and writes the kubeconfigs. The gateway comes next, with
+    /// [`gateway_flags`](Self::gateway_flags).
+    pub async fn start(options: &DevOptions, clock: Clock) -> Result<Self, DevError> {
+        let paths = Paths::new(&options.dir);
+        // Looked at before anything is written; the gateway takes it a moment later.
+        let port = free_port(options.port)?;
+        pki::make_dir(paths.dir())?;
+        let lock = lock(&paths.dir().join("lock"), paths.dir())?;
+        let pki = pki::open(&paths, clock.now())?;
+        let backend = Backend::start(&paths, clock).await?;
+        pki::write_kubeconfigs(&paths, port, backend.address().port())?;
+        Ok(Self {
+            paths,
+            port,
+            pki,
+            backend,
+            _lock: lock,
+        })
     }
-    gateway.await.map_err(|error| DevError::Gateway(error.into()))?;
-    writeln!(
-        out,
-        "\nStopped. Nothing is left running; the files stay in {}.",
-        paths.dir().display()
-    )?;
-    Ok(())
+
+    /// The files.
+    pub fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// Where the backend listens.
+    pub fn backend_address(&self) -> SocketAddr {
+        self.backend.address()
+    }
+
+    /// The flags of the gateway: those that `portcullis serve` takes, so that the printed command line is the truth.
+    pub fn gateway_flags(&self) -> Vec<String> {
+        gateway_flags(&self.paths, self.port)
+    }
+
+    /// The text to print once the gateway serves: then every line of it can be pasted at once.
+    pub fn announcement(&self, metrics: Option<SocketAddr>, color: bool) -> impl fmt::Display {
+        let Self {
+            paths,
+            port,
+            pki,
+            backend,
+            ..
+        } = self;
+        let flags = self.gateway_flags();
+        Announcement {
+            paths,
+            port: *port,
+            pki: *pki,
+            backend: backend.address(),
+            metrics,
+            flags,
+            color,
+        }
+    }
 }
 
-/// The flags of the gateway: those that `portcullis serve` takes, so that the printed command line is the truth.
-pub fn gateway_flags(paths: &Paths, port: u16) -> Vec<String> {
+fn gateway_flags(paths: &Paths, port: u16) -> Vec<String> {
     let file = |path: PathBuf| path.display().to_string();
     [
         ("bind-address", Ipv4Addr::LOCALHOST.to_string()),
@@ -139,33 +154,41 @@ pub fn gateway_flags(paths: &Paths, port: u16) -> Vec<String> {
         ),
         ("requestheader-allowed-names", FRONT_PROXY_NAME.to_owned()),
         ("requestheader-username-headers", "X-Remote-User".to_owned()),
+        ("requestheader-uid-headers", "X-Remote-Uid".to_owned()),
         ("requestheader-group-headers", "X-Remote-Group".to_owned()),
         ("requestheader-extra-headers-prefix", "X-Remote-Extra-".to_owned()),
         ("backend-kubeconfig", file(paths.backend_kubeconfig())),
+        // The usual port may belong to a gateway that is meant seriously.
+        ("metrics-bind-address", "127.0.0.1:0".to_owned()),
     ]
     .into_iter()
     .map(|(flag, value)| format!("--{flag}={value}"))
     .collect()
 }
 
-/// The port, if nobody has it. It is looked at before anything is written; the gateway takes it a moment later.
 fn free_port(port: u16) -> Result<u16, DevError> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| match error.kind() {
+    let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => DevError::PortTaken(port),
         _ => DevError::Port(port, error),
-    })?;
-    Ok(bound.local_addr()?.port())
+    };
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
+    bound.local_addr().map(|address| address.port()).map_err(failed)
 }
 
-fn lock(dir: &Path) -> Result<File, DevError> {
+fn lock(path: &Path, dir: &Path) -> Result<File, DevError> {
+    let failed = |source| DevError::Lock {
+        path: path.to_owned(),
+        source,
+    };
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
-        .open(dir.join("lock"))?;
+        .open(path)
+        .map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(DevError::DirTaken(dir.to_owned())),
-        Err(TryLockError::Error(error)) => Err(error.into()),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }

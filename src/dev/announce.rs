@@ -13,7 +13,8 @@ pub(super) struct Announcement<'a> {
     pub(super) port: u16,
     pub(super) pki: Pki,
     pub(super) backend: SocketAddr,
-    pub(super) flags: &'a [String],
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) flags: Vec<String>,
     pub(super) color: bool,
 }
 
@@ -23,53 +24,71 @@ type Line = (String, &'static str);
 impl fmt::Display for Announcement<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gateway = format!("https://127.0.0.1:{}", self.port);
-        let pki = self.pki;
         let file = |path: &Path| quoted(&path.display().to_string());
         let curl = format!("curl --cacert {}", file(&self.paths.pki("server-ca.crt")));
-        let here = std::env::current_dir()
-            .map(|here| quoted(&here.display().to_string()))
-            .unwrap_or_default();
+        let here = std::env::current_dir().unwrap_or_default();
+        let pki = format!(
+            "a throw-away PKI, {}; good until {}",
+            self.pki.origin,
+            self.pki.expires.date()
+        );
 
-        writeln!(f, "{}", self.bold("Portcullis is running."))?;
-        writeln!(f)?;
-        writeln!(
-            f,
-            "  gateway   {gateway}   the real one, as `portcullis serve` runs it"
-        )?;
-        writeln!(
-            f,
-            "  backend   https://{}   in memory, for trying only; it trusts the gateway alone",
-            self.backend
-        )?;
-        writeln!(
-            f,
-            "  files     {}   throw-away PKI, {}, good until {}",
-            file(self.paths.dir()),
-            pki.origin,
-            pki.expires.date()
-        )?;
+        writeln!(f, "{}\n", self.paint(BOLD, "Portcullis is running."))?;
+        let mut facts = vec![
+            (
+                "gateway",
+                gateway.clone(),
+                "the real one, as `portcullis serve` runs it",
+            ),
+            (
+                "backend",
+                format!("https://{}", self.backend),
+                "in memory, for trying only; trusts the gateway alone",
+            ),
+            ("files", file(self.paths.dir()), &pki),
+        ];
+        if let Some(metrics) = self.metrics {
+            facts.insert(
+                1,
+                (
+                    "metrics",
+                    format!("http://{metrics}/metrics"),
+                    "what the gateway counts",
+                ),
+            );
+        }
+        let width = facts
+            .iter()
+            .map(|(_, what, _)| what.chars().count())
+            .max()
+            .unwrap_or_default();
+        for (name, what, remark) in facts {
+            writeln!(f, "  {name:<9} {what:<width$}   {}", self.paint(DIM, remark))?;
+        }
 
         self.section(
             f,
             "In another terminal",
             &[
-                (format!("cd {here}"), ""),
+                (format!("cd {}", file(&here)), ""),
                 (
                     format!("export KUBECONFIG={}", file(&self.paths.kubeconfig())),
                     "",
                 ),
             ],
         )?;
-        let kubectl = |rest: &str| format!("kubectl {rest}");
         self.section(
             f,
-            "Who am I? Three contexts: alice, bob and admin",
+            "Who am I?",
             &[
-                (kubectl("auth whoami"), "alice, by her client certificate"),
-                (kubectl("--context bob auth whoami"), "bob, by a bearer token"),
+                ("kubectl auth whoami".to_owned(), "alice, by her certificate"),
                 (
-                    kubectl("--context admin auth whoami --as carol"),
-                    "admin as carol: impersonation",
+                    "kubectl --context bob auth whoami".to_owned(),
+                    "bob, by a bearer token",
+                ),
+                (
+                    "kubectl --context admin auth whoami --as carol".to_owned(),
+                    "admin, acting as carol",
                 ),
             ],
         )?;
@@ -77,88 +96,79 @@ impl fmt::Display for Announcement<'_> {
             f,
             "Work as usual",
             &[
-                (kubectl("get ns"), ""),
-                (kubectl("create configmap hello --from-literal=from=alice"), ""),
+                ("kubectl get ns".to_owned(), ""),
                 (
-                    kubectl("get configmaps -w"),
-                    "a watch; Ctrl-C ends it at the backend too",
+                    "kubectl create configmap hello --from-literal=from=alice".to_owned(),
+                    "",
                 ),
+                ("kubectl get configmaps -w".to_owned(), "a watch, until Ctrl-C"),
                 (
-                    kubectl("get secrets -n kube-system"),
+                    "kubectl get secrets -n kube-system".to_owned(),
                     "forbidden to alice, not to admin",
                 ),
             ],
         )?;
+        let token = format!(
+            "-H \"Authorization: Bearer $(cat {})\"",
+            file(&self.paths.token())
+        );
         self.section(
             f,
             "Without kubectl",
             &[
-                (format!("{curl} {gateway}/version"), "anonymous: may see this"),
-                (format!("{curl} {gateway}/api/v1/namespaces"), "anonymous: 403"),
                 (
-                    format!("{curl} -H 'Authorization: Bearer wrong' {gateway}/version"),
-                    "a bad token: 401",
+                    "# a client without a credential may see the version, and nothing else (403)".to_owned(),
+                    "",
+                ),
+                (format!("{curl} {gateway}/version"), ""),
+                (format!("{curl} {gateway}/api/v1/namespaces"), ""),
+                (
+                    "# a wrong token is not anonymous (401), bob's is good".to_owned(),
+                    "",
                 ),
                 (
-                    format!(
-                        "{curl} -H \"Authorization: Bearer $(cat {})\" {gateway}/api",
-                        file(&self.paths.token())
-                    ),
-                    "bob",
+                    format!("{curl} {gateway}/version -H 'Authorization: Bearer wrong'"),
+                    "",
                 ),
+                (format!("{curl} {gateway}/api/v1/namespaces {token}"), ""),
             ],
         )?;
-        writeln!(f)?;
-        writeln!(
+        self.section(
             f,
-            "{}",
-            self.bold("The same gateway without `dev`, while this backend runs")
+            "What this runs, in long (with another --secure-port it runs beside this one)",
+            &[],
         )?;
-        writeln!(f)?;
-        write!(f, "  {}", self.command("portcullis serve"))?;
-        for flag in self.flags {
-            write!(f, " \\\n    {}", self.command(&quoted(flag)))?;
+        write!(f, "  {}", self.paint(COMMAND, "portcullis serve"))?;
+        for flag in &self.flags {
+            write!(f, " \\\n    {}", self.paint(COMMAND, &quoted(flag)))?;
         }
-        writeln!(f, "\n\n{}", self.bold("Ctrl-C stops everything."))
+        writeln!(f, "\n\n{}", self.paint(BOLD, "Ctrl-C stops everything."))
     }
 }
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const COMMAND: &str = "36";
 
 impl Announcement<'_> {
     /// A heading, and commands with their remarks in one column.
     fn section(&self, f: &mut fmt::Formatter<'_>, heading: &str, lines: &[Line]) -> fmt::Result {
-        writeln!(f, "\n{}\n", self.bold(heading))?;
+        writeln!(f, "\n{}\n", self.paint(BOLD, heading))?;
         let width = lines
             .iter()
             .filter(|(_, remark)| !remark.is_empty())
             .map(|(line, _)| line.chars().count())
             .max();
         for (line, remark) in lines {
-            if remark.is_empty() {
-                writeln!(f, "  {}", self.command(line))?;
-            } else {
+            let style = if line.starts_with('#') { DIM } else { COMMAND };
+            write!(f, "  {}", self.paint(style, line))?;
+            if !remark.is_empty() {
                 let gap = width.unwrap_or_default().saturating_sub(line.chars().count());
-                writeln!(
-                    f,
-                    "  {}{:gap$}   {}",
-                    self.command(line),
-                    "",
-                    self.dim(&format!("# {remark}"))
-                )?;
+                write!(f, "{:gap$}   {}", "", self.paint(DIM, &format!("# {remark}")))?;
             }
+            writeln!(f)?;
         }
         Ok(())
-    }
-
-    fn bold(&self, text: &str) -> String {
-        self.paint("1", text)
-    }
-
-    fn dim(&self, text: &str) -> String {
-        self.paint("2", text)
-    }
-
-    fn command(&self, text: &str) -> String {
-        self.paint("36", text)
     }
 
     fn paint(&self, code: &str, text: &str) -> String {

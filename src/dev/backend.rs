@@ -44,8 +44,8 @@ use super::watch::watch;
 use crate::clock::Clock;
 use crate::request::escape::decode_path;
 use crate::request::info::RequestInfo;
-use crate::status::Status;
 use crate::status::render::{Negotiation, render};
+use crate::status::{Reason, Status};
 
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
@@ -225,6 +225,10 @@ async fn answer(
         "get" | "update" | "patch" => on_object,
         _ => asked.subresource.is_empty(),
     };
+    if matches!(resource.does, Does::Nothing) && info.verb() == "create" {
+        let message = "the backend of `portcullis dev` is for trying the gateway: it runs nothing";
+        return Err(Status::new(Reason::MethodNotAllowed, message));
+    }
     if !fits || !resource.verbs().contains(&info.verb()) {
         return Err(Status::method_not_allowed());
     }

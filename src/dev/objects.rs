@@ -249,8 +249,12 @@ fn stamp_signing_request(ask: &Ask<'_>, name: &str, object: &mut Value) -> Resul
     set(object, "/status", json!({}));
     set(object, "/spec/username", ask.user.name.as_str());
     set(object, "/spec/groups", json!(ask.user.groups));
-    set(object, "/spec/uid", json!(ask.user.uid));
-    set(object, "/spec/extra", json!(ask.user.extra));
+    for (field, value) in [("uid", json!(ask.user.uid)), ("extra", json!(ask.user.extra))] {
+        take(object.pointer_mut("/spec").unwrap_or(&mut Value::Null), field);
+        if !value.is_null() && value != json!({}) {
+            set(object, &format!("/spec/{field}"), value);
+        }
+    }
     Ok(())
 }
 

@@ -48,7 +48,8 @@ const MESSAGES: &[&str] = &[
 pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let mut envelope = Reader(body.strip_prefix(b"k8s\0")?);
     let (mut meta, mut raw) = (Value::Null, &[][..]);
-    while let Some((number, wire)) = envelope.field()? {
+    while !envelope.0.is_empty() {
+        let (number, wire) = envelope.field()?;
         match (number, wire) {
             (1, Wire::Bytes(bytes)) => meta = message("TypeMeta", bytes)?,
             (2, Wire::Bytes(bytes)) => raw = bytes,
@@ -68,7 +69,8 @@ fn message(name: &str, bytes: &[u8]) -> Option<Value> {
         .find_map(|line| line.split_once(' ').filter(|(known, _)| *known == name))?
         .1;
     let (mut object, mut reader) = (Value::Object(Map::new()), Reader(bytes));
-    while let Some((number, wire)) = reader.field()? {
+    while !reader.0.is_empty() {
+        let (number, wire) = reader.field()?;
         let known = fields.split_whitespace().find_map(|field| {
             let (known, rest) = field.split_once(':')?;
             (known.parse() == Ok(number)).then(|| rest.split_once('=').unwrap_or((rest, "text")))
@@ -102,9 +104,10 @@ fn message(name: &str, bytes: &[u8]) -> Option<Value> {
 fn map_entry(kind: &str, wire: Wire<'_>) -> Option<(String, Value)> {
     let Wire::Bytes(bytes) = wire else { return None };
     let (mut key, mut entry, mut reader) = (String::new(), value(kind, Wire::Bytes(&[]))?, Reader(bytes));
-    while let Some((number, wire)) = reader.field()? {
+    while !reader.0.is_empty() {
+        let (number, wire) = reader.field()?;
         match number {
-            1 => key = value("text", wire)?.as_str()?.to_owned(),
+            1 => value("text", wire)?.as_str()?.clone_into(&mut key),
             2 => entry = value(kind, wire)?,
             _ => {}
         }
@@ -120,7 +123,7 @@ fn value(kind: &str, wire: Wire<'_>) -> Option<Value> {
         ("bytes", Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
         ("time", Wire::Bytes([])) => Value::Null,
         ("time", Wire::Bytes(bytes)) => match Reader(bytes).field()? {
-            Some((1, Wire::Number(seconds))) => Timestamp::from_second(seconds.cast_signed())
+            (1, Wire::Number(seconds)) => Timestamp::from_second(seconds.cast_signed())
                 .ok()?
                 .to_string()
                 .into(),
@@ -128,7 +131,8 @@ fn value(kind: &str, wire: Wire<'_>) -> Option<Value> {
         },
         ("values", Wire::Bytes(bytes)) => {
             let (mut values, mut reader) = (Vec::new(), Reader(bytes));
-            while let Some((_, wire)) = reader.field()? {
+            while !reader.0.is_empty() {
+                let (_, wire) = reader.field()?;
                 values.push(value("text", wire)?);
             }
             values.into()
@@ -138,6 +142,7 @@ fn value(kind: &str, wire: Wire<'_>) -> Option<Value> {
     })
 }
 
+#[derive(Clone, Copy)]
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -147,11 +152,8 @@ enum Wire<'a> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next field: `Some(None)` at the end, `None` if the bytes are no protobuf.
-    fn field(&mut self) -> Option<Option<(u64, Wire<'a>)>> {
-        if self.0.is_empty() {
-            return Some(None);
-        }
+    /// The next field. The end has to be looked for first; here it is as bad as anything that is no protobuf.
+    fn field(&mut self) -> Option<(u64, Wire<'a>)> {
         let tag = self.varint()?;
         let wire = match tag & 7 {
             0 => Wire::Number(self.varint()?),
@@ -163,7 +165,7 @@ impl<'a> Reader<'a> {
             5 => self.take(4).map(|_| Wire::Other)?,
             _ => return None,
         };
-        Some(Some((tag >> 3, wire)))
+        Some((tag >> 3, wire))
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
