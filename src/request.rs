@@ -6,3 +6,4 @@ pub mod escape;
 pub mod info;
 pub mod query;
 pub mod selector;
+pub(crate) mod wellformed;

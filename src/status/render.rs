@@ -57,25 +57,11 @@ impl<'a> Negotiation<'a> {
                 Encoding::Json
             };
         }
-        for clause in parse_accept(&self.accept) {
-            for (subtype, encoding) in OFFERED {
-                let fits = match (clause.main, clause.sub) {
-                    ("*" | "application", "*") => true,
-                    ("application", sub) => sub == subtype,
-                    _ => false,
-                };
-                // A watch can be asked for in JSON and protobuf only; YAML has no stream.
-                let streams = encoding != Encoding::Yaml;
-                if !fits || !clause.allowed || clause.stream && !streams {
-                    continue;
-                }
-                return match encoding {
-                    Encoding::Json if clause.pretty || self.human() => Encoding::PrettyJson,
-                    encoding => encoding,
-                };
-            }
+        match best(&self.accept) {
+            Some((clause, Encoding::Json)) if clause.pretty || self.human() => Encoding::PrettyJson,
+            Some((_, encoding)) => encoding,
+            None => Encoding::RawJson,
         }
-        Encoding::RawJson
     }
 
     /// Whether a person is to read the answer.
@@ -165,35 +151,61 @@ impl Clause<'_> {
             || self.main != "*" && other.main == "*"
             || self.sub != "*" && other.sub == "*"
     }
+
+    /// What we offer that the clause takes.
+    fn encoding(&self) -> Option<Encoding> {
+        if !self.allowed {
+            return None;
+        }
+        OFFERED
+            .into_iter()
+            .find(|(subtype, encoding)| {
+                let fits = match (self.main, self.sub) {
+                    ("*" | "application", "*") => true,
+                    ("application", sub) => sub == *subtype,
+                    _ => false,
+                };
+                // A watch can be asked for in JSON and protobuf only; YAML has no stream.
+                fits && !(self.stream && *encoding == Encoding::Yaml)
+            })
+            .map(|(_, encoding)| encoding)
+    }
 }
 
-/// Parses and sorts an `Accept` header. Malformed clauses are left out; a quality of zero is a quality like another.
-// goautoneg: ParseAccept
-fn parse_accept(header: &str) -> Vec<Clause<'_>> {
-    let mut clauses: Vec<_> = header.split(',').filter_map(parse_clause).collect();
-    // Go sorts up to twelve elements by insertion; since the relation is not an order, the steps are the result.
-    // More elements are sorted in a way that depends on Go's implementation; there, only the best clause is sure
-    // to come first in both, and a real order keeps the cost of a long header down.
-    if clauses.len() <= 12 {
-        for end in 1..clauses.len() {
-            let mut at = end;
-            while at > 0
-                && let (Some(this), Some(before)) = (clauses.get(at), clauses.get(at - 1))
-                && this.before(before)
-            {
-                clauses.swap(at, at - 1);
-                at -= 1;
-            }
-        }
-    } else {
-        clauses.sort_by(|a, b| {
-            let wild = |clause: &Clause<'_>| (clause.main == "*", clause.sub == "*");
-            b.quality
-                .total_cmp(&a.quality)
-                .then_with(|| wild(a).cmp(&wild(b)))
-        });
+/// More clauses than this are not sorted by insertion in Go.
+const MOST_INSERTED: usize = 12;
+
+/// The first clause of an `Accept` header that we can answer, in Go's order. Malformed clauses are left out; a quality
+/// of zero is a quality like another.
+// goautoneg: ParseAccept; apiserver: negotiation/negotiate.go, NegotiateMediaTypeOptions
+fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
+    let clauses = || header.split(',').filter_map(parse_clause);
+    let mut few: Vec<_> = clauses().take(MOST_INSERTED + 1).collect();
+    if few.len() > MOST_INSERTED {
+        // Go's result depends on its sorting algorithm here. We take the best by quality, wildcards last, the earliest
+        // of equals; without a list, since anybody can send a long header.
+        return clauses()
+            .filter_map(|clause| clause.encoding().map(|encoding| (clause, encoding)))
+            .min_by(|(a, _), (b, _)| {
+                let wild = |clause: &Clause<'_>| (clause.main == "*", clause.sub == "*");
+                b.quality
+                    .total_cmp(&a.quality)
+                    .then_with(|| wild(a).cmp(&wild(b)))
+            });
     }
-    clauses
+    // Since the relation is not an order, the steps of the sorting are the result.
+    for end in 1..few.len() {
+        let mut at = end;
+        while at > 0
+            && let (Some(this), Some(before)) = (few.get(at), few.get(at - 1))
+            && this.before(before)
+        {
+            few.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+    few.into_iter()
+        .find_map(|clause| clause.encoding().map(|encoding| (clause, encoding)))
 }
 
 fn parse_clause(clause: &str) -> Option<Clause<'_>> {
