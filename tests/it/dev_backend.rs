@@ -643,3 +643,36 @@ async fn announcement_names_what_runs_and_what_to_try() {
     assert!(!text.contains(token.trim()), "the token is never printed");
     assert!(dev.announcement(None, true).to_string().contains("\u{1b}["));
 }
+
+#[derive(clap::Parser)]
+struct Serve {
+    #[command(flatten)]
+    flags: portcullis::config::flags::ServeFlags,
+}
+
+#[tokio::test]
+async fn gateway_starts_with_the_printed_flags_from_a_relative_directory() {
+    use clap::Parser as _;
+    let dir = tempfile::tempdir().unwrap();
+    let up = std::env::current_dir()
+        .unwrap()
+        .components()
+        .skip(1)
+        .map(|_| "..")
+        .collect::<std::path::PathBuf>();
+    let relative = up.join(dir.path().strip_prefix("/").unwrap()).join("dev");
+    let dev = Dev::start(
+        &DevOptions {
+            dir: relative,
+            port: 0,
+        },
+        Clock::system(),
+    )
+    .await
+    .unwrap();
+    let flags = dev.gateway_flags();
+    let parsed = Serve::parse_from(std::iter::once("serve".to_owned()).chain(flags)).flags;
+    let resolved = portcullis::config::resolve::resolve(&parsed).unwrap();
+    let server = portcullis::server::Server::start(&resolved.settings).unwrap();
+    TcpStream::connect(server.address()).await.unwrap();
+}
