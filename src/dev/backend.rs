@@ -366,7 +366,7 @@ fn shown(code: u16, object: &Value, ask: &Ask<'_>) -> Response<Body> {
 }
 
 fn json(code: u16, value: &Value) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(format!("{value}\n"))).boxed_unsync());
+    let mut response = Response::new(Full::new(Bytes::from(format!("{value:#}\n"))).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
     response
         .headers_mut()
