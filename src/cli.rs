@@ -44,7 +44,9 @@ enum Command {
     Serve(Box<ServeFlags>),
     /// Check a configuration: print what `serve` would say, and exit 64 if it would not start.
     Check(Box<check::CheckFlags>),
-    /// Try it out: a throw-away PKI, a small embedded API server, and the real gateway in front of it.
+    /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
+    ///
+    /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
     #[cfg(feature = "dev")]
     Dev(crate::dev::DevOptions),
     /// Print a completion script for a shell.

@@ -1,11 +1,11 @@
-//! `portcullis dev`: the demonstration backend, and in front of it the gateway that `portcullis serve` would start.
+//! `portcullis dev`: a backend to try the gateway on, and then `portcullis serve` in front of it.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Args as _, FromArgMatches as _};
+use tracing::warn;
 
-use super::serve::wait_for_signal;
 use super::{failed, misconfigured};
 use crate::clock::Clock;
 use crate::config::flags::ServeFlags;
@@ -14,16 +14,12 @@ use crate::dev::{Dev, DevOptions};
 use crate::server::Server;
 use crate::telemetry;
 
-/// The flags of the gateway, read as `portcullis serve` reads them.
-#[derive(Debug, Parser)]
-struct GatewayFlags {
-    #[command(flatten)]
-    serve: ServeFlags,
-}
-
 pub(super) fn run(options: &DevOptions) -> ExitCode {
-    // The backend's threads; the gateway has its own.
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("cannot start a thread: {error}")),
     };
@@ -31,29 +27,40 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
         Ok(dev) => dev,
         Err(error) => return failed(&error.to_string()),
     };
-    let flags = std::iter::once("portcullis".to_owned()).chain(dev.gateway_flags());
-    let flags = match GatewayFlags::try_parse_from(flags) {
-        Ok(flags) => flags.serve,
+    let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
+    let flags = command
+        .try_get_matches_from(dev.gateway_flags())
+        .and_then(|matches| ServeFlags::from_arg_matches(&matches));
+    let flags = match flags {
+        Ok(flags) => flags,
         Err(error) => return failed(&error.to_string()),
     };
     telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
-    let server = match resolve(&flags) {
-        Ok(resolved) => Server::start(&resolved.settings),
+    let resolved = match resolve(&flags) {
+        Ok(resolved) => resolved,
         Err(errors) => return misconfigured(&errors),
     };
-    let server = match server {
+    for warning in &resolved.warnings {
+        warn!("{warning}");
+    }
+    let server = match Server::start(&resolved.settings) {
         Ok(server) => server,
         Err(error) => return failed(&error.to_string()),
     };
     let mut out = std::io::stdout();
-    let announcement = dev.announcement(server.metrics_address(), out.is_terminal()).to_string();
-    // A closed pipe is no reason to stop serving.
-    out.write_all(announcement.as_bytes()).and_then(|()| out.flush()).ok();
-    if let Err(error) = wait_for_signal() {
+    let color = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    // A reader that has gone away is no reason to stop serving.
+    write!(out, "{}", dev.announcement(server.metrics_address(), color)).ok();
+    if let Err(error) = super::serve::wait_for_signal() {
         return failed(&format!("cannot wait for signals: {error}"));
     }
-    // Whoever tries it out does not wait for a watch to end.
+    writeln!(
+        out,
+        "\nStopped. The files stay in {}.",
+        dev.paths().dir().display()
+    )
+    .ok();
+    // Dropped, not drained: nobody's work is at stake here, and Ctrl-C should end it at once.
     drop(server);
-    drop(dev);
     ExitCode::SUCCESS
 }

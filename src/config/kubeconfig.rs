@@ -1,7 +1,7 @@
 //! The backend's kubeconfig: read by `kube`, judged here. What would make the connection to the backend less than
 //! mutually authenticated is refused.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -207,8 +207,7 @@ impl Reader<'_> {
     fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token.
         if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            let text = std::fs::read_to_string(self.beside(path))
-                .map_err(|error| format!("tokenFile {path}: {error}"));
+            let text = std::fs::read_to_string(path).map_err(|error| format!("tokenFile {path}: {error}"));
             return self
                 .checked(text, "give a readable file")
                 .map(|text| BearerToken::new(text.trim()));
@@ -236,8 +235,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The content of a pair of fields, inline in base64 or in a file beside the kubeconfig. `None`: an error was
-    /// reported; `Some(None)`: neither is set.
+    /// The content of a pair of fields, inline in base64 or in a file. `read_from` has already joined a relative path
+    /// with the directory of the kubeconfig. `None`: an error was reported; `Some(None)`: neither is set.
     #[expect(clippy::option_option, reason = "reported and absent are different")]
     fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Vec<u8>>> {
         // As client-go: inline data takes precedence over the file.
@@ -250,13 +249,8 @@ impl Reader<'_> {
         let Some(path) = path.filter(|path| !path.is_empty()) else {
             return Some(None);
         };
-        let read = std::fs::read(self.beside(path)).map_err(|error| format!("{field} {path}: {error}"));
+        let read = std::fs::read(path).map_err(|error| format!("{field} {path}: {error}"));
         self.checked(read, "give a readable file").map(Some)
-    }
-
-    /// Paths in a kubeconfig are relative to it.
-    fn beside(&self, path: &str) -> PathBuf {
-        self.file.parent().unwrap_or_else(|| Path::new("")).join(path)
     }
 }
 

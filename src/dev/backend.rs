@@ -24,14 +24,14 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::access;
 use super::ask::Ask;
 use super::discovery;
-use super::identity::{self, Caller};
+use super::identity::{Caller, Identities};
 use super::json::{at, text};
 use super::objects::{self, Done};
 use super::pki::Paths;
@@ -41,6 +41,8 @@ use super::selector::Selector;
 use super::store::Store;
 use super::table::Table;
 use super::watch::watch;
+use crate::authn::ConnInfo;
+use crate::authn::x509::{CaBundle, UnverifiedChain, VerdictMemo};
 use crate::clock::Clock;
 use crate::request::escape::decode_path;
 use crate::request::info::RequestInfo;
@@ -78,14 +80,16 @@ impl Backend {
     /// Starts it on a free port of 127.0.0.1, with the certificates below `paths`.
     pub async fn start(paths: &Paths, clock: Clock) -> Result<Self, BackendError> {
         let acceptor = TlsAcceptor::from(Arc::new(tls(paths)?));
+        let shared = Arc::new(Shared {
+            store: Arc::new(Store::new(clock.clone())),
+            identities: identities(paths)?,
+            clock,
+        });
+        objects::seed(&shared.store);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let store = Arc::new(Store::new(clock));
-        if let Err(status) = objects::seed(&store) {
-            tracing::error!(?status, "the embedded backend could not be filled");
-        }
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, acceptor, store));
+        tasks.spawn(accept(listener, acceptor, shared));
         Ok(Self {
             address,
             _tasks: tasks,
@@ -96,6 +100,28 @@ impl Backend {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// What every request needs.
+#[derive(Debug)]
+struct Shared {
+    store: Arc<Store>,
+    identities: Identities,
+    clock: Clock,
+}
+
+fn identities(paths: &Paths) -> Result<Identities, BackendError> {
+    let path = paths.pki("front-proxy-ca.crt");
+    let bundle = CaBundle::from_pem(&std::fs::read(&path)?);
+    let bundle = bundle.map_err(|error| BackendError::Tls {
+        path: path.clone(),
+        problem: error.to_string(),
+    })?;
+    let impossible = BackendError::Tls {
+        path,
+        problem: "cannot be used".to_owned(),
+    };
+    Identities::new(&Arc::new(bundle)).ok_or(impossible)
 }
 
 fn tls(paths: &Paths) -> Result<ServerConfig, BackendError> {
@@ -126,17 +152,17 @@ fn tls(paths: &Paths) -> Result<ServerConfig, BackendError> {
     Ok(config)
 }
 
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, store: Arc<Store>) {
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
     // Owned here, so that connections end with the listener.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((socket, _)) => {
-                let (acceptor, store) = (acceptor.clone(), Arc::clone(&store));
+            Ok((socket, peer)) => {
+                let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
                 connections.spawn(async move {
-                    if let Err(error) = connection(socket, acceptor, store).await {
-                        tracing::debug!(error, "connection to the embedded backend");
+                    if let Err(error) = connection(socket, peer, acceptor, shared).await {
+                        tracing::debug!(%error, "connection to the embedded backend");
                     }
                 });
             }
@@ -149,41 +175,39 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, store: Arc<Store>)
 }
 
 async fn connection(
-    socket: tokio::net::TcpStream,
+    socket: TcpStream,
+    peer: SocketAddr,
     acceptor: TlsAcceptor,
-    store: Arc<Store>,
-) -> Result<(), String> {
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    socket.set_nodelay(true).map_err(|error| told(&error))?;
-    let stream = acceptor.accept(socket).await.map_err(|error| told(&error))?;
+    shared: Arc<Shared>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    socket.set_nodelay(true)?;
+    let stream = acceptor.accept(socket).await?;
     let (_, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
-    let peer = session
-        .peer_certificates()
-        .and_then(<[_]>::first)
-        .map(|leaf| identity::peer_name(leaf));
-    let peer = Arc::new(peer.flatten());
+    let peer_chain = UnverifiedChain::new(session.peer_certificates().unwrap_or_default().to_vec());
+    let conn = Arc::new(ConnInfo {
+        peer,
+        server_name: None,
+        peer_chain,
+        verdicts: VerdictMemo::default(),
+    });
     let service = service_fn(move |request| {
-        let (store, peer) = (Arc::clone(&store), Arc::clone(&peer));
-        async move { Ok::<_, Infallible>(serve(&store, peer.as_deref(), request).await) }
+        let (shared, conn) = (Arc::clone(&shared), Arc::clone(&conn));
+        async move { Ok::<_, Infallible>(serve(&shared, &conn, request).await) }
     });
     let io = TokioIo::new(stream);
     if http2 {
-        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-            .serve_connection(io, service)
-            .await
-            .map_err(|error| told(&error))
-    } else {
-        hyper::server::conn::http1::Builder::new()
-            .serve_connection(io, service)
-            .await
-            .map_err(|error| told(&error))
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        return Ok(builder.serve_connection(io, service).await?);
     }
+    Ok(hyper::server::conn::http1::Builder::new()
+        .serve_connection(io, service)
+        .await?)
 }
 
-async fn serve(store: &Arc<Store>, peer: Option<&str>, request: Request<Incoming>) -> Response<Body> {
+async fn serve(shared: &Shared, conn: &ConnInfo, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    answer(store, peer, &head, body).await.unwrap_or_else(|status| {
+    answer(shared, conn, &head, body).await.unwrap_or_else(|status| {
         let refusal = render(&status, &Negotiation::of(&head.headers, head.uri.query()));
         refusal.map(|body| Full::new(body).boxed_unsync())
     })
@@ -191,13 +215,16 @@ async fn serve(store: &Arc<Store>, peer: Option<&str>, request: Request<Incoming
 
 /// The life of a request here: who, what, may they, then do it.
 async fn answer(
-    store: &Arc<Store>,
-    peer: Option<&str>,
+    shared: &Shared,
+    conn: &ConnInfo,
     head: &Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Status> {
-    let Caller { user, impersonator } =
-        identity::caller(&head.headers, peer).ok_or_else(Status::unauthorized)?;
+    let store = &shared.store;
+    let Caller { user, impersonator } = shared
+        .identities
+        .caller(conn, &head.headers, shared.clock.now())
+        .await?;
     if let Some(impersonator) = impersonator {
         access::authorize_impersonation(&impersonator, &user.name)?;
     }
@@ -339,7 +366,7 @@ fn shown(code: u16, object: &Value, ask: &Ask<'_>) -> Response<Body> {
 }
 
 fn json(code: u16, value: &Value) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(format!("{value}\n"))).boxed_unsync());
+    let mut response = Response::new(Full::new(Bytes::from(format!("{value:#}\n"))).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
     response
         .headers_mut()

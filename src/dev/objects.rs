@@ -35,14 +35,16 @@ fn done(code: u16, object: impl Into<Arc<Value>>) -> Result<Done, Status> {
 const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// Fills an empty store.
-pub(super) fn seed(store: &Store) -> Result<(), Status> {
+pub(super) fn seed(store: &Store) {
+    let Some(namespaces) = find("", NAMESPACES) else {
+        return;
+    };
     store.write(|writer| {
         for &name in INITIAL_NAMESPACES {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            find("", NAMESPACES).map(|namespaces| insert(store, writer, namespaces, object));
+            insert(store, writer, namespaces, object);
         }
-        Ok(())
-    })
+    });
 }
 
 /// Creates, updates, patches or deletes, as the verb says.

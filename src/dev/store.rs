@@ -124,10 +124,7 @@ impl Store {
 
     /// Runs a change with the store held still. What was written stays written even if `change` fails later, so
     /// checks come first.
-    pub(super) fn write<T>(
-        &self,
-        change: impl FnOnce(&mut Writer<'_>) -> Result<T, Status>,
-    ) -> Result<T, Status> {
+    pub(super) fn write<T>(&self, change: impl FnOnce(&mut Writer<'_>) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut Writer { state: &mut state });
         self.revision.send_replace(state.revision);

@@ -18,6 +18,8 @@ mod chains;
 mod pki;
 mod support;
 
+#[cfg(feature = "dev")]
+mod dev_backend;
 mod failures;
 mod identity;
 mod streaming;
