@@ -4,6 +4,19 @@
 //! The chains are a product of features, seeded random combinations, and damage: bytes of certificates changed with
 //! and without a new signature over them. The few places where we are stricter are listed in `STRICTER`; being
 //! more lenient is never allowed. Set `PORTCULLIS_SEED` to try other random chains.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    clippy::many_single_char_names,
+    clippy::string_slice,
+    reason = "test code"
+)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -278,7 +291,6 @@ fn every_chain_is_judged_as_go_judges_it() {
                 }
             } else if we.outcome == Outcome::Refused && we.error != go.error {
                 texts += 1;
-                if std::env::var_os("SHOWTEXT").is_some() { eprintln!("TEXT {}\n  o {}\n  g {}", case.name, we.error, go.error); }
                 if class(&we.error) != class(&go.error) {
                     failures.push(format!(
                         "{group}: {}\n  ours: {}\n  Go:   {}",
@@ -870,6 +882,121 @@ fn combinations(rng: &mut Rng) -> Vec<Case> {
             cases.push(Case::new(format!("{kind:?} {algorithm:?}"), &[&root], &leaf));
         }
     }
+    // RSA-PSS, whose parameters can be written in many ways and mean what they say.
+    let root = Ca::with_key("root", KeyKind::Rsa2048);
+    let sha256 = || oid("2.16.840.1.101.3.4.2.1");
+    let mgf = |hash: Vec<u8>| tlv(0xa1, &seq(&[oid("1.2.840.113549.1.1.8"), hash]));
+    let hash = |hash: Vec<u8>| tlv(0xa0, &hash);
+    let salt = |salt| tlv(0xa2, &integer(salt));
+    let bare = || seq(&[sha256()]);
+    let full = || seq(&[sha256(), null()]);
+    for (name, parameters) in [
+        ("plain", vec![hash(full()), mgf(full()), salt(32)]),
+        ("without NULL", vec![hash(bare()), mgf(bare()), salt(32)]),
+        ("one NULL", vec![hash(full()), mgf(bare()), salt(32)]),
+        (
+            "odd hash parameters",
+            vec![hash(seq(&[sha256(), integer(1)])), mgf(full()), salt(32)],
+        ),
+        (
+            "trailer",
+            vec![hash(full()), mgf(full()), salt(32), tlv(0xa3, &integer(1))],
+        ),
+        (
+            "other trailer",
+            vec![hash(full()), mgf(full()), salt(32), tlv(0xa3, &integer(2))],
+        ),
+        ("salt of 20", vec![hash(full()), mgf(full()), salt(20)]),
+        ("default salt", vec![hash(full()), mgf(full())]),
+        ("default mask", vec![hash(full()), salt(32)]),
+        ("defaults", vec![]),
+        (
+            "mask SHA-1",
+            vec![hash(full()), mgf(seq(&[oid("1.3.14.3.2.26"), null()])), salt(32)],
+        ),
+        (
+            "hash SHA-1",
+            vec![hash(seq(&[oid("1.3.14.3.2.26")])), mgf(full()), salt(20)],
+        ),
+        (
+            "other mask function",
+            vec![hash(full()), tlv(0xa1, &seq(&[oid("1.2.3"), full()])), salt(32)],
+        ),
+        (
+            "mask without hash",
+            vec![
+                hash(full()),
+                tlv(0xa1, &seq(&[oid("1.2.840.113549.1.1.8")])),
+                salt(32),
+            ],
+        ),
+        ("another order", vec![salt(32), hash(full()), mgf(full())]),
+        ("more after the mask's hash", {
+            let mask = tlv(0xa1, &seq(&[oid("1.2.840.113549.1.1.8"), full(), null()]));
+            vec![hash(full()), mask, salt(32)]
+        }),
+        (
+            "more after the trailer",
+            vec![
+                hash(full()),
+                mgf(full()),
+                salt(32),
+                tlv(0xa3, &integer(1)),
+                null(),
+            ],
+        ),
+        (
+            "more in the wrapper of the hash",
+            vec![tlv(0xa0, &[full(), null()].concat()), mgf(full()), salt(32)],
+        ),
+        ("more in the wrapper of the trailer", {
+            let trailer = tlv(0xa3, &[integer(1), null()].concat());
+            vec![hash(full()), mgf(full()), salt(32), trailer]
+        }),
+        (
+            "more after the bare hash",
+            vec![hash(seq(&[sha256(), null(), integer(1)])), mgf(bare()), salt(32)],
+        ),
+        (
+            "integer padded",
+            vec![hash(full()), mgf(full()), tlv(0xa2, &tlv(2, &[0, 32]))],
+        ),
+        (
+            "more after the hash",
+            vec![hash(seq(&[sha256(), null(), null()])), mgf(full()), salt(32)],
+        ),
+        (
+            "more after the salt",
+            vec![
+                hash(full()),
+                mgf(full()),
+                tlv(0xa2, &[integer(32), null()].concat()),
+            ],
+        ),
+        (
+            "more at the end",
+            vec![hash(full()), mgf(full()), salt(32), null()],
+        ),
+    ] {
+        let identifier = seq(&[oid("1.2.840.113549.1.1.10"), seq(&parameters)]);
+        let leaf = root
+            .leaf()
+            .cn("u")
+            .sig(SigAlg::PssSha256)
+            .raw_algorithms(identifier.clone(), identifier)
+            .issue();
+        cases.push(Case::new(format!("PSS {name}"), &[&root], &leaf));
+    }
+    for (name, parameters) in [("none", Vec::new()), ("null", null())] {
+        let identifier = seq(&[oid("1.2.840.113549.1.1.10"), parameters]);
+        let leaf = root
+            .leaf()
+            .cn("u")
+            .sig(SigAlg::PssSha256)
+            .raw_algorithms(identifier.clone(), identifier)
+            .issue();
+        cases.push(Case::new(format!("PSS parameters {name}"), &[&root], &leaf));
+    }
     let (changes, subjects) = (changes(), subjects());
     for index in 0..1200 {
         let mut names = Vec::new();
@@ -1080,9 +1207,10 @@ fn paths(rng: &mut Rng) -> Vec<Case> {
         for _ in 0..2 + rng.below(9) {
             let key = rng.pick(&keys);
             let name = *rng.pick(&names);
-            let mut builder = match all.is_empty() || rng.one_in(4) {
-                true => Ca::build(name),
-                false => rng.pick(&all).clone().build_intermediate(name),
+            let mut builder = if all.is_empty() || rng.one_in(4) {
+                Ca::build(name)
+            } else {
+                rng.pick(&all).clone().build_intermediate(name)
             };
             builder = builder.with_key(Arc::clone(key));
             builder = match rng.below(14) {
@@ -1282,11 +1410,14 @@ fn policies(rng: &mut Rng) -> Vec<Case> {
                 builder = builder.extension("2.5.29.32", false, seq(&list));
             }
             if rng.one_in(3) {
-                let list: Vec<Vec<u8>> = (0..1 + rng.below(3))
+                let list: Vec<Vec<u8>> = (0..=rng.below(3))
                     .map(|_| {
                         // Mapping from or to any policy is an error, so it is rare.
-                        let from = if rng.one_in(20) { 0 } else { 1 };
-                        seq(&[oid(rng.pick::<&str>(&POLICIES[from..])), oid(rng.pick::<&str>(&POLICIES[from..]))])
+                        let from = usize::from(!rng.one_in(20));
+                        seq(&[
+                            oid(rng.pick::<&str>(&POLICIES[from..])),
+                            oid(rng.pick::<&str>(&POLICIES[from..])),
+                        ])
                     })
                     .collect();
                 builder = builder.extension("2.5.29.33", true, seq(&list));
@@ -1524,7 +1655,7 @@ fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
                 &mut case.roots[0]
             };
             let mut bytes = target.to_vec();
-            for _ in 0..1 + rng.below(2) {
+            for _ in 0..=rng.below(2) {
                 let position = rng.below(bytes.len());
                 match rng.below(5) {
                     0 => bytes[position] ^= 1 << rng.below(8),
@@ -1544,7 +1675,7 @@ fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
 #[derive(Debug, Clone)]
 enum Node {
     Primitive(u8, Vec<u8>),
-    Constructed(u8, Vec<Node>),
+    Constructed(u8, Vec<Self>),
 }
 
 impl Node {
@@ -1607,7 +1738,7 @@ impl Node {
                     5 => {
                         *tag = *rng.pick(&[
                             1, 2, 3, 4, 5, 6, 0x0c, 0x12, 0x13, 0x14, 0x16, 0x17, 0x18, 0x1e, 0x30,
-                        ])
+                        ]);
                     }
                     _ if content.is_empty() => *content = vec![rng.byte()],
                     _ => {
@@ -1660,7 +1791,7 @@ fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
                 _ => (&mut case.chain[0], &middle.key),
             };
             let mut whole = Node::list(target).expect("own certificates are DER").remove(0);
-            for _ in 0..1 + rng.below(2) {
+            for _ in 0..=rng.below(2) {
                 let Node::Constructed(_, parts) = &mut whole else {
                     unreachable!()
                 };
@@ -1682,8 +1813,7 @@ fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
                 if let Node::Constructed(_, inner) = &parts[0]
                     && let Some(algorithm) = inner
                         .iter()
-                        .filter(|node| matches!(node, Node::Constructed(0x30, _)))
-                        .next()
+                        .find(|node| matches!(node, Node::Constructed(0x30, _)))
                     && parts.len() > 1
                 {
                     parts[1] = algorithm.clone();

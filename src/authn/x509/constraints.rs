@@ -158,21 +158,25 @@ impl NameConstraints {
         if !domain_valid(&mailbox.domain, false) {
             return Err(format!("x509: cannot parse rfc822Name {shown:?}"));
         }
-        let matches = |trees: &Subtrees, permitted| {
-            trees.mailboxes.contains(mailbox)
-                || trees
-                    .email_domains
-                    .iter()
-                    .any(|domain| covers(domain, &mailbox.domain, permitted))
+        // The constraint that a mailbox meets, as it is shown.
+        let matching = |trees: &Subtrees, permitted| {
+            if trees.mailboxes.contains(mailbox) {
+                return Some(shown.clone());
+            }
+            trees
+                .email_domains
+                .iter()
+                .find(|domain| covers(domain, &mailbox.domain, permitted))
+                .cloned()
         };
         let limited = !self.permitted.mailboxes.is_empty() || !self.permitted.email_domains.is_empty();
-        if limited && !matches(&self.permitted, true) {
+        if limited && matching(&self.permitted, true).is_none() {
             return Err(not_permitted("email address", &shown));
         }
-        if matches(&self.excluded, false) {
-            return Err(excluded("email address", &shown, &mailbox.domain));
+        match matching(&self.excluded, false) {
+            Some(constraint) => Err(excluded("email address", &shown, &constraint)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -161,7 +161,9 @@ fn unescape_zone(zone: &str) -> Option<String> {
     decoded.push_str(parts.next()?);
     for part in parts {
         let (digits, rest) = part.split_at_checked(2)?;
-        let octet = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+        let octet = u8::from_str_radix(digits, 16)
+            .ok()
+            .filter(|_| !digits.starts_with('+'))?;
         if octet != b'%' && !host_octet(octet) {
             return None;
         }
