@@ -10,6 +10,9 @@ use super::certificate::{Certificate, ParseError};
 use super::der::{Der, Malformed, tag};
 use super::uri;
 
+/// How many comparisons of a name with a constraint one path may cost; a limit of our own, since ours are one by one.
+const MAX_COMPARISONS: usize = 250_000;
+
 /// The names of a subject alternative name extension that Go looks at.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
@@ -118,6 +121,10 @@ impl NameConstraints {
         Ok((Self { permitted, excluded }, all_permitted && all_excluded))
     }
 
+    fn len(&self) -> usize {
+        self.permitted.len() + self.excluded.len()
+    }
+
     /// Checks the names of one certificate; the error says which one fails and why.
     fn check(&self, names: &ComparableNames<'_>) -> Result<(), String> {
         for ip in names.ips {
@@ -158,21 +165,25 @@ impl NameConstraints {
         if !domain_valid(&mailbox.domain, false) {
             return Err(format!("x509: cannot parse rfc822Name {shown:?}"));
         }
-        let matches = |trees: &Subtrees, permitted| {
-            trees.mailboxes.contains(mailbox)
-                || trees
-                    .email_domains
-                    .iter()
-                    .any(|domain| covers(domain, &mailbox.domain, permitted))
+        // The constraint that a mailbox meets, as it is shown.
+        let matching = |trees: &Subtrees, permitted| {
+            if trees.mailboxes.contains(mailbox) {
+                return Some(shown.clone());
+            }
+            trees
+                .email_domains
+                .iter()
+                .find(|domain| covers(domain, &mailbox.domain, permitted))
+                .cloned()
         };
         let limited = !self.permitted.mailboxes.is_empty() || !self.permitted.email_domains.is_empty();
-        if limited && !matches(&self.permitted, true) {
+        if limited && matching(&self.permitted, true).is_none() {
             return Err(not_permitted("email address", &shown));
         }
-        if matches(&self.excluded, false) {
-            return Err(excluded("email address", &shown, &mailbox.domain));
+        match matching(&self.excluded, false) {
+            Some(constraint) => Err(excluded("email address", &shown, &constraint)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -204,20 +215,38 @@ fn check_domain(
 /// strictly below. A wildcard lies in an *excluded* subtree as soon as one of its names could.
 // go: crypto/x509/constraints.go, dnsConstraints.query
 fn covers(tree: &str, domain: &str, permitted: bool) -> bool {
-    if tree.is_empty() {
-        return true;
-    }
-    let (tree, domain) = (tree.to_ascii_lowercase(), domain.to_ascii_lowercase());
-    if let Some(above) = domain.strip_suffix(&tree)
-        && (tree.starts_with('.') || above.is_empty() || above.ends_with('.'))
+    let (tree, domain) = (tree.as_bytes(), domain.as_bytes());
+    let tail = domain
+        .len()
+        .checked_sub(tree.len())
+        .and_then(|above| domain.split_at_checked(above));
+    if let Some((above, tail)) = tail
+        && tail.eq_ignore_ascii_case(tree)
+        && (tree.first().is_none_or(|first| *first == b'.') || above.last().is_none_or(|last| *last == b'.'))
     {
         return true;
     }
-    let parent = |name: &str| name.find('.').and_then(|dot| name.get(dot..)).map(str::to_owned);
-    !permitted && domain.starts_with('*') && parent(&tree).is_some_and(|above| parent(&domain) == Some(above))
+    !permitted
+        && domain.first() == Some(&b'*')
+        && parent(tree).is_some_and(|above| parent(domain).is_some_and(|own| own.eq_ignore_ascii_case(above)))
+}
+
+/// What is left of a name without its first label, with the period.
+fn parent(name: &[u8]) -> Option<&[u8]> {
+    name.iter()
+        .position(|octet| *octet == b'.')
+        .and_then(|dot| name.get(dot..))
 }
 
 impl Subtrees {
+    fn len(&self) -> usize {
+        self.dns.len()
+            + self.ips.len()
+            + self.mailboxes.len()
+            + self.email_domains.len()
+            + self.uri_domains.len()
+    }
+
     fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         const INVALID_VALUE: ParseError = ParseError("x509: invalid constraint value");
@@ -378,6 +407,10 @@ struct ComparableNames<'a> {
 }
 
 impl<'a> ComparableNames<'a> {
+    fn len(&self) -> usize {
+        self.dns.len() + self.ips.len() + self.uris.len() + self.mailboxes.len()
+    }
+
     fn new(names: &'a Names) -> Result<Self, String> {
         let uris = names
             .uris
@@ -401,6 +434,7 @@ impl<'a> ComparableNames<'a> {
 /// Checks every certificate's names against the constraints of all certificates above it; leaf first.
 // go: crypto/x509/constraints.go, checkChainConstraints
 pub(super) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
+    let mut comparisons = 0_usize;
     let mut rest = chain;
     while let [certificate, above @ ..] = rest {
         rest = above;
@@ -416,6 +450,10 @@ pub(super) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
         }
         let names = ComparableNames::new(&certificate.extensions.names)?;
         for constraint in constraints {
+            comparisons = comparisons.saturating_add(constraint.len().saturating_mul(names.len()));
+            if comparisons > MAX_COMPARISONS {
+                return Err("too many constraints".to_owned());
+            }
             constraint.check(&names)?;
         }
     }

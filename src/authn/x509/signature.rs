@@ -2,7 +2,7 @@
 //!
 //! Which key with which algorithm is Go's choice (`crypto/x509`, `checkSignature`); the arithmetic is aws-lc-rs.
 //! MD5 and SHA-1 are refused before anything is computed. Stricter than Go: RSA moduli outside 2048–8192 bits verify
-//! nothing, P-224 does not parse, and RSA-PSS parameters count only in their plain encoding.
+//! nothing, and P-224 does not parse.
 
 use aws_lc_rs::signature::{
     self, EcdsaVerificationAlgorithm, ParsedPublicKey, RsaParameters, RsaPublicKeyComponents,
@@ -135,29 +135,37 @@ impl Algorithm {
 /// The hash of RSA-PSS parameters in which everything agrees: one hash for message and mask, a salt as long as the
 /// hash, the default trailer.
 fn pss_hash(parameters: &[u8]) -> Option<Hash> {
-    let mut outer = Der::new(parameters);
-    let mut list = outer.enter(tag::SEQUENCE)?;
-    let hash = hash_identifier(list.enter(tag::explicit(0))?.enter(tag::SEQUENCE)?)?;
-    let mut mask = list.enter(tag::explicit(1))?.enter(tag::SEQUENCE)?;
+    let mut list = Der::new(parameters).enter(tag::SEQUENCE)?;
+    let hash = hash_identifier(explicit(&mut list, 0)?)?;
+    let mut mask = explicit(&mut list, 1)?;
     // 1.2.840.113549.1.1.8
     if mask.oid()? != [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x08] {
         return None;
     }
     let same = hash_identifier(mask.enter(tag::SEQUENCE)?)?;
-    let salt = list.enter(tag::explicit(2))?.int64()?;
-    if let Some(trailer) = list.optional(tag::explicit(3)).ok()?
-        && Der::new(trailer).int64()? != 1
-    {
-        return None;
+    let mut salt = list.enter(tag::explicit(2))?;
+    let length = salt.int64()?;
+    match list.optional(tag::explicit(3)).ok()? {
+        // Nothing else may stand in the trailer's place; what follows the trailer is not looked at, as in Go.
+        None if !list.is_empty() => return None,
+        Some(trailer) if Der::new(trailer).int64()? != 1 => return None,
+        _ => {}
     }
-    let length = match hash {
+    let wanted = match hash {
         Hash::Sha256 => 32,
         Hash::Sha384 => 48,
         Hash::Sha512 => 64,
     };
-    (hash == same && salt == length && mask.is_empty() && list.is_empty() && outer.is_empty()).then_some(hash)
+    (hash == same && length == wanted && salt.is_empty()).then_some(hash)
 }
 
+/// The content of the one SEQUENCE in `[n]`.
+fn explicit<'a>(list: &mut Der<'a>, n: u8) -> Option<Der<'a>> {
+    let mut wrapper = list.enter(tag::explicit(n))?;
+    wrapper.enter(tag::SEQUENCE).filter(|_| wrapper.is_empty())
+}
+
+/// A hash with no parameters, or NULL. What follows them is not looked at, as in Go.
 fn hash_identifier(mut content: Der<'_>) -> Option<Hash> {
     let [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, last] = content.oid()? else {
         return None;
@@ -168,12 +176,7 @@ fn hash_identifier(mut content: Der<'_>) -> Option<Hash> {
         3 => Hash::Sha512,
         _ => return None,
     };
-    let parameters = if content.is_empty() {
-        None
-    } else {
-        Some(content.any()?.whole)
-    };
-    (content.is_empty() && parameters.is_none_or(|null| null == [5, 0])).then_some(hash)
+    (content.is_empty() || content.any()?.whole == [5, 0]).then_some(hash)
 }
 
 /// The OID and, if there are any, the encoded parameters of an `AlgorithmIdentifier`'s content.

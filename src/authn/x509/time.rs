@@ -152,9 +152,6 @@ mod tests {
             ("200101000060Z", None),
             ("", None),
         ];
-        for (text, want) in UTC {
-            assert_eq!(utc_time(text.as_bytes()).map(rfc3339).as_deref(), *want, "{text}");
-        }
         const GENERALIZED: &[(&str, Option<&str>)] = &[
             ("20990101000000Z", Some("2099-01-01T00:00:00Z")),
             ("99991231235959Z", Some("9999-12-31T23:59:59Z")),
@@ -163,6 +160,9 @@ mod tests {
             ("209901010000Z", None),
             ("20990101000000.5Z", None),
         ];
+        for (text, want) in UTC {
+            assert_eq!(utc_time(text.as_bytes()).map(rfc3339).as_deref(), *want, "{text}");
+        }
         for (text, want) in GENERALIZED {
             assert_eq!(
                 generalized_time(text.as_bytes()).map(rfc3339).as_deref(),

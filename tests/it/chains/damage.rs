@@ -1,0 +1,236 @@
+//! Damaged certificates: bytes and elements changed, with and without a new signature over them.
+
+use std::net::IpAddr;
+
+use rustls_pki_types::CertificateDer;
+
+use super::{Case, Rng};
+use crate::pki::{CN, Ca, Issued, O, OU, oid, seq, string, tlv};
+
+/// Chains with a bit of everything in them, and the keys that signed them.
+fn rich() -> (Ca, Ca, Issued) {
+    let root = Ca::build("root")
+        .path_len(2)
+        .name_constraints(&[(2, b"example"), (7, &[10, 0, 0, 0, 255, 0, 0, 0])], &[])
+        .issue_ca();
+    let middle = root
+        .build_intermediate("middle")
+        .extension("2.5.29.32", false, seq(&[seq(&[oid("2.5.29.32.0")])]))
+        .extension("2.5.29.36", false, seq(&[tlv(0x80, &[2])]))
+        .extension(
+            "2.5.29.31",
+            false,
+            seq(&[seq(&[tlv(0xa0, &tlv(0xa0, &tlv(0x86, b"http://crl")))])]),
+        )
+        .issue_ca();
+    let leaf = middle
+        .leaf()
+        .attr(CN, string::PRINTABLE, b"user")
+        .org("g1")
+        .attr(O, string::BMP, b"\0g\x002")
+        .uid("42")
+        .attr(OU, string::IA5, b"unit")
+        .san_dns("a.example")
+        .san_ip(IpAddr::from([10, 0, 0, 1]))
+        .extension("2.5.29.32", false, seq(&[seq(&[oid("1.2.3")])]))
+        .extension(
+            "1.3.6.1.5.5.7.1.1",
+            false,
+            seq(&[seq(&[oid("1.3.6.1.5.5.7.48.1"), tlv(0x86, b"http://a")])]),
+        )
+        .issue();
+    (root, middle, leaf)
+}
+
+/// Bytes flipped, lost and added anywhere, signatures left as they are.
+pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
+    let (root, _, leaf) = rich();
+    let plain = Case::new("", &[&root], &leaf);
+    (0..2500)
+        .map(|index| {
+            let mut case = Case {
+                name: format!("damage {index}"),
+                ..plain.clone()
+            };
+            let all = case.chain.len() + case.roots.len();
+            let at = rng.below(all);
+            let target = if at < case.chain.len() {
+                &mut case.chain[at]
+            } else {
+                &mut case.roots[0]
+            };
+            let mut bytes = target.to_vec();
+            for _ in 0..=rng.below(2) {
+                let position = rng.below(bytes.len());
+                match rng.below(5) {
+                    0 => bytes[position] ^= 1 << rng.below(8),
+                    1 => bytes[position] = rng.byte(),
+                    2 => bytes[position] = bytes[position].wrapping_add(1),
+                    3 => drop(bytes.remove(position)),
+                    _ => bytes.insert(position, rng.byte()),
+                }
+            }
+            *target = CertificateDer::from(bytes);
+            case
+        })
+        .collect()
+}
+
+/// A DER element as a tree.
+#[derive(Debug, Clone)]
+enum Node {
+    Primitive(u8, Vec<u8>),
+    Constructed(u8, Vec<Self>),
+}
+
+impl Node {
+    /// Reads elements; `None` if the bytes are not made of them.
+    fn list(mut bytes: &[u8]) -> Option<Vec<Self>> {
+        let mut nodes = Vec::new();
+        while let [tag, length, rest @ ..] = bytes {
+            let (length, rest) = if *length < 0x80 {
+                (usize::from(*length), rest)
+            } else {
+                let count = usize::from(length & 0x7f);
+                let octets = rest.get(..count).filter(|octets| octets.len() <= 2)?;
+                (
+                    octets.iter().fold(0, |sum, octet| sum << 8 | usize::from(*octet)),
+                    &rest[count..],
+                )
+            };
+            let content = rest.get(..length)?;
+            bytes = &rest[length..];
+            // OCTET STRINGs of extensions hold elements too.
+            let inner = if tag & 0x20 != 0 || *tag == 0x04 {
+                Self::list(content)
+            } else {
+                None
+            };
+            nodes.push(inner.map_or_else(
+                || Self::Primitive(*tag, content.to_vec()),
+                |list| Self::Constructed(*tag, list),
+            ));
+        }
+        bytes.is_empty().then_some(nodes)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Primitive(tag, content) => tlv(*tag, content),
+            Self::Constructed(tag, list) => {
+                tlv(*tag, &list.iter().flat_map(Self::encode).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Primitive(..) => 1,
+            Self::Constructed(_, list) => 1 + list.iter().map(Self::count).sum::<usize>(),
+        }
+    }
+
+    /// Changes the `index`-th node, counted from the top.
+    fn damage(&mut self, index: usize, rng: &mut Rng) {
+        if index == 0 {
+            match self {
+                Self::Primitive(tag, content) => match rng.below(7) {
+                    0 => *tag = rng.byte(),
+                    1 => content.clear(),
+                    2 => content.insert(0, *rng.pick(&[0, 0xff, 0x80, 1])),
+                    3 => content.push(rng.byte()),
+                    4 => drop(content.pop()),
+                    5 => {
+                        *tag = *rng.pick(&[
+                            1, 2, 3, 4, 5, 6, 0x0c, 0x12, 0x13, 0x14, 0x16, 0x17, 0x18, 0x1e, 0x30,
+                        ]);
+                    }
+                    _ if content.is_empty() => *content = vec![rng.byte()],
+                    _ => {
+                        let at = rng.below(content.len());
+                        content[at] = rng.byte();
+                    }
+                },
+                Self::Constructed(tag, list) => match rng.below(7) {
+                    0 => *tag = rng.byte(),
+                    1 => list.clear(),
+                    2 => list.push(Self::Primitive(5, Vec::new())),
+                    3 => list.reverse(),
+                    4 if !list.is_empty() => drop(list.remove(rng.below(list.len()))),
+                    5 if !list.is_empty() => {
+                        let twin = rng.pick(list).clone();
+                        list.push(twin);
+                    }
+                    _ => list.insert(0, Self::Primitive(*rng.pick(&[1, 2, 5]), vec![rng.byte()])),
+                },
+            }
+            return;
+        }
+        if let Self::Constructed(_, list) = self {
+            let mut index = index - 1;
+            for node in list {
+                let size = node.count();
+                if index < size {
+                    return node.damage(index, rng);
+                }
+                index -= size;
+            }
+        }
+    }
+}
+
+/// Elements changed, lost, doubled and swapped within a certificate, which is then signed again, so that what parses
+/// is judged for what it says.
+pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
+    let (root, middle, leaf) = rich();
+    let plain = Case::new("", &[&root], &leaf);
+    (0..4000)
+        .map(|index| {
+            let mut case = Case {
+                name: format!("structure {index}"),
+                ..plain.clone()
+            };
+            let (target, signer) = match rng.below(4) {
+                0 => (&mut case.roots[0], &root.key),
+                1 => (&mut case.chain[1], &root.key),
+                _ => (&mut case.chain[0], &middle.key),
+            };
+            let mut whole = Node::list(target).expect("own certificates are DER").remove(0);
+            for _ in 0..=rng.below(2) {
+                let Node::Constructed(_, parts) = &mut whole else {
+                    unreachable!()
+                };
+                let size = parts[0].count();
+                // The signed part, or now and then what is around it.
+                if rng.one_in(12) {
+                    let part = rng.below(parts.len());
+                    parts[part].damage(0, rng);
+                } else {
+                    parts[0].damage(rng.below(size), rng);
+                }
+            }
+            let Node::Constructed(tag, parts) = &mut whole else {
+                unreachable!()
+            };
+            let tbs = parts[0].encode();
+            if rng.one_in(2) {
+                // Keep the outer algorithm in step with the inner one.
+                if let Node::Constructed(_, inner) = &parts[0]
+                    && let Some(algorithm) = inner
+                        .iter()
+                        .find(|node| matches!(node, Node::Constructed(0x30, _)))
+                    && parts.len() > 1
+                {
+                    parts[1] = algorithm.clone();
+                }
+            }
+            if parts.len() > 2 {
+                let signature = signer.sign(signer.default_algorithm(), &tbs);
+                parts[2] = Node::Primitive(3, [&[0][..], &signature].concat());
+            }
+            let encoded = tlv(*tag, &parts.iter().flat_map(Node::encode).collect::<Vec<_>>());
+            *target = CertificateDer::from(encoded);
+            case
+        })
+        .collect()
+}
