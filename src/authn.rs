@@ -11,6 +11,7 @@ pub mod settings;
 pub mod static_token;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod websocket;
 pub mod x509;
 
 use std::fmt;

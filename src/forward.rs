@@ -121,10 +121,11 @@ pub(crate) async fn send(
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
         return Err(ForwardError::RefusedIdentity);
     }
+    // A tunnel's far end answers for itself: its 101 passes as it is.
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         headers::strip_hop_by_hop(response.headers_mut());
+        response.headers_mut().insert(AUDIT_ID, context.audit_id);
     }
-    response.headers_mut().insert(AUDIT_ID, context.audit_id);
     Ok(response.map(|body| body.until(deadline)))
 }
 

@@ -10,6 +10,7 @@ use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::settings::Authentication;
+use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::config::settings::Settings;
@@ -125,7 +126,9 @@ fn chain(authentication: &Authentication) -> Result<Chain, SnapshotError> {
         )));
     }
     if let Some(union) = token_union(tokens, OnError::Continue) {
-        members.push(Box::new(BearerAuthenticator::new(union)));
+        let union: Arc<dyn TokenAuthenticator> = Arc::from(union);
+        members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
+        members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
     }
     let everywhere = || AnonymousAuthenticator::new([]);
     Ok(Chain::new(members, authentication.anonymous.then(everywhere))?)

@@ -71,6 +71,7 @@ impl Identities {
         let credentials = Credentials {
             authorization: None,
             front_proxy: headers.clone(),
+            ..Credentials::default()
         };
         let warnings = Warnings::default();
         let (credentials, warnings) = (&credentials, &warnings);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONNECTION, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
+    ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY,
+    USER_AGENT, WARNING,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -21,7 +22,7 @@ use crate::forward::{AUDIT_ID, ForwardError};
 use crate::listen::{Busy, Connection};
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::request::info::RequestInfo;
-use crate::status::Form;
+use crate::request::wellformed::Malformed;
 use crate::status::render::{Negotiation, render};
 use crate::telemetry::REQUEST_LOG;
 
@@ -34,7 +35,6 @@ pub(super) struct Exchange {
     started: Instant,
     audit_id: HeaderValue,
     http2: bool,
-    method: Method,
     uri: Uri,
     accept: HeaderMap,
     end: End,
@@ -110,7 +110,6 @@ impl Exchange {
             started,
             audit_id,
             http2: connection.http2,
-            method: request.method().clone(),
             uri: request.uri().clone(),
             accept,
             end,
@@ -235,26 +234,38 @@ impl Exchange {
     }
 
     fn refuse(&self, refusal: &Refusal) -> Response<Body> {
+        if let Refusal::Malformed(malformed) = refusal {
+            return self.refuse_malformed(*malformed);
+        }
         let status = refusal.status(self.audit_id());
         let negotiation = Negotiation::of(&self.accept, self.uri.query());
         let mut response = render(&status, &negotiation);
         let headers = response.headers_mut();
-        // What fails before these filters has no such header upstream either.
-        if !matches!(refusal, Refusal::Malformed(_)) {
-            headers.insert(AUDIT_ID, self.audit_id.clone());
-            if !matches!(refusal, Refusal::RequestInfo(_)) {
-                headers.insert(CACHE_CONTROL, NO_CACHE);
-            }
+        headers.insert(AUDIT_ID, self.audit_id.clone());
+        // The one answer that upstream gives outside of the filter that sets it.
+        if !matches!(refusal, Refusal::RequestInfo(_)) {
+            headers.insert(CACHE_CONTROL, NO_CACHE);
         }
-        if status.close && !self.http2 {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        debug_assert!(
-            status.form != Form::Text || response.status() != StatusCode::UNAUTHORIZED,
-            "{:?}",
-            self.method
-        );
         response.map(Body::bytes)
+    }
+
+    /// As net/http answers before any handler sees a request: bare text, and the end of the connection.
+    fn refuse_malformed(&self, malformed: Malformed) -> Response<Body> {
+        let (code, text) = malformed.answer();
+        let mut response = Response::new(Body::bytes(text));
+        *response.status_mut() = code;
+        if !text.is_empty() {
+            response.headers_mut().insert(
+                CONTENT_TYPE,
+                HeaderValue::from_static("text/plain; charset=utf-8"),
+            );
+        }
+        if !self.http2 {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     /// The cause, for the operator.

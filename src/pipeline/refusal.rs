@@ -1,14 +1,12 @@
 //! The one map from internal errors to what a client sees. Exhaustive: a new error does not compile until someone
 //! chooses its answer. The cause goes to the log, never to the client.
 
-use http::StatusCode;
-
 use crate::authn::AuthnError;
 use crate::forward::{ForwardError, SendError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
 use crate::request::wellformed::Malformed;
-use crate::status::{Form, Reason, Status};
+use crate::status::{Reason, Status};
 
 /// Seconds after which a client may try again when the backend is away.
 const RETRY_AFTER: u32 = 1;
@@ -35,16 +33,10 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What the client sees. `audit_id` lets an operator find the cause in the log.
+    /// What the client sees of a request that could be read. `audit_id` lets an operator find the cause in the log.
     pub(super) fn status(&self, audit_id: &str) -> Status {
         match self {
-            // net/http answers these itself, in this form.
-            Self::Malformed(malformed) => Status {
-                code: StatusCode::BAD_REQUEST,
-                form: Form::Text,
-                close: true,
-                ..Status::new(Reason::BadRequest, format!("400 Bad Request: {malformed}"))
-            },
+            Self::Malformed(malformed) => Status::bad_request(malformed.to_string()),
             Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
             Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {

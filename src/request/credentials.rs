@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use http::header::{
+    AUTHORIZATION, CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
 
 /// What the names of headers begin with in which a front proxy tells who a request is made by.
 pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
@@ -11,13 +13,15 @@ pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
 pub(crate) const IMPERSONATE_PREFIX: &str = "impersonate-";
 /// The WebSocket subprotocol in which a browser sends a bearer token.
 // apiserver: pkg/authentication/request/websocket/protocol.go
-const BEARER_PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+pub(crate) const BEARER_PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The credentials that came in headers.
 #[derive(Default)]
 pub struct Credentials {
     /// The first `Authorization` value, untrimmed, as far as it is text.
     pub authorization: Option<String>,
+    /// The WebSocket subprotocols of an upgrade request, if one of them is a bearer token.
+    pub websocket_protocols: Vec<String>,
     /// Every header that may carry a front proxy's identity, in the order of the request, names in lower case.
     pub front_proxy: HeaderMap,
 }
@@ -50,7 +54,7 @@ impl Credentials {
             credentials.authorization = Some(String::from_utf8_lossy(first.as_bytes()).into_owned());
             headers.remove(AUTHORIZATION);
         }
-        take_bearer_protocol(headers);
+        credentials.websocket_protocols = take_bearer_protocol(headers);
         let names: Vec<HeaderName> = headers
             .keys()
             .filter(|name| {
@@ -105,21 +109,26 @@ impl ImpersonateHeaders {
     }
 }
 
-/// Removes bearer tokens from the list of WebSocket subprotocols. The backend gets an identity, never a token.
-fn take_bearer_protocol(headers: &mut HeaderMap) {
+/// Removes bearer tokens from the list of WebSocket subprotocols: the backend gets an identity, never a token. Returns
+/// the whole list if there was one and the request asks for a WebSocket.
+fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
     let carries = |line: &HeaderValue| {
         line.to_str()
             .is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX))
     };
     if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
-        return;
+        return Vec::new();
     }
-    let kept: Vec<String> = headers
+    let protocols: Vec<String> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
         .iter()
         .filter_map(|line| line.to_str().ok())
         .flat_map(|line| line.split(','))
         .map(|protocol| protocol.trim().to_owned())
+        .collect();
+    let kept: Vec<&str> = protocols
+        .iter()
+        .map(String::as_str)
         .filter(|protocol| !protocol.starts_with(BEARER_PROTOCOL_PREFIX))
         .collect();
     headers.remove(SEC_WEBSOCKET_PROTOCOL);
@@ -128,6 +137,26 @@ fn take_bearer_protocol(headers: &mut HeaderMap) {
     {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
     }
+    if is_websocket_request(headers) {
+        protocols
+    } else {
+        Vec::new()
+    }
+}
+
+/// Whether the request asks for a WebSocket, in upstream's lax reading: a substring of `Connection` will do.
+// apimachinery: pkg/util/httpstream/wsstream/conn.go, IsWebSocketRequest
+fn is_websocket_request(headers: &HeaderMap) -> bool {
+    let upgrades = headers.get_all(CONNECTION).iter().any(|line| {
+        line.as_bytes()
+            .to_ascii_lowercase()
+            .windows(b"upgrade".len())
+            .any(|part| part == b"upgrade")
+    });
+    upgrades
+        && headers
+            .get(UPGRADE)
+            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Whether the name begins with `prefix` once `_` and `.` are read as `-`, as some receivers do. Names are in lower
@@ -145,6 +174,7 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("authorization", &self.authorization.as_ref().map(|_| "redacted"))
+            .field("websocket_protocols", &self.websocket_protocols.len())
             .field("front_proxy", &self.front_proxy.len())
             .finish()
     }

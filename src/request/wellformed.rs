@@ -1,11 +1,11 @@
 //! Requests that nobody may interpret, because two readers would read them differently: refused with 400 before
 //! anything else, and never forwarded.
 
-use http::header::HOST;
-use http::{HeaderValue, Method, Request, Version};
+use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, StatusCode, Version};
 
-/// Why a request is refused before it is read. The texts are Go's where it has one.
-// Go: net/http server.go, readRequest
+/// Why a request is refused before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     /// HTTP/1.1 demands one.
@@ -26,6 +26,37 @@ pub(crate) enum Malformed {
     /// A `%` that no two hexadecimal digits follow.
     #[error("invalid URL escape in the path")]
     BadEscape,
+    /// A coding beside `chunked`: the receiver would have to undo it, and we pass bodies as they are.
+    #[error("unsupported transfer encoding")]
+    TransferCoding,
+    /// An expectation that nobody can meet.
+    #[error("unknown expectation")]
+    Expectation,
+}
+
+impl Malformed {
+    /// The code and the text of the answer: Go's, which has a reason for some only.
+    // Go: net/http/server.go, readRequest and conn.serve
+    pub(crate) fn answer(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::NoHost => (
+                StatusCode::BAD_REQUEST,
+                "400 Bad Request: missing required Host header",
+            ),
+            Self::BadHost => (StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"),
+            Self::HostMismatch => (
+                StatusCode::BAD_REQUEST,
+                "400 Bad Request: Host header differs from the request target",
+            ),
+            Self::Connect => (
+                StatusCode::BAD_REQUEST,
+                "400 Bad Request: CONNECT is not supported",
+            ),
+            Self::ManyHosts | Self::BadEscape => (StatusCode::BAD_REQUEST, "400 Bad Request"),
+            Self::TransferCoding => (StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"),
+            Self::Expectation => (StatusCode::EXPECTATION_FAILED, ""),
+        }
+    }
 }
 
 /// Checks what does not depend on who sends it.
@@ -39,17 +70,38 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
         return Err(Malformed::ManyHosts);
     }
     let authority = request.uri().authority();
+    let same = |host: &HeaderValue, authority: &Authority| {
+        host.as_bytes()
+            .eq_ignore_ascii_case(authority.as_str().as_bytes())
+    };
     match (host, authority) {
         (None, None) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
         (Some(host), _) if !is_host(host) => return Err(Malformed::BadHost),
-        (Some(host), Some(authority))
-            if !host
-                .as_bytes()
-                .eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
-        {
-            return Err(Malformed::HostMismatch);
-        }
+        (Some(host), Some(authority)) if !same(host, authority) => return Err(Malformed::HostMismatch),
         _ => {}
+    }
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    if codings
+        .next()
+        .is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        || codings.next().is_some()
+    {
+        return Err(Malformed::TransferCoding);
+    }
+    let continues = |value: &HeaderValue| {
+        value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
+    };
+    // HTTP/2 has no use for it, and Go's server does not look there.
+    if request.version() < Version::HTTP_2
+        && request
+            .headers()
+            .get(EXPECT)
+            .is_some_and(|value| !value.is_empty() && !continues(value))
+    {
+        return Err(Malformed::Expectation);
     }
     if has_bad_escape(request.uri().path()) {
         Err(Malformed::BadEscape)

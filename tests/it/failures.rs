@@ -165,11 +165,11 @@ async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() 
     for (request, expected) in [
         (
             "GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-            "400 Bad Request: too many Host headers",
+            "400 Bad Request",
         ),
         (
             "GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
-            "400 Bad Request: too many Host headers",
+            "400 Bad Request",
         ),
         (
             "GET /api HTTP/1.1\r\n\r\n",
@@ -187,10 +187,7 @@ async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() 
             "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
             "400 Bad Request: CONNECT is not supported",
         ),
-        (
-            "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
-            "400 Bad Request: invalid URL escape",
-        ),
+        ("GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
         (
             "GET /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
             "",

@@ -1,0 +1,154 @@
+//! Bearer tokens in the list of WebSocket subprotocols: browsers cannot send an `Authorization` header with one.
+//!
+//! Follows `k8s.io/apiserver/pkg/authentication/request/websocket/protocol.go`. The token was taken out of the request
+//! before anyone checks it; what is forwarded lists the other protocols alone.
+
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+
+use super::bearer::known_or_error;
+use super::{
+    AuthnError, AuthnInput, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator, Verdict,
+};
+use crate::request::credentials::BEARER_PROTOCOL_PREFIX;
+
+/// Unpadded, and like Go's decoder not strict about the last character's unused bits.
+const TOKEN_ENCODING: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+
+/// Hands the token among the subprotocols to a token authenticator.
+#[derive(Debug)]
+pub struct WebSocketAuthenticator {
+    tokens: Box<dyn TokenAuthenticator>,
+}
+
+impl WebSocketAuthenticator {
+    /// Checks tokens with the given authenticator, usually the one that `Authorization` headers are checked with.
+    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+        Self { tokens }
+    }
+}
+
+impl RequestAuthenticator for WebSocketAuthenticator {
+    fn name(&self) -> &'static str {
+        "websocket"
+    }
+
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let token = find(&input.credentials.websocket_protocols)
+                .map_err(|problem| AuthnError::Invalid(problem.to_owned()))?;
+            match token {
+                Some(token) => known_or_error(self.tokens.authenticate(&token, input).await),
+                None => Ok(None),
+            }
+        })
+    }
+}
+
+/// The token among the protocols.
+fn find(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
+    let mut token = None;
+    for encoded in protocols
+        .iter()
+        .filter_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL_PREFIX))
+    {
+        if token.is_some() {
+            return Err("multiple base64.bearer.authorization tokens specified");
+        }
+        let decoded = TOKEN_ENCODING
+            .decode(encoded)
+            .map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+        let text = String::from_utf8(decoded).map_err(|_| "invalid base64.bearer.authorization token")?;
+        token = Some(text);
+    }
+    let Some(token) = token.filter(|token| !token.is_empty()) else {
+        return Ok(None);
+    };
+    // There must be one left to answer with.
+    if protocols
+        .iter()
+        .all(|protocol| protocol.starts_with(BEARER_PROTOCOL_PREFIX))
+    {
+        return Err("missing additional subprotocol");
+    }
+    Ok(Some(BearerToken::new(token)))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::super::testing::{Knows, TestRequest, success};
+    use super::*;
+
+    #[test]
+    fn protocols_are_read_as_kube_apiserver_reads_them() {
+        const P: &str = BEARER_PROTOCOL_PREFIX;
+        let invalid = |text: &str| Err(AuthnError::Invalid(text.to_owned()));
+        let multiple = "multiple base64.bearer.authorization tokens specified";
+        let encoding = "invalid base64.bearer.authorization token encoding";
+        let cases: Vec<(&str, Vec<String>, Verdict)> = vec![
+            ("none", vec![], Ok(None)),
+            ("others", vec!["a".into(), "b".into()], Ok(None)),
+            ("empty", vec![P.into(), "b".into()], Ok(None)),
+            (
+                "token and another",
+                vec![format!("{P}dG9r"), "b".into()],
+                Ok(Some(success("alice", &[]))),
+            ),
+            (
+                "token last",
+                vec!["a".into(), format!("{P}dG9r")],
+                Ok(Some(success("alice", &[]))),
+            ),
+            (
+                "unused bits",
+                vec!["a".into(), format!("{P}dG8"), "b".into()],
+                invalid("invalid bearer token"),
+            ),
+            (
+                "alone",
+                vec![format!("{P}dG9r")],
+                invalid("missing additional subprotocol"),
+            ),
+            (
+                "two",
+                vec![format!("{P}dG9r"), format!("{P}dG9r"), "b".into()],
+                invalid(multiple),
+            ),
+            (
+                "empty first",
+                vec![P.into(), format!("{P}dG9r"), "b".into()],
+                invalid(multiple),
+            ),
+            (
+                "padded",
+                vec![format!("{P}dG9yLg=="), "b".into()],
+                invalid(encoding),
+            ),
+            ("no base64", vec![format!("{P}!"), "b".into()], invalid(encoding)),
+            (
+                "no text",
+                vec![format!("{P}_w"), "b".into()],
+                invalid("invalid base64.bearer.authorization token"),
+            ),
+            (
+                "unknown",
+                vec![format!("{P}b3RoZXI"), "b".into()],
+                invalid("invalid bearer token"),
+            ),
+        ];
+        for (name, protocols, expected) in cases {
+            let mut request = TestRequest::new();
+            request.credentials.websocket_protocols = protocols;
+            let authenticator = WebSocketAuthenticator::new(Box::new(Knows("tok")));
+            let verdict = authenticator
+                .authenticate(&request.input())
+                .now_or_never()
+                .expect("ready");
+            assert_eq!(verdict, expected, "{name}");
+        }
+    }
+}
