@@ -21,9 +21,10 @@ mod table;
 mod watch;
 
 use std::fmt;
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Clock;
@@ -54,10 +55,13 @@ pub enum DevError {
     /// Another one runs with the same directory.
     #[error("another `portcullis dev` is using {}; choose another directory with --dir", .0.display())]
     DirTaken(PathBuf),
-    /// The directory cannot be locked.
+    /// The directory holds something else.
+    #[error("{} holds files that `portcullis dev` did not make; choose another directory with --dir", .0.display())]
+    DirForeign(PathBuf),
+    /// The directory cannot be used.
     #[error("{}: {source}", path.display())]
-    Lock {
-        /// The lock file.
+    Dir {
+        /// The directory or its lock file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -88,8 +92,7 @@ impl Dev {
         let paths = Paths::new(&options.dir);
         // Looked at before anything is written; the gateway takes it a moment later.
         let port = free_port(options.port)?;
-        pki::make_dir(paths.dir())?;
-        let lock = lock(&paths.dir().join("lock"), paths.dir())?;
+        let lock = lock(paths.dir())?;
         let pki = pki::open(&paths, clock.now())?;
         let backend = Backend::start(&paths, clock).await?;
         pki::write_kubeconfigs(&paths, port, backend.address().port())?;
@@ -175,16 +178,24 @@ fn free_port(port: u16) -> Result<u16, DevError> {
     bound.local_addr().map(|address| address.port()).map_err(failed)
 }
 
-fn lock(path: &Path, dir: &Path) -> Result<File, DevError> {
-    let failed = |source| DevError::Lock {
-        path: path.to_owned(),
+/// Makes the directory if need be, and takes it. The lock file also marks it as ours: it is about to be filled with
+/// keys and a `.gitignore`, which would be a nasty surprise in somebody's project.
+fn lock(dir: &Path) -> Result<File, DevError> {
+    let path = dir.join("lock");
+    let failed = |source| DevError::Dir {
+        path: path.clone(),
         source,
     };
+    pki::make_dir(dir)?;
+    if !path.try_exists().map_err(failed)? && fs::read_dir(dir).map_err(failed)?.next().is_some() {
+        return Err(DevError::DirForeign(dir.to_owned()));
+    }
+    fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
-        .open(path)
+        .open(&path)
         .map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),

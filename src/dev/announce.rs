@@ -138,7 +138,7 @@ impl fmt::Display for Announcement<'_> {
             "What this runs, in long (with another --secure-port it runs beside this one)",
             &[],
         )?;
-        write!(f, "  {}", self.paint(COMMAND, "portcullis serve"))?;
+        write!(f, "  {}", self.paint(COMMAND, &format!("{} serve", program())))?;
         for flag in &self.flags {
             write!(f, " \\\n    {}", self.paint(COMMAND, &quoted(flag)))?;
         }
@@ -180,6 +180,19 @@ impl Announcement<'_> {
     }
 }
 
+/// The command as it was typed (`cargo run` types a path); in a test, its name.
+fn program() -> String {
+    let typed = std::env::args().next().unwrap_or_default();
+    if Path::new(&typed)
+        .file_name()
+        .is_some_and(|name| name == "portcullis")
+    {
+        quoted(&typed)
+    } else {
+        "portcullis".to_owned()
+    }
+}
+
 /// A word for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -187,5 +200,24 @@ fn quoted(word: &str) -> String {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_survive_a_shell() {
+        for (word, want) in [
+            ("/a/b-c_1.kubeconfig", "/a/b-c_1.kubeconfig"),
+            ("--flag=a,b", "--flag=a,b"),
+            ("my dir", "'my dir'"),
+            ("it's", r"'it'\''s'"),
+            ("$(x)", "'$(x)'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), want);
+        }
     }
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::ask::Ask;
 use super::json::{at, text};
+use super::resources::Resource;
 use crate::request::selector::{
     FieldRequirement, LabelOperator, LabelRequirement, parse_fields, parse_labels,
 };
@@ -18,17 +19,22 @@ pub(super) struct Selector {
 
 impl Selector {
     pub(super) fn parse(ask: &Ask<'_>) -> Result<Self, Status> {
+        let (labels, fields) = (ask.parameter("labelSelector"), ask.parameter("fieldSelector"));
+        Self::read(&labels, &fields, ask.resource)
+    }
+
+    fn read(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Status> {
         let bad = |error| Status::bad_request(format!("unable to parse requirement: {error}"));
-        let labels = parse_labels(&ask.parameter("labelSelector")).map_err(bad)?;
-        let fields = ask.parameter("fieldSelector").into_owned();
-        for FieldRequirement { field, .. } in parse_fields(&fields).map_err(bad)? {
-            if !["metadata.name", "metadata.namespace"].contains(&field)
-                && !ask.resource.fields.contains(&field)
+        for FieldRequirement { field, .. } in parse_fields(fields).map_err(bad)? {
+            if !["metadata.name", "metadata.namespace"].contains(&field) && !resource.fields.contains(&field)
             {
                 return Err(Status::bad_request(format!("field label not supported: {field}")));
             }
         }
-        Ok(Self { labels, fields })
+        Ok(Self {
+            labels: parse_labels(labels).map_err(bad)?,
+            fields: fields.to_owned(),
+        })
     }
 
     pub(super) fn matches(&self, object: &Value) -> bool {
@@ -47,21 +53,52 @@ impl Selector {
 
 fn accepts(wanted: &LabelRequirement, label: Option<&str>) -> bool {
     let listed = label.is_some_and(|label| wanted.values.iter().any(|value| value == label));
-    let compare = |ordering| {
-        let (label, value) = (
-            label.and_then(|label| label.parse::<i64>().ok()),
-            wanted.values.first(),
-        );
-        label
-            .zip(value.and_then(|value| value.parse().ok()))
-            .is_some_and(|(label, value)| label.cmp(&value) == ordering)
-    };
     match wanted.operator {
         LabelOperator::In | LabelOperator::Equals => listed,
         LabelOperator::NotIn | LabelOperator::NotEquals => !listed,
         LabelOperator::Exists => label.is_some(),
         LabelOperator::DoesNotExist => label.is_none(),
-        LabelOperator::GreaterThan => compare(std::cmp::Ordering::Greater),
-        LabelOperator::LessThan => compare(std::cmp::Ordering::Less),
+        // Numbers in labels are left to real servers.
+        LabelOperator::GreaterThan | LabelOperator::LessThan => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dev::resources::find;
+    use serde_json::json;
+
+    const CASES: &[(&str, &str, Option<bool>)] = &[
+        ("", "", Some(true)),
+        ("app=web", "", Some(true)),
+        ("app==web,tier!=back", "", Some(true)),
+        ("app=db", "", Some(false)),
+        ("none!=x", "", Some(true)),
+        ("app in (db, web)", "", Some(true)),
+        ("app notin (db,web),tier", "", Some(false)),
+        ("tier,!none", "", Some(true)),
+        ("!tier", "", Some(false)),
+        ("none", "", Some(false)),
+        ("app in db", "", None),
+        ("", "metadata.name=a,metadata.namespace=n", Some(true)),
+        ("", "metadata.name!=a", Some(false)),
+        ("", "type=Opaque", Some(true)),
+        ("", "data.x=1", None),
+    ];
+
+    #[test]
+    fn selectors_choose_as_kubernetes_does() {
+        let object = json!({
+            "metadata": {"name": "a", "namespace": "n", "labels": {"app": "web", "tier": "front"}},
+            "type": "Opaque",
+        });
+        let secrets = find("", "secrets").unwrap();
+        for (labels, fields, want) in CASES {
+            let got = Selector::read(labels, fields, secrets)
+                .ok()
+                .map(|selector| selector.matches(&object));
+            assert_eq!(got, *want, "{labels:?} {fields:?}");
+        }
     }
 }

@@ -610,13 +610,33 @@ async fn a_taken_port_or_directory_is_an_error_that_says_what_to_do() {
         "nothing is written before the port is known to be free"
     );
 
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("precious"), "").unwrap();
+    let foreign = DevOptions {
+        dir: other.clone(),
+        port: 0,
+    };
+    let error = Dev::start(&foreign, Clock::system()).await.unwrap_err();
+    assert!(
+        matches!(error, DevError::DirForeign(_)) && error.to_string().contains("--dir"),
+        "{error}"
+    );
+    assert_eq!(
+        std::fs::read_dir(&other).unwrap().count(),
+        1,
+        "nothing is added to it"
+    );
+
     let address = dev.backend_address();
     drop(dev);
-    tokio::task::yield_now().await;
-    assert!(
-        TcpStream::connect(address).await.is_err(),
-        "the backend ends with its owner"
-    );
+    let gone = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone)
+        .await
+        .expect("the backend ends with its owner");
     Dev::start(&again, Clock::system()).await.unwrap();
 }
 
