@@ -294,8 +294,9 @@ fn every_chain_is_judged_as_go_judges_it() {
                 match declared {
                     Some((text, _)) if refused => *stricter.entry(text).or_default() += 1,
                     _ => failures.push(format!(
-                        "{group}: {}\n  ours: {we:?}\n  Go:   {go:?}\n  {value}",
-                        case.name
+                        "{group}: {}\n  ours: {we:?}\n  Go:   {go:?}\n  {}",
+                        case.name,
+                        question(case)
                     )),
                 }
             } else if we.outcome == Outcome::Refused && we.error != go.error {
@@ -323,6 +324,9 @@ fn every_chain_is_judged_as_go_judges_it() {
         failures.len()
     );
     assert!(total >= 2000);
+    for (text, _) in STRICTER {
+        assert!(stricter.contains_key(text), "no longer stricter: {text}");
+    }
 }
 
 /// The kind of an error: its text up to the first detail.

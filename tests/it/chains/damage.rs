@@ -5,16 +5,21 @@ use std::net::IpAddr;
 use rustls_pki_types::CertificateDer;
 
 use super::{Case, Rng};
-use crate::pki::{CN, Ca, Issued, O, OU, oid, seq, string, tlv};
+use crate::pki::{CN, Ca, Issued, KeyKind, O, OU, oid, seq, string, tlv};
+
+/// P-256 twice, since it is what most clients have.
+const KINDS: [KeyKind; 4] = [KeyKind::P256, KeyKind::P256, KeyKind::Ed25519, KeyKind::Rsa2048];
 
 /// Chains with a bit of everything in them, and the keys that signed them.
-fn rich() -> (Ca, Ca, Issued) {
+fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
     let root = Ca::build("root")
+        .key(kind)
         .path_len(2)
         .name_constraints(&[(2, b"example"), (7, &[10, 0, 0, 0, 255, 0, 0, 0])], &[])
         .issue_ca();
     let middle = root
         .build_intermediate("middle")
+        .key(kind)
         .extension("2.5.29.32", false, seq(&[seq(&[oid("2.5.29.32.0")])]))
         .extension("2.5.29.36", false, seq(&[tlv(0x80, &[2])]))
         .extension(
@@ -25,6 +30,7 @@ fn rich() -> (Ca, Ca, Issued) {
         .issue_ca();
     let leaf = middle
         .leaf()
+        .key(kind)
         .attr(CN, string::PRINTABLE, b"user")
         .org("g1")
         .attr(O, string::BMP, b"\0g\x002")
@@ -44,13 +50,16 @@ fn rich() -> (Ca, Ca, Issued) {
 
 /// Bytes flipped, lost and added anywhere, signatures left as they are.
 pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
-    let (root, _, leaf) = rich();
-    let plain = Case::new("", &[&root], &leaf);
+    let kinds = KINDS.map(|kind| {
+        let (root, _, leaf) = rich(kind);
+        Case::new(format!("{kind:?}"), &[&root], &leaf)
+    });
     (0..2500)
         .map(|index| {
+            let plain = rng.pick(&kinds).clone();
             let mut case = Case {
-                name: format!("damage {index}"),
-                ..plain.clone()
+                name: format!("{} damage {index}", plain.name),
+                ..plain
             };
             let all = case.chain.len() + case.roots.len();
             let at = rng.below(all);
@@ -182,14 +191,11 @@ impl Node {
 /// Elements changed, lost, doubled and swapped within a certificate, which is then signed again, so that what parses
 /// is judged for what it says.
 pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
-    let (root, middle, leaf) = rich();
-    let plain = Case::new("", &[&root], &leaf);
+    let kinds = KINDS.map(|kind| (kind, rich(kind)));
     (0..4000)
         .map(|index| {
-            let mut case = Case {
-                name: format!("structure {index}"),
-                ..plain.clone()
-            };
+            let (kind, (root, middle, leaf)) = rng.pick(&kinds);
+            let mut case = Case::new(format!("{kind:?} structure {index}"), &[root], leaf);
             let (target, signer) = match rng.below(4) {
                 0 => (&mut case.roots[0], &root.key),
                 1 => (&mut case.chain[1], &root.key),
