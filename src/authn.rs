@@ -3,6 +3,14 @@
 //! Follows `k8s.io/apiserver/pkg/authentication/authenticator/interfaces.go`. An authenticator never sees the
 //! request, only the credentials that were taken out of it, so it cannot alter what is forwarded.
 
+pub mod anonymous;
+pub mod bearer;
+pub mod chain;
+pub mod request_header;
+pub mod settings;
+pub mod static_token;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod x509;
 
 use std::fmt;
@@ -43,6 +51,20 @@ pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Verdict>;
 }
 
+impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        (**self).authenticate(token, input)
+    }
+}
+
 /// A successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
@@ -54,20 +76,89 @@ pub struct Authenticated {
     pub method: &'static str,
 }
 
+/// An authentication that a [`chain::Chain`] has made, and nobody else can.
+#[derive(Debug)]
+pub struct Proven(Authenticated);
+
+impl Proven {
+    /// Who the client is.
+    pub fn user(&self) -> &UserInfo {
+        &self.0.user
+    }
+
+    /// The authenticator that vouched.
+    pub fn method(&self) -> &'static str {
+        self.0.method
+    }
+
+    /// The authentication itself.
+    pub(crate) fn into_inner(self) -> Authenticated {
+        self.0
+    }
+}
+
 /// An API audience, compared byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Audience(pub String);
 
-/// Why a credential was refused. Both kinds answer 401; metrics and readiness tell them apart. The text is for the
-/// log alone.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a request was not authenticated. Every kind answers 401; metrics and readiness tell them apart. The text is for
+/// the log alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthnError {
     /// The credential is bad.
-    #[error("{0}")]
     Invalid(String),
     /// The credential could not be checked (an issuer or a webhook is away).
-    #[error("{0}")]
     Unavailable(String),
+    /// Several authenticators refused.
+    Several(Vec<Self>),
+    /// Nobody knew the credential, or there was none, and anonymous requests are not let in.
+    Unrecognized,
+}
+
+impl AuthnError {
+    /// Makes one error of the errors of several authenticators; none of none.
+    pub fn of_all(mut errors: Vec<Self>) -> Option<Self> {
+        if errors.len() > 1 {
+            Some(Self::Several(errors))
+        } else {
+            errors.pop()
+        }
+    }
+
+    /// Whether the credential may be good and could not be checked.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Several(errors) => errors.iter().any(Self::is_unavailable),
+            Self::Invalid(_) | Self::Unrecognized => false,
+        }
+    }
+
+    fn collect<'a>(&'a self, texts: &mut Vec<&'a str>) {
+        let text = match self {
+            Self::Invalid(text) | Self::Unavailable(text) => text,
+            Self::Several(errors) => return errors.iter().for_each(|error| error.collect(texts)),
+            Self::Unrecognized => "no authenticator recognized a credential",
+        };
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+}
+
+impl std::error::Error for AuthnError {}
+
+/// One text as it is, several in brackets: unions within unions are one list, and no text is repeated.
+// apimachinery: pkg/util/errors/errors.go, aggregate.Error
+impl fmt::Display for AuthnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut texts = Vec::new();
+        self.collect(&mut texts);
+        match texts.as_slice() {
+            [one] => f.write_str(one),
+            several => write!(f, "[{}]", several.join(", ")),
+        }
+    }
 }
 
 /// A bearer token. Shown nowhere.

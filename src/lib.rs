@@ -1,7 +1,19 @@
 //! Portcullis: an authenticating and admitting front proxy for Kubernetes-style API servers.
 
 pub mod authn;
+pub mod cli;
 pub mod clock;
+pub mod config;
+#[cfg(feature = "dev")]
+pub mod dev;
+mod forward;
+mod listen;
+mod metrics;
+mod pipeline;
 pub mod request;
+pub mod server;
+mod snapshot;
+mod stage;
 pub mod status;
+mod telemetry;
 pub mod user;

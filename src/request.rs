@@ -1,4 +1,9 @@
 //! What is read from a request before anyone is asked who sent it.
 
 pub mod credentials;
+pub mod deadline;
+pub mod escape;
 pub mod info;
+pub mod query;
+pub mod selector;
+pub(crate) mod wellformed;

@@ -1,8 +1,450 @@
-//! Client certificates.
+//! Client certificates: who a verified one names, and how long a verdict may be remembered.
+//!
+//! Follows `k8s.io/apiserver/pkg/authentication/request/x509`. The TLS handshake proves that the client holds the
+//! leaf's key and nothing else; the chain is judged here, per request and against the bundle of that request, so a
+//! removed authority also stops connections that are already open. The rules are Go's (`verify`): one parser and
+//! one path builder of our own, because general libraries accept and refuse other chains than kube-apiserver does.
+//!
+//! An unverified chain has no subject. [`CaBundle::verify`] is the only way to one.
 
-/// The certificates a client presented.
+mod bundle;
+mod certificate;
+mod constraints;
+mod der;
+mod name;
+mod policy;
+mod signature;
+#[cfg(test)]
+mod tests;
+mod time;
+mod uri;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use aws_lc_rs::digest;
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
+
+use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
+use crate::clock::UnixTime;
+use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
+
+pub use bundle::{BundleError, CaBundle};
+use certificate::Certificate;
+pub use certificate::ParseError;
+use name::Subject;
+pub use signature::SignatureError;
+pub use verify::VerifyError;
+
+/// How many certificates a client may present. Go knows no such limit beside the size of the message.
+const MAX_CERTIFICATES: usize = 100;
+
+/// Checks what kube-apiserver's TLS stack checks of one certificate of a client, and returns its public key, with
+/// which possession is to be proven. Trust is judged later, per request.
+// go: crypto/tls/handshake_server.go, processCertsFromClient
+pub fn parse_for_handshake(
+    certificate: &CertificateDer<'_>,
+) -> Result<SubjectPublicKeyInfoDer<'static>, ParseError> {
+    let certificate = Certificate::parse(certificate.clone().into_owned())?;
+    if !certificate.public_key.usable_in_tls() {
+        return Err(ParseError(
+            "tls: client certificate contains an unsupported public key",
+        ));
+    }
+    Ok(SubjectPublicKeyInfoDer::from(certificate.spki))
+}
+
+/// [`parse_for_handshake`] for everything a client presents: one certificate that does not parse ends the handshake,
+/// wherever it stands.
+pub fn parse_chain_for_handshake(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Result<SubjectPublicKeyInfoDer<'static>, ParseError> {
+    let key = parse_for_handshake(end_entity)?;
+    for intermediate in intermediates {
+        let parsed = Certificate::parse(intermediate.clone().into_owned())?;
+        if !parsed.public_key.allowed_in_tls() {
+            return Err(ParseError(
+                "tls: client sent certificate containing RSA key larger than 8192 bits",
+            ));
+        }
+    }
+    Ok(key)
+}
+
+/// The certificates a client presented, leaf first. Nothing but possession of the leaf's key is known of them.
+#[derive(Debug, Default)]
+pub struct UnverifiedChain(Vec<CertificateDer<'static>>);
+
+impl UnverifiedChain {
+    /// What the client presented, in its order; empty if it presented nothing.
+    pub fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self(certificates)
+    }
+
+    /// Whether the client presented no certificate.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The last second at which the leaf claims to be valid, for the metric of remaining lifetimes, which
+    /// kube-apiserver observes before it verifies anything.
+    pub fn leaf_not_after(&self) -> Option<i64> {
+        Some(Certificate::parse(self.0.first()?.clone()).ok()?.not_after)
+    }
+}
+
+/// A chain that leads to a trusted authority; the only thing here that has a subject. It keeps no more than that: a
+/// connection may hold it for hours.
 #[derive(Debug)]
-pub struct UnverifiedChain;
-/// Remembered verdicts.
+pub struct VerifiedChain {
+    subject: Subject,
+    sha256: String,
+    serial: String,
+    valid_from: UnixTime,
+    valid_until: UnixTime,
+    user: OnceLock<Result<Option<Arc<UserInfo>>, SubjectError>>,
+}
+
+/// Why a verified subject is no user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubjectError {
+    /// There are several uid attributes.
+    #[error("expected 1 UID, but found multiple: [{0}]")]
+    SeveralUids(String),
+    /// The uid attribute is empty.
+    #[error("UID cannot be an empty string")]
+    EmptyUid,
+}
+
+impl VerifiedChain {
+    /// The last common name of the subject; empty if there is none.
+    pub fn common_name(&self) -> &str {
+        &self.subject.common_name
+    }
+
+    /// Every organisation of the subject, in order, duplicates kept.
+    pub fn organizations(&self) -> &[String] {
+        &self.subject.organizations
+    }
+
+    /// The uid the subject carries, if any.
+    // apiserver: pkg/authentication/request/x509/x509.go, parseUIDFromCert
+    pub fn uid(&self) -> Result<Option<&str>, SubjectError> {
+        match self.subject.uids.as_slice() {
+            [] => Ok(None),
+            [uid] if uid.is_empty() => Err(SubjectError::EmptyUid),
+            [uid] => Ok(Some(uid)),
+            uids => Err(SubjectError::SeveralUids(uids.join(" "))),
+        }
+    }
+
+    /// SHA-256 of the leaf, in lower-case hexadecimal digits.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// The leaf's serial number in decimal digits.
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// The first instant at which every certificate of the chain is valid.
+    pub fn valid_from(&self) -> UnixTime {
+        self.valid_from
+    }
+
+    /// The last instant at which every certificate of the chain is valid.
+    pub fn valid_until(&self) -> UnixTime {
+        self.valid_until
+    }
+
+    /// Who the subject is as a user; `None` for a subject without a common name, which names nobody.
+    // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion
+    pub fn user(&self) -> Result<Option<Arc<UserInfo>>, SubjectError> {
+        let convert = || {
+            if self.common_name().is_empty() {
+                return Ok(None);
+            }
+            let mut user = UserInfo::named(self.common_name());
+            user.uid = self.uid()?.map(str::to_owned);
+            user.groups = self.organizations().to_vec();
+            let credential = format!("X509SHA256={}", self.sha256());
+            user.extra = BTreeMap::from([(CREDENTIAL_ID_KEY.to_owned(), vec![credential])]);
+            Ok(Some(Arc::new(user)))
+        };
+        self.user.get_or_init(convert).clone()
+    }
+}
+
+impl CaBundle {
+    /// Judges a chain as kube-apiserver does with this bundle as its client authorities.
+    pub fn verify(&self, chain: &UnverifiedChain, now: UnixTime) -> Result<VerifiedChain, VerifyError> {
+        self.judge(chain, now).verdict
+    }
+
+    fn judge(&self, chain: &UnverifiedChain, now: UnixTime) -> Judgement {
+        let always = |verdict| Judgement {
+            verdict,
+            leaf: None,
+            from: UnixTime::ZERO,
+            until: UnixTime::MAX,
+        };
+        let parsed = match parse_all(chain) {
+            Ok(parsed) => parsed,
+            Err(error) => return always(Err(error)),
+        };
+        let Some((leaf, others)) = parsed.split_first() else {
+            return always(Err(VerifyError::UnknownAuthority(None)));
+        };
+        match verify::verify(self, leaf, others, now) {
+            Ok((not_before, not_after)) => {
+                let (from, until) = (instant(not_before), instant(not_after));
+                let chain = VerifiedChain {
+                    subject: leaf.subject.clone(),
+                    sha256: hex(digest::digest(&digest::SHA256, &leaf.der).as_ref()),
+                    serial: certificate::decimal(&leaf.serial),
+                    valid_from: from,
+                    valid_until: until,
+                    user: OnceLock::new(),
+                };
+                Judgement {
+                    verdict: Ok(chain),
+                    leaf: None,
+                    from,
+                    until,
+                }
+            }
+            Err(error) => {
+                let (from, until) = unchanged_span(now, parsed.iter().chain(self.certificates()));
+                Judgement {
+                    verdict: Err(error),
+                    leaf: Some(identifier(leaf)),
+                    from,
+                    until,
+                }
+            }
+        }
+    }
+}
+
+fn parse_all(chain: &UnverifiedChain) -> Result<Vec<Certificate>, VerifyError> {
+    if chain.0.len() > MAX_CERTIFICATES {
+        return Err(VerifyError::TooManyCertificates);
+    }
+    Ok(chain
+        .0
+        .iter()
+        .cloned()
+        .map(Certificate::parse)
+        .collect::<Result<_, _>>()?)
+}
+
+/// How kube-apiserver names a certificate in its log.
+// apiserver: pkg/authentication/request/x509/x509.go, certificateIdentifier
+fn identifier(leaf: &Certificate) -> String {
+    let colons = |octets: &[u8]| {
+        let pairs: Vec<String> = octets.iter().map(|octet| format!("{octet:02X}")).collect();
+        pairs.join(":")
+    };
+    format!(
+        "SN={}, SKID={}, AKID={}",
+        certificate::decimal(&leaf.serial),
+        colons(&leaf.extensions.subject_key_id),
+        colons(&leaf.extensions.authority_key_id)
+    )
+}
+
+/// A verdict and the time during which judging again would give the same.
+struct Judgement {
+    verdict: Result<VerifiedChain, VerifyError>,
+    /// How the log names the leaf of a refused chain.
+    leaf: Option<String>,
+    from: UnixTime,
+    until: UnixTime,
+}
+
+fn instant(seconds: i64) -> UnixTime {
+    UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// The span around `now` in which no certificate becomes valid or ceases to be: a refusal cannot change within it.
+fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>) -> (UnixTime, UnixTime) {
+    let tick = UnixTime::from_nanos(1);
+    let (mut from, mut until) = (UnixTime::ZERO, UnixTime::MAX);
+    for certificate in all {
+        let (first, last) = (instant(certificate.not_before), instant(certificate.not_after));
+        if now < first {
+            until = until.min(first.saturating_sub(tick));
+        } else {
+            from = from.max(first);
+        }
+        if now > last {
+            from = from.max(last.saturating_add(tick));
+        } else {
+            until = until.min(last);
+        }
+    }
+    (from, until)
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets
+        .iter()
+        .fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
+            let _infallible = write!(text, "{octet:02x}");
+            text
+        })
+}
+
+/// Verdicts on one connection's chain. Judging costs signature checks, and a connection carries many requests.
+///
+/// A verdict holds for one generation of the configuration, one bundle, and the time in which it cannot change.
+#[derive(Debug, Default)]
+pub struct VerdictMemo(Mutex<Vec<Remembered>>);
+
 #[derive(Debug)]
-pub struct VerdictMemo;
+struct Remembered {
+    generation: u64,
+    bundle: bundle::Fingerprint,
+    from: UnixTime,
+    until: UnixTime,
+    verdict: Result<Arc<VerifiedChain>, Arc<Refusal>>,
+}
+
+/// Why a chain was refused, and how the log names its leaf.
+#[derive(Debug)]
+struct Refusal {
+    error: VerifyError,
+    leaf: Option<String>,
+}
+
+impl VerdictMemo {
+    /// How many verdicts are kept: bundles of one generation that one connection meets, with room to spare.
+    const CAPACITY: usize = 16;
+
+    fn verify(&self, input: &AuthnInput<'_>, bundle: &CaBundle) -> Result<Arc<VerifiedChain>, Arc<Refusal>> {
+        let (generation, now, fingerprint) = (input.generation, input.now, bundle.fingerprint());
+        let current = |one: &Remembered| {
+            one.generation == generation && one.bundle == fingerprint && one.from <= now && now <= one.until
+        };
+        if let Some(known) = self.lock().iter().find(|one| current(one)) {
+            return known.verdict.clone();
+        }
+        // Judged without the lock: two requests may do the same work once, none waits for the other.
+        let Judgement {
+            verdict,
+            leaf,
+            from,
+            until,
+        } = bundle.judge(&input.conn.peer_chain, now);
+        let verdict = verdict
+            .map(Arc::new)
+            .map_err(|error| Arc::new(Refusal { error, leaf }));
+        let remembered = Remembered {
+            generation,
+            bundle: fingerprint,
+            from,
+            until,
+            verdict: verdict.clone(),
+        };
+        let mut known = self.lock();
+        known.retain(|one| one.generation == generation && one.bundle != fingerprint);
+        if known.len() >= Self::CAPACITY {
+            known.remove(0);
+        }
+        known.push(remembered);
+        verdict
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Remembered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Authenticates by client certificate: the common name is the user, the organisations are the groups.
+#[derive(Debug)]
+pub struct X509Authenticator {
+    bundle: Arc<CaBundle>,
+}
+
+impl X509Authenticator {
+    /// Trusts the authorities of `bundle` for users.
+    pub fn new(bundle: Arc<CaBundle>) -> Self {
+        Self { bundle }
+    }
+
+    fn judge(&self, input: &AuthnInput<'_>) -> Verdict {
+        if input.conn.peer_chain.is_empty() {
+            return Ok(None);
+        }
+        let chain = input
+            .conn
+            .verdicts
+            .verify(input, &self.bundle)
+            .map_err(|refusal| {
+                let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
+                AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
+            })?;
+        let user = chain
+            .user()
+            .map_err(|error| AuthnError::Invalid(error.to_string()))?;
+        // No audiences: a certificate is good for all of them.
+        Ok(user.map(|user| Authenticated {
+            user,
+            audiences: Vec::new(),
+            method: self.name(),
+        }))
+    }
+}
+
+impl RequestAuthenticator for X509Authenticator {
+    fn name(&self) -> &'static str {
+        "x509"
+    }
+
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+        let verdict = self.judge(input);
+        Box::pin(async move { verdict })
+    }
+}
+
+/// Tells front proxies from other clients: their certificate comes from an authority of their own.
+// apiserver: pkg/authentication/request/x509/x509.go, Verifier
+#[derive(Debug)]
+pub struct FrontProxyVerifier {
+    bundle: Arc<CaBundle>,
+    allowed_names: Vec<String>,
+}
+
+impl FrontProxyVerifier {
+    /// Trusts certificates of `bundle` whose common name is in the list; an empty list allows every name.
+    pub fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>) -> Self {
+        Self {
+            bundle,
+            allowed_names,
+        }
+    }
+
+    /// Whether the client is a front proxy: `false` if it presented no certificate, an error if it presented one
+    /// that is not a proxy's.
+    pub fn verify(&self, input: &AuthnInput<'_>) -> Result<bool, AuthnError> {
+        if input.conn.peer_chain.is_empty() {
+            return Ok(false);
+        }
+        let chain = input
+            .conn
+            .verdicts
+            .verify(input, &self.bundle)
+            .map_err(|refusal| AuthnError::Invalid(refusal.error.to_string()))?;
+        let name = chain.common_name();
+        if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
+            return Ok(true);
+        }
+        Err(AuthnError::Invalid(format!(
+            "x509: subject with cn={name} is not in the allowed list"
+        )))
+    }
+}

@@ -1,7 +1,17 @@
 //! The credentials of a request, taken out of it before anyone checks them: the failure path cannot leak what is
 //! no longer there, and what is forwarded cannot carry them.
 
-use http::header::HeaderMap;
+use std::fmt;
+
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+
+/// What the names of headers begin with in which a front proxy tells who a request is made by.
+pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
+/// What the names of headers begin with in which a client asks to act as someone else.
+pub(crate) const IMPERSONATE_PREFIX: &str = "impersonate-";
+/// The WebSocket subprotocol in which a browser sends a bearer token.
+// apiserver: pkg/authentication/request/websocket/protocol.go
+const BEARER_PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The credentials that came in headers.
 #[derive(Default)]
@@ -12,11 +22,217 @@ pub struct Credentials {
     pub front_proxy: HeaderMap,
 }
 
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// The `Impersonate-*` headers of a request. They are no credential, but they are taken out with them, so that
+/// nothing is passed on by accident.
+#[derive(Debug, Default)]
+pub struct ImpersonateHeaders(HeaderMap);
+
+/// A header in the `Impersonate-` namespace that this gateway does not know. kube-apiserver ignores it; a newer one
+/// might not, and then it would be ours to authorise. So it is refused (declared).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown impersonation header {0:?}")]
+pub struct UnknownImpersonateHeader(pub HeaderName);
+
+impl Credentials {
+    /// Takes the credentials out of `headers`; `custom` tells the front-proxy headers beside the standard
+    /// ones.
+    ///
+    /// Identity headers in another spelling (`X_Remote_User`, `x.remote.user`) are dropped: they are no credential
+    /// here, but a receiver might take them for one.
+    pub(crate) fn take_from(
+        headers: &mut HeaderMap,
+        custom: impl Fn(&HeaderName) -> bool,
+    ) -> (Self, ImpersonateHeaders) {
+        let mut credentials = Self::default();
+        let mut impersonate = ImpersonateHeaders::default();
+        if let Some(first) = headers.get(AUTHORIZATION) {
+            // Bytes that are not UTF-8 cannot be a token that anyone issued, but they are a credential all the same.
+            credentials.authorization = Some(String::from_utf8_lossy(first.as_bytes()).into_owned());
+            headers.remove(AUTHORIZATION);
+        }
+        take_bearer_protocol(headers);
+        let names: Vec<HeaderName> = headers
+            .keys()
+            .filter(|name| {
+                custom(name)
+                    || folded_starts_with(name, FRONT_PROXY_PREFIX)
+                    || folded_starts_with(name, IMPERSONATE_PREFIX)
+            })
+            .cloned()
+            .collect();
+        for name in names {
+            let http::header::Entry::Occupied(entry) = headers.entry(&name) else {
+                continue;
+            };
+            let (_, values) = entry.remove_entry_mult();
+            let into = if name.as_str().starts_with(IMPERSONATE_PREFIX) {
+                &mut impersonate.0
+            } else if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom(&name) {
+                &mut credentials.front_proxy
+            } else {
+                continue;
+            };
+            for value in values {
+                into.append(&name, value);
+            }
+        }
+        (credentials, impersonate)
+    }
+}
+
+impl ImpersonateHeaders {
+    /// Whether the client asks for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Refuses members of the namespace that are not known.
+    // apiserver: pkg/endpoints/filters/impersonation/impersonation.go
+    pub fn check_known(&self) -> Result<(), UnknownImpersonateHeader> {
+        let known = |name: &str| {
+            matches!(name, "impersonate-user" | "impersonate-uid" | "impersonate-group")
+                || name.starts_with("impersonate-extra-")
+        };
+        match self.0.keys().find(|name| !known(name.as_str())) {
+            Some(unknown) => Err(UnknownImpersonateHeader(unknown.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the headers back, for a backend that authorises them itself.
+    pub(crate) fn restore_into(self, headers: &mut HeaderMap) {
+        headers.extend(self.0);
+    }
+}
+
+/// Removes bearer tokens from the list of WebSocket subprotocols. The backend gets an identity, never a token.
+fn take_bearer_protocol(headers: &mut HeaderMap) {
+    let carries = |line: &HeaderValue| {
+        line.to_str()
+            .is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX))
+    };
+    if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
+        return;
+    }
+    let kept: Vec<String> = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .map(|protocol| protocol.trim().to_owned())
+        .filter(|protocol| !protocol.starts_with(BEARER_PROTOCOL_PREFIX))
+        .collect();
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+    if let Ok(value) = HeaderValue::from_str(&kept.join(","))
+        && !kept.is_empty()
+    {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
+    }
+}
+
+/// Whether the name begins with `prefix` once `_` and `.` are read as `-`, as some receivers do. Names are in lower
+/// case already.
+pub(crate) fn folded_starts_with(name: &HeaderName, prefix: &str) -> bool {
+    let name = name.as_str().as_bytes();
+    name.len() >= prefix.len()
+        && std::iter::zip(name, prefix.as_bytes()).all(|(byte, wanted)| {
+            let folded = if matches!(byte, b'_' | b'.') { b'-' } else { *byte };
+            folded == *wanted
+        })
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("authorization", &self.authorization.as_ref().map(|_| "redacted"))
             .field("front_proxy", &self.front_proxy.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        map
+    }
+
+    #[test]
+    fn credentials_leave_the_request() {
+        let mut map = headers(&[
+            ("Authorization", "Bearer first"),
+            ("Authorization", "Bearer second"),
+            ("X-Remote-User", "alice"),
+            ("X_Remote_User", "eve"),
+            ("X-Auth-Name", "carol"),
+            ("X-Auth-Attr-Dept", "ops"),
+            ("Impersonate-User", "bob"),
+            ("impersonate_user", "eve"),
+            ("Accept", "*/*"),
+        ]);
+        let custom = |name: &HeaderName| name == "x-auth-name" || name.as_str().starts_with("x-auth-attr-");
+        let (credentials, impersonate) = Credentials::take_from(&mut map, custom);
+        assert_eq!(map.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+        assert_eq!(credentials.authorization.as_deref(), Some("Bearer first"));
+        let mut front: Vec<_> = credentials.front_proxy.keys().map(HeaderName::as_str).collect();
+        front.sort_unstable();
+        assert_eq!(front, ["x-auth-attr-dept", "x-auth-name", "x-remote-user"]);
+        assert_eq!(impersonate.0.len(), 1);
+        assert!(!format!("{credentials:?}").contains("first"));
+    }
+
+    #[test]
+    fn unknown_impersonation_headers_are_refused() {
+        for (name, known) in [
+            ("impersonate-user", true),
+            ("impersonate-uid", true),
+            ("impersonate-group", true),
+            ("impersonate-extra-scopes", true),
+            ("impersonate-extra-", true),
+            ("impersonate-extra", false),
+            ("impersonate-users", false),
+            ("impersonate-tenant", false),
+        ] {
+            let (_, found) = Credentials::take_from(&mut headers(&[(name, "x")]), |_| false);
+            assert_eq!(found.check_known().is_ok(), known, "{name}");
+        }
+    }
+
+    #[test]
+    fn bearer_subprotocols_are_not_forwarded() {
+        let cases: &[(&[&str], Option<&str>)] = &[
+            (
+                &["v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r"],
+                Some("v5.channel.k8s.io"),
+            ),
+            (&["base64url.bearer.authorization.k8s.io.dG9r"], None),
+            (&["a, b"], Some("a, b")),
+            (
+                &["a", "base64url.bearer.authorization.k8s.io.dG9r, b"],
+                Some("a,b"),
+            ),
+        ];
+        for (lines, expected) in cases {
+            let lines: Vec<_> = lines
+                .iter()
+                .map(|line| ("sec-websocket-protocol", *line))
+                .collect();
+            let mut map = headers(&lines);
+            Credentials::take_from(&mut map, |_| false);
+            assert_eq!(
+                map.get("sec-websocket-protocol")
+                    .map(|value| value.to_str().unwrap()),
+                *expected,
+                "{lines:?}"
+            );
+        }
     }
 }

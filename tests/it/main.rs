@@ -1,4 +1,25 @@
 //! The gateway in-process, small real servers around it.
 
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::many_single_char_names,
+    reason = "tests"
+)]
+
+mod chains;
 #[path = "../support/pki.rs"]
 mod pki;
+mod support;
+
+#[cfg(feature = "dev")]
+mod dev_backend;
+mod failures;
+mod identity;
+mod streaming;

@@ -1,0 +1,156 @@
+//! Bearer tokens in the `Authorization` header.
+//!
+//! Follows `k8s.io/apiserver/pkg/authentication/request/bearertoken/bearertoken.go`. Decides whether the header holds a
+//! bearer token at all; a token that nobody knows is an error, so that it never makes an anonymous request.
+
+use super::{
+    AuthnError, AuthnInput, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator, Verdict,
+};
+
+const EXTRA_SPACE: &str =
+    "the provided Authorization header contains extra space before the bearer token, and is ignored";
+
+/// Hands the token of the `Authorization` header to a token authenticator.
+#[derive(Debug)]
+pub struct BearerAuthenticator {
+    tokens: Box<dyn TokenAuthenticator>,
+}
+
+/// What an `Authorization` header says about bearer tokens.
+#[derive(Debug, PartialEq, Eq)]
+enum Found<'a> {
+    Nothing,
+    /// There is more than one blank where one belongs.
+    ExtraSpace,
+    Token(&'a str),
+}
+
+impl BearerAuthenticator {
+    /// Checks tokens with the given authenticator, usually a union of several.
+    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+        Self { tokens }
+    }
+}
+
+impl RequestAuthenticator for BearerAuthenticator {
+    fn name(&self) -> &'static str {
+        "bearer"
+    }
+
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let token = match find(input.credentials.authorization.as_deref().unwrap_or_default()) {
+                Found::Nothing => return Ok(None),
+                Found::ExtraSpace => {
+                    input.warnings.add(EXTRA_SPACE);
+                    return Ok(None);
+                }
+                Found::Token(token) => BearerToken::new(token),
+            };
+            known_or_error(self.tokens.authenticate(&token, input).await)
+        })
+    }
+}
+
+/// Turns "not my token" into an error: the client did present one.
+pub(super) fn known_or_error(verdict: Verdict) -> Verdict {
+    match verdict {
+        Ok(None) => Err(AuthnError::Invalid("invalid bearer token".to_owned())),
+        verdict => verdict,
+    }
+}
+
+fn find(header: &str) -> Found<'_> {
+    let mut parts = header.trim().splitn(3, ' ');
+    let (Some(scheme), Some(token)) = (parts.next(), parts.next()) else {
+        return Found::Nothing;
+    };
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Found::Nothing;
+    }
+    match (token, parts.next()) {
+        ("", Some(_)) => Found::ExtraSpace,
+        ("", None) => Found::Nothing,
+        (token, _) => Found::Token(token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::super::testing::{Fixed, Knows, TestRequest, success};
+    use super::*;
+
+    fn judge(tokens: impl TokenAuthenticator + 'static, header: Option<&str>) -> (Verdict, Vec<String>) {
+        let mut request = TestRequest::new();
+        request.credentials.authorization = header.map(str::to_owned);
+        let bearer = BearerAuthenticator::new(Box::new(tokens));
+        let verdict = bearer
+            .authenticate(&request.input())
+            .now_or_never()
+            .expect("ready");
+        (verdict, request.warnings.take())
+    }
+
+    #[test]
+    fn headers_are_read_as_kube_apiserver_reads_them() {
+        const CASES: &[(&str, Found<'_>)] = &[
+            ("", Found::Nothing),
+            ("   ", Found::Nothing),
+            ("Bearer", Found::Nothing),
+            ("Bearer ", Found::Nothing),
+            ("Basic x", Found::Nothing),
+            ("bear tok", Found::Nothing),
+            ("Bearer: tok", Found::Nothing),
+            ("Bearertok", Found::Nothing),
+            ("Bearer\ttok", Found::Nothing),
+            ("Bearer tok", Found::Token("tok")),
+            (" bEaReR tok ", Found::Token("tok")),
+            ("Bearer tok extra stuff", Found::Token("tok")),
+            ("Bearer tok  extra", Found::Token("tok")),
+            ("Bearer \ttok", Found::Token("\ttok")),
+            ("Bearer  tok", Found::ExtraSpace),
+            ("Bearer   tok", Found::ExtraSpace),
+        ];
+        for (header, expected) in CASES {
+            assert_eq!(find(header), *expected, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn no_header_is_no_opinion() {
+        assert_eq!(judge(Knows("tok"), None), (Ok(None), vec![]));
+    }
+
+    #[test]
+    fn a_known_token_is_a_success() {
+        assert_eq!(
+            judge(Knows("tok"), Some("Bearer tok")),
+            (Ok(Some(success("alice", &[]))), vec![])
+        );
+    }
+
+    #[test]
+    fn an_unknown_token_is_an_error_and_not_anonymous() {
+        let error = AuthnError::Invalid("invalid bearer token".to_owned());
+        assert_eq!(judge(Knows("tok"), Some("Bearer other")), (Err(error), vec![]));
+    }
+
+    #[test]
+    fn the_error_of_the_token_authenticator_is_passed_on() {
+        let error = AuthnError::Unavailable("issuer is away".to_owned());
+        assert_eq!(
+            judge(Fixed(Err(error.clone())), Some("Bearer tok")),
+            (Err(error), vec![])
+        );
+    }
+
+    #[test]
+    fn an_extra_space_is_no_opinion_with_a_warning() {
+        assert_eq!(
+            judge(Knows("tok"), Some("Bearer  tok")),
+            (Ok(None), vec![EXTRA_SPACE.to_owned()])
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! All authenticators of a cluster as one: who is asked in which order, and what an error means.
+//!
+//! Follows `k8s.io/kubernetes/pkg/kubeapiserver/authenticator/config.go` with `apiserver/pkg/authentication`
+//! (`request/union`, `token/union`, `group`, `authenticator/audagnostic.go`) and the audience check of
+//! `pkg/endpoints/filters/authentication.go`. The first success wins and makes earlier errors forgotten; an error
+//! without a success is final; only a request that nobody had an opinion about can be anonymous. A method that is
+//! switched off is not in the chain, and a chain without any method cannot be built.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use super::anonymous::AnonymousAuthenticator;
+use super::{
+    Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
+    TokenAuthenticator, Verdict,
+};
+use crate::status::quote::Quoted;
+use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
+
+/// Everything that can authenticate a request to one cluster.
+#[derive(Debug)]
+pub struct Chain {
+    members: Vec<Box<dyn RequestAuthenticator>>,
+    anonymous: Option<AnonymousAuthenticator>,
+}
+
+/// No authentication method is configured, and anonymous requests are not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no authentication method is configured: nobody could be authenticated")]
+pub struct EmptyChain;
+
+impl Chain {
+    /// Asks the members in this order, and lets in as anonymous what nobody had an opinion about, if at all.
+    pub fn new(
+        members: Vec<Box<dyn RequestAuthenticator>>,
+        anonymous: Option<AnonymousAuthenticator>,
+    ) -> Result<Self, EmptyChain> {
+        if members.is_empty() && anonymous.is_none() {
+            return Err(EmptyChain);
+        }
+        Ok(Self { members, anonymous })
+    }
+
+    /// Finds out who makes a request.
+    pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<Proven, AuthnError> {
+        let mut errors = Vec::new();
+        let mut found = None;
+        for member in &self.members {
+            match member.authenticate(input).await {
+                Ok(Some(authenticated)) => {
+                    found = Some(with_authenticated_group(authenticated));
+                    break;
+                }
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        // Why here: a credential that was refused must not be let in as anonymous.
+        if found.is_none() {
+            if let Some(error) = AuthnError::of_all(errors) {
+                return Err(error);
+            }
+            found = self
+                .anonymous
+                .as_ref()
+                .and_then(|anonymous| anonymous.authenticate(input));
+        }
+        let found = found.ok_or(AuthnError::Unrecognized)?;
+        check_audiences(input.audiences, &found.audiences)?;
+        Ok(Proven(found))
+    }
+}
+
+/// Adds the group of all authenticated users at the end, unless the identity says already what it is.
+// apiserver: pkg/authentication/group/authenticated_group_adder.go — never changes the original, which may be shared
+fn with_authenticated_group(found: Authenticated) -> Authenticated {
+    let says = |group: &String| group == ALL_AUTHENTICATED || group == ALL_UNAUTHENTICATED;
+    if found.user.name == ANONYMOUS || found.user.groups.iter().any(says) {
+        return found;
+    }
+    let mut user = (*found.user).clone();
+    user.groups.push(ALL_AUTHENTICATED.to_owned());
+    Authenticated {
+        user: Arc::new(user),
+        ..found
+    }
+}
+
+// apiserver: pkg/endpoints/filters/authentication.go, audiencesAreAcceptable
+fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), AuthnError> {
+    if api.is_empty() || of_credential.is_empty() || !intersection(api, of_credential).is_empty() {
+        return Ok(());
+    }
+    let list = |audiences: &[Audience]| {
+        audiences
+            .iter()
+            .map(|audience| audience.0.as_str())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    Err(AuthnError::Invalid(format!(
+        "unable to match the audience: [{}] , accepted: [{}]",
+        list(of_credential),
+        list(api)
+    )))
+}
+
+/// The audiences of both lists, in the order of the second one.
+// apiserver: pkg/authentication/authenticator/audiences.go, Intersect
+fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
+    requested
+        .iter()
+        .filter(|audience| own.contains(audience))
+        .cloned()
+        .collect()
+}
+
+/// What a union of token authenticators does with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// Ask the next one; a later success counts. The rule between methods.
+    Continue,
+    /// Stop there. The rule among JWT issuers.
+    Stop,
+}
+
+/// Makes one token authenticator of several, asked in this order. One is left as it is; of none there is nothing to
+/// make.
+// apiserver: pkg/authentication/token/union/union.go
+pub fn token_union(
+    mut members: Vec<Box<dyn TokenAuthenticator>>,
+    on_error: OnError,
+) -> Option<Box<dyn TokenAuthenticator>> {
+    if members.len() > 1 {
+        Some(Box::new(TokenUnion { members, on_error }))
+    } else {
+        members.pop()
+    }
+}
+
+#[derive(Debug)]
+struct TokenUnion {
+    members: Vec<Box<dyn TokenAuthenticator>>,
+    on_error: OnError,
+}
+
+impl TokenAuthenticator for TokenUnion {
+    fn name(&self) -> &'static str {
+        "union"
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let mut errors = Vec::new();
+            for member in &self.members {
+                match member.authenticate(token, input).await {
+                    Ok(None) => {}
+                    Err(error) if self.on_error == OnError::Continue => errors.push(error),
+                    verdict => return verdict,
+                }
+            }
+            AuthnError::of_all(errors).map_or(Ok(None), Err)
+        })
+    }
+}
+
+/// An authenticator that knows nothing of audiences, made good for a fixed list of them.
+#[derive(Debug)]
+pub struct AudienceAgnostic<A: ?Sized> {
+    implicit: Vec<Audience>,
+    delegate: Box<A>,
+}
+
+impl<A: ?Sized> AudienceAgnostic<A> {
+    /// Credentials of the delegate are good for these audiences.
+    pub fn new(implicit: Vec<Audience>, delegate: Box<A>) -> Self {
+        Self { implicit, delegate }
+    }
+
+    /// Asks the delegate, unless the request is for other audiences.
+    // apiserver: pkg/authentication/authenticator/audagnostic.go
+    async fn wrap(&self, requested: &[Audience], verdict: impl Future<Output = Verdict>) -> Verdict {
+        if requested.is_empty() {
+            return verdict.await;
+        }
+        let audiences = intersection(&self.implicit, requested);
+        if audiences.is_empty() {
+            return Ok(None);
+        }
+        let Some(found) = verdict.await? else {
+            return Ok(None);
+        };
+        if !found.audiences.is_empty() {
+            let returned: Vec<_> = found
+                .audiences
+                .iter()
+                .map(|audience| Quoted(&audience.0).to_string())
+                .collect();
+            return Err(AuthnError::Invalid(format!(
+                "audience agnostic authenticator wrapped an authenticator that returned audiences: [{}]",
+                returned.join(" ")
+            )));
+        }
+        Ok(Some(Authenticated { audiences, ..found }))
+    }
+}
+
+impl<A: RequestAuthenticator + ?Sized> RequestAuthenticator for AudienceAgnostic<A> {
+    fn name(&self) -> &'static str {
+        self.delegate.name()
+    }
+
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(self.wrap(
+            input.audiences,
+            async move { self.delegate.authenticate(input).await },
+        ))
+    }
+}
+
+impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for AudienceAgnostic<A> {
+    fn name(&self) -> &'static str {
+        self.delegate.name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(self.wrap(input.audiences, async move {
+            self.delegate.authenticate(token, input).await
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

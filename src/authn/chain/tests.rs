@@ -1,0 +1,308 @@
+use futures_util::FutureExt;
+use proptest::prelude::*;
+
+use super::super::testing::{Fixed, TestRequest, audiences_of, success};
+use super::*;
+use crate::user::UserInfo;
+
+fn invalid(text: &str) -> AuthnError {
+    AuthnError::Invalid(text.to_owned())
+}
+
+fn chain(verdicts: Vec<Verdict>, anonymous: bool) -> Result<Chain, EmptyChain> {
+    let members = verdicts
+        .into_iter()
+        .map(|verdict| -> Box<dyn RequestAuthenticator> { Box::new(Fixed(verdict)) })
+        .collect();
+    Chain::new(members, anonymous.then(|| AnonymousAuthenticator::new([])))
+}
+
+fn judge(chain: &Chain, request: &TestRequest) -> Result<Authenticated, AuthnError> {
+    chain
+        .authenticate(&request.input())
+        .now_or_never()
+        .expect("ready")
+        .map(Proven::into_inner)
+}
+
+fn ask(verdicts: Vec<Verdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
+    let chain = chain(verdicts, anonymous).expect("a chain");
+    judge(&chain, &TestRequest::new()).map(|found| (*found.user).clone())
+}
+
+fn authenticated(name: &str) -> UserInfo {
+    UserInfo {
+        groups: vec![ALL_AUTHENTICATED.to_owned()],
+        ..UserInfo::named(name)
+    }
+}
+
+#[test]
+fn a_chain_without_members_cannot_be_built() {
+    assert_eq!(chain(vec![], false).expect_err("empty"), EmptyChain);
+    assert!(chain(vec![], true).is_ok());
+}
+
+#[test]
+fn the_first_success_wins_and_earlier_errors_are_forgotten() {
+    let good = |name| Ok(Some(success(name, &[])));
+    let cases: Vec<(Vec<Verdict>, Result<UserInfo, AuthnError>)> = vec![
+        (vec![good("a"), good("b")], Ok(authenticated("a"))),
+        (vec![Err(invalid("x")), good("b")], Ok(authenticated("b"))),
+        (
+            vec![Ok(None), good("b"), Err(invalid("x"))],
+            Ok(authenticated("b")),
+        ),
+        (vec![Err(invalid("x"))], Err(invalid("x"))),
+        (
+            vec![Err(invalid("x")), Ok(None), Err(invalid("y"))],
+            Err(AuthnError::Several(vec![invalid("x"), invalid("y")])),
+        ),
+        (vec![Ok(None), Ok(None)], Ok(UserInfo::anonymous())),
+        (vec![], Ok(UserInfo::anonymous())),
+    ];
+    for (verdicts, expected) in cases {
+        assert_eq!(ask(verdicts.clone(), true), expected, "{verdicts:?}");
+    }
+}
+
+#[test]
+fn an_error_is_never_anonymous() {
+    assert_eq!(ask(vec![Err(invalid("x")), Ok(None)], true), Err(invalid("x")));
+    assert_eq!(ask(vec![Ok(None)], false), Err(AuthnError::Unrecognized));
+}
+
+#[test]
+fn errors_are_printed_as_one_list_without_repetition() {
+    let several = |errors: &[&str]| AuthnError::Several(errors.iter().map(|text| invalid(text)).collect());
+    let nested = AuthnError::Several(vec![invalid("a"), several(&["b", "a"]), invalid("c")]);
+    assert_eq!(invalid("a").to_string(), "a");
+    assert_eq!(several(&["a", "b"]).to_string(), "[a, b]");
+    assert_eq!(several(&["a", "a"]).to_string(), "a");
+    assert_eq!(nested.to_string(), "[a, b, c]");
+    assert_eq!(AuthnError::of_all(vec![]), None);
+    assert_eq!(AuthnError::of_all(vec![invalid("a")]), Some(invalid("a")));
+    assert!(!nested.is_unavailable());
+    assert!(AuthnError::Several(vec![nested, AuthnError::Unavailable("x".to_owned())]).is_unavailable());
+}
+
+#[test]
+fn the_group_of_all_authenticated_users_is_added_once_and_last() {
+    let cases: &[(&str, &[&str], &[&str])] = &[
+        ("a", &[], &[ALL_AUTHENTICATED]),
+        ("a", &["g", "g"], &["g", "g", ALL_AUTHENTICATED]),
+        ("a", &[ALL_AUTHENTICATED, "g"], &[ALL_AUTHENTICATED, "g"]),
+        ("a", &["g", ALL_UNAUTHENTICATED], &["g", ALL_UNAUTHENTICATED]),
+        (ANONYMOUS, &["g"], &["g"]),
+        ("system:anonymous ", &[], &[ALL_AUTHENTICATED]),
+    ];
+    for (name, groups, expected) in cases {
+        let strings = |groups: &[&str]| groups.iter().map(|group| (*group).to_owned()).collect::<Vec<_>>();
+        let user = Arc::new(UserInfo {
+            uid: Some("u".to_owned()),
+            groups: strings(groups),
+            extra: [("k".to_owned(), strings(&["v"]))].into(),
+            ..UserInfo::named(*name)
+        });
+        let original = Authenticated {
+            user: Arc::clone(&user),
+            ..success("", &["aud"])
+        };
+        let found = with_authenticated_group(original);
+        assert_eq!(
+            *found.user,
+            UserInfo {
+                groups: strings(expected),
+                ..(*user).clone()
+            },
+            "{name} {groups:?}"
+        );
+        assert_eq!(user.groups, strings(groups), "the original was changed");
+        assert_eq!(found.audiences, audiences_of(&["aud"]));
+    }
+}
+
+#[test]
+fn a_credential_must_be_good_for_an_audience_of_the_api() {
+    type Case = (
+        &'static [&'static str],
+        &'static [&'static str],
+        Result<(), &'static str>,
+    );
+    let cases: &[Case] = &[
+        (&[], &[], Ok(())),
+        (&["api"], &[], Ok(())),
+        (&[], &["other"], Ok(())),
+        (&["api", "two"], &["other", "two"], Ok(())),
+        (
+            &["api", "two"],
+            &["a", "b"],
+            Err("unable to match the audience: [a b] , accepted: [api two]"),
+        ),
+    ];
+    for (api, of_credential, expected) in cases {
+        let chain = chain(vec![Ok(Some(success("a", of_credential)))], true).expect("a chain");
+        let request = TestRequest::new().audiences(api);
+        let found = judge(&chain, &request).map(|_| ());
+        assert_eq!(found, expected.map_err(invalid), "{api:?} {of_credential:?}");
+    }
+}
+
+#[test]
+fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
+    struct Case {
+        implicit: &'static [&'static str],
+        requested: &'static [&'static str],
+        delegate: Verdict,
+        expected: Verdict,
+    }
+    let good = |audiences: &[&str]| Ok(Some(success("a", audiences)));
+    let cases = [
+        Case {
+            implicit: &["a", "b"],
+            requested: &["c", "b", "a"],
+            delegate: good(&[]),
+            expected: good(&["b", "a"]),
+        },
+        Case {
+            implicit: &["a"],
+            requested: &["b"],
+            delegate: Err(invalid("not asked")),
+            expected: Ok(None),
+        },
+        Case {
+            implicit: &[],
+            requested: &["b"],
+            delegate: good(&[]),
+            expected: Ok(None),
+        },
+        Case {
+            implicit: &["a"],
+            requested: &[],
+            delegate: good(&["x"]),
+            expected: good(&["x"]),
+        },
+        Case {
+            implicit: &["a"],
+            requested: &["a"],
+            delegate: Ok(None),
+            expected: Ok(None),
+        },
+        Case {
+            implicit: &["a"],
+            requested: &["a"],
+            delegate: Err(invalid("x")),
+            expected: Err(invalid("x")),
+        },
+        Case {
+            implicit: &["a"],
+            requested: &["a"],
+            delegate: good(&["x", "y"]),
+            expected: Err(invalid(
+                "audience agnostic authenticator wrapped an authenticator that returned audiences: [\"x\" \"y\"]",
+            )),
+        },
+    ];
+    for case in cases {
+        let request = TestRequest::new().audiences(case.requested);
+        let input = request.input();
+        let implicit = audiences_of(case.implicit);
+
+        let delegate: Box<dyn RequestAuthenticator> = Box::new(Fixed(case.delegate.clone()));
+        let wrapped = AudienceAgnostic::new(implicit.clone(), delegate);
+        let found = wrapped.authenticate(&input).now_or_never().expect("ready");
+        assert_eq!(found, case.expected, "{:?} {:?}", case.implicit, case.requested);
+
+        let delegate: Box<dyn TokenAuthenticator> = Box::new(Fixed(case.delegate));
+        let wrapped = AudienceAgnostic::new(implicit, delegate);
+        let found = wrapped
+            .authenticate(&BearerToken::new("t"), &input)
+            .now_or_never()
+            .expect("ready");
+        assert_eq!(found, case.expected, "{:?} {:?}", case.implicit, case.requested);
+    }
+}
+
+#[test]
+fn token_unions_go_on_after_an_error_or_stop_there() {
+    let good = || Ok(Some(success("a", &[])));
+    let both = AuthnError::Several(vec![invalid("x"), invalid("y")]);
+    let cases: Vec<(Vec<Verdict>, Verdict, Verdict)> = vec![
+        (vec![good()], good(), good()),
+        (vec![Err(invalid("x")), good()], good(), Err(invalid("x"))),
+        (vec![Ok(None), good()], good(), good()),
+        (vec![Ok(None), Ok(None)], Ok(None), Ok(None)),
+        (
+            vec![Err(invalid("x")), Err(invalid("y"))],
+            Err(both),
+            Err(invalid("x")),
+        ),
+        (
+            vec![Err(invalid("x")), Ok(None)],
+            Err(invalid("x")),
+            Err(invalid("x")),
+        ),
+    ];
+    for (verdicts, going_on, stopping) in cases {
+        for (on_error, expected) in [(OnError::Continue, going_on), (OnError::Stop, stopping)] {
+            let members = verdicts
+                .iter()
+                .map(|verdict| -> Box<dyn TokenAuthenticator> { Box::new(Fixed(verdict.clone())) })
+                .collect();
+            let union = token_union(members, on_error).expect("members");
+            let request = TestRequest::new();
+            let input = request.input();
+            let found = union
+                .authenticate(&BearerToken::new("t"), &input)
+                .now_or_never()
+                .expect("ready");
+            assert_eq!(found, expected, "{verdicts:?} {on_error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_union_of_one_is_that_one_and_of_none_is_nothing() {
+    let one: Vec<Box<dyn TokenAuthenticator>> = vec![Box::new(Fixed(Ok(None)))];
+    assert_eq!(token_union(one, OnError::Continue).expect("one").name(), "fixed");
+    assert!(token_union(vec![], OnError::Continue).is_none());
+}
+
+/// What a chain must say, in ten lines.
+fn model(verdicts: &[Verdict], anonymous: bool) -> Result<String, String> {
+    let success = verdicts.iter().find_map(|verdict| verdict.clone().ok().flatten());
+    let errors: Vec<_> = verdicts
+        .iter()
+        .filter_map(|verdict| verdict.clone().err())
+        .collect();
+    match (success, errors.as_slice()) {
+        (Some(found), _) => Ok(found.user.name.clone()),
+        (None, []) if anonymous => Ok(ANONYMOUS.to_owned()),
+        (None, []) => Err(AuthnError::Unrecognized.to_string()),
+        (None, [one]) => Err(one.to_string()),
+        (None, errors) => Err(AuthnError::Several(errors.to_vec()).to_string()),
+    }
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        Just(Ok(None)),
+        "[a-c]".prop_map(|name| Ok(Some(success(&name, &[])))),
+        "[x-z]".prop_map(|text| Err(AuthnError::Invalid(text))),
+        "[x-z]".prop_map(|text| Err(AuthnError::Unavailable(text))),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn chains_say_what_the_model_says(verdicts in prop::collection::vec(verdict(), 0..6), anonymous: bool) {
+        match chain(verdicts.clone(), anonymous) {
+            Err(EmptyChain) => prop_assert!(verdicts.is_empty() && !anonymous),
+            Ok(chain) => {
+                let found = judge(&chain, &TestRequest::new());
+                let found = found.map(|found| found.user.name.clone()).map_err(|error| error.to_string());
+                prop_assert_eq!(found, model(&verdicts, anonymous));
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Identities that an authenticating front proxy vouches for, in request headers.
+//!
+//! Follows `k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader.go`. The headers count only on a
+//! connection whose client certificate is that of a front proxy. Stricter than upstream in one point: a value or a key
+//! that is not UTF-8 refuses the request, since it could not be compared, logged or passed on as it is.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::x509::FrontProxyVerifier;
+use super::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
+use crate::request::escape;
+use crate::status::quote::Quoted;
+use crate::user::UserInfo;
+
+/// The name of the method in logs and metrics.
+pub const METHOD: &str = "request-header";
+
+/// The headers a front proxy writes. Names are compared without regard to case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestHeaderNames {
+    user: Vec<HeaderName>,
+    uid: Vec<HeaderName>,
+    group: Vec<HeaderName>,
+    /// In lower case.
+    extra_prefixes: Vec<String>,
+}
+
+/// A configured header name that cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderNameError {
+    /// Nothing but blanks.
+    #[error("empty header {}", Quoted(.0))]
+    Empty(String),
+    /// No header can have this name, or begin with it.
+    #[error("{} cannot be the name of a header", Quoted(.0))]
+    Invalid(String),
+}
+
+impl RequestHeaderNames {
+    /// Takes names as they are configured; blanks around them do not count.
+    pub fn new(
+        user: &[String],
+        uid: &[String],
+        group: &[String],
+        extra_prefixes: &[String],
+    ) -> Result<Self, HeaderNameError> {
+        let names =
+            |names: &[String]| -> Result<Vec<_>, _> { names.iter().map(|name| header_name(name)).collect() };
+        Ok(Self {
+            user: names(user)?,
+            uid: names(uid)?,
+            group: names(group)?,
+            extra_prefixes: extra_prefixes
+                .iter()
+                // A prefix is made of the same characters as a name.
+                .map(|prefix| header_name(prefix).map(|name| name.as_str().to_owned()))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Whether a header carries a part of an identity.
+    pub fn contains(&self, name: &HeaderName) -> bool {
+        [&self.user, &self.uid, &self.group]
+            .into_iter()
+            .any(|names| names.contains(name))
+            || self
+                .extra_prefixes
+                .iter()
+                .any(|prefix| name.as_str().starts_with(prefix))
+    }
+
+    /// Reads the identity; none if no header names a user.
+    fn read(&self, headers: &HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
+        let Some(name) = first_of(headers, &self.user)? else {
+            return Ok(None);
+        };
+        let mut user = UserInfo {
+            uid: first_of(headers, &self.uid)?,
+            ..UserInfo::named(name)
+        };
+        for name in &self.group {
+            for value in headers.get_all(name) {
+                let group = text(name, value)?;
+                if !group.is_empty() {
+                    user.groups.push(group.to_owned());
+                }
+            }
+        }
+        // The prefixes come first: they order the values of a key that has several headers.
+        for prefix in &self.extra_prefixes {
+            for name in headers.keys() {
+                let Some(key) = name.as_str().strip_prefix(prefix.as_str()) else {
+                    continue;
+                };
+                let key = escape::decode_extra_key(key)
+                    .map_err(|error| AuthnError::Invalid(format!("header {name}: {error}")))?;
+                let values = user.extra.entry(key).or_default();
+                for value in headers.get_all(name) {
+                    values.push(text(name, value)?.to_owned());
+                }
+            }
+        }
+        Ok(Some(user))
+    }
+}
+
+fn header_name(name: &str) -> Result<HeaderName, HeaderNameError> {
+    let trimmed = name.trim();
+    if trimmed.is_empty() {
+        return Err(HeaderNameError::Empty(name.to_owned()));
+    }
+    HeaderName::try_from(trimmed).map_err(|_| HeaderNameError::Invalid(name.to_owned()))
+}
+
+/// The first value of the first header that has one. Only the first value of a header counts, even if it is empty.
+fn first_of(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, AuthnError> {
+    for name in names {
+        if let Some(value) = headers.get(name) {
+            let value = text(name, value)?;
+            if !value.is_empty() {
+                return Ok(Some(value.to_owned()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn text<'a>(name: &HeaderName, value: &'a HeaderValue) -> Result<&'a str, AuthnError> {
+    std::str::from_utf8(value.as_bytes())
+        .map_err(|_| AuthnError::Invalid(format!("header {name}: the value is not UTF-8")))
+}
+
+/// Believes the identity headers of connections from a front proxy.
+#[derive(Debug)]
+pub struct RequestHeaderAuthenticator {
+    verifier: FrontProxyVerifier,
+    names: RequestHeaderNames,
+}
+
+impl RequestHeaderAuthenticator {
+    /// Believes these headers when the verifier finds the client to be a front proxy.
+    pub fn new(verifier: FrontProxyVerifier, names: RequestHeaderNames) -> Self {
+        Self { verifier, names }
+    }
+}
+
+impl RequestAuthenticator for RequestHeaderAuthenticator {
+    fn name(&self) -> &'static str {
+        METHOD
+    }
+
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+        // The headers are not even read before the certificate is found to be a front proxy's.
+        let verdict = self.verifier.verify(input).and_then(|is_front_proxy| {
+            if is_front_proxy {
+                judge(&self.names, &input.credentials.front_proxy)
+            } else {
+                Ok(None)
+            }
+        });
+        Box::pin(std::future::ready(verdict))
+    }
+}
+
+fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> Verdict {
+    let user = names.read(headers)?;
+    Ok(user.map(|user| Authenticated {
+        user: user.into(),
+        audiences: Vec::new(),
+        method: METHOD,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn names(user: &[&str], uid: &[&str], group: &[&str], extra: &[&str]) -> RequestHeaderNames {
+        RequestHeaderNames::new(&strings(user), &strings(uid), &strings(group), &strings(extra))
+            .expect("names")
+    }
+
+    fn standard() -> RequestHeaderNames {
+        names(
+            &["X-Remote-User"],
+            &["X-Remote-Uid"],
+            &["X-Remote-Group"],
+            &["X-Remote-Extra-"],
+        )
+    }
+
+    fn headers(lines: &[(&str, &[u8])]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(
+                HeaderName::try_from(*name).expect("name"),
+                HeaderValue::from_bytes(value).expect("value"),
+            );
+        }
+        headers
+    }
+
+    /// Name, uid, groups, extra.
+    type Expected = Option<(
+        &'static str,
+        Option<&'static str>,
+        &'static [&'static str],
+        &'static [(&'static str, &'static [&'static str])],
+    )>;
+
+    #[test]
+    fn identities_are_read_as_kube_apiserver_reads_them() {
+        struct Case {
+            name: &'static str,
+            names: RequestHeaderNames,
+            lines: &'static [(&'static str, &'static [u8])],
+            expected: Expected,
+        }
+        let several = || {
+            names(
+                &["X-Remote-User", "X-User-2"],
+                &["X-Remote-Uid", "X-Uid-2"],
+                &["X-Remote-Group-1", "X-Remote-Group-2"],
+                &["X-Remote-Extra-", "X-Other-"],
+            )
+        };
+        let cases = [
+            Case {
+                name: "nothing",
+                names: standard(),
+                lines: &[],
+                expected: None,
+            },
+            Case {
+                name: "no user name",
+                names: standard(),
+                lines: &[
+                    ("X-Remote-Uid", b"1"),
+                    ("X-Remote-Group", b"a"),
+                    ("X-Remote-Extra-k", b"v"),
+                ],
+                expected: None,
+            },
+            Case {
+                name: "everything",
+                names: standard(),
+                lines: &[
+                    ("X-Remote-User", b"Bob"),
+                    ("X-Remote-Uid", b"u1"),
+                    ("X-Remote-Group", b"one"),
+                    ("X-Remote-Group", b""),
+                    ("X-Remote-Group", b"two,three"),
+                    ("X-Remote-Extra-Scopes", b"a"),
+                    ("X-Remote-Extra-Scopes", b""),
+                    ("Unrelated", b"x"),
+                ],
+                expected: Some((
+                    "Bob",
+                    Some("u1"),
+                    &["one", "two,three"],
+                    &[("scopes", &["a", ""])],
+                )),
+            },
+            Case {
+                name: "the first value of the first header that has one",
+                names: several(),
+                lines: &[
+                    ("X-User-2", b"second"),
+                    ("X-Remote-User", b""),
+                    ("X-Remote-User", b"hidden"),
+                    ("X-Uid-2", b"u2"),
+                    ("X-Uid-2", b"u3"),
+                ],
+                expected: Some(("second", Some("u2"), &[], &[])),
+            },
+            Case {
+                name: "groups in the order of the configuration",
+                names: several(),
+                lines: &[
+                    ("X-Remote-Group-2", b"c"),
+                    ("X-Remote-Group-1", b"a"),
+                    ("X-Remote-User", b"Bob"),
+                    ("X-Remote-Group-1", b"b"),
+                    ("X-Remote-Group-10", b"no"),
+                ],
+                expected: Some(("Bob", None, &["a", "b", "c"], &[])),
+            },
+            Case {
+                name: "extra prefixes in the order of the configuration",
+                names: several(),
+                lines: &[
+                    ("X-Remote-User", b"Bob"),
+                    ("X-Other-K", b"2"),
+                    ("X-Remote-Extra-K", b"1"),
+                ],
+                expected: Some(("Bob", None, &[], &[("k", &["1", "2"])])),
+            },
+            Case {
+                name: "extra keys are lowered, then decoded",
+                names: standard(),
+                lines: &[
+                    ("X-Remote-User", b"Bob"),
+                    ("X-Remote-Extra-Example.com%2fFoo", b"1"),
+                    ("X-Remote-Extra-%4B", b"2"),
+                    ("X-Remote-Extra-%2520", b"3"),
+                    ("X-Remote-Extra-Bad%zZ", b"4"),
+                    ("X-Remote-Extra-a+b", b"5"),
+                    ("X-Remote-Extra-", b"6"),
+                ],
+                expected: Some((
+                    "Bob",
+                    None,
+                    &[],
+                    &[
+                        ("", &["6"]),
+                        ("%20", &["3"]),
+                        ("K", &["2"]),
+                        ("a+b", &["5"]),
+                        ("bad%zz", &["4"]),
+                        ("example.com/foo", &["1"]),
+                    ],
+                )),
+            },
+            Case {
+                name: "names are compared whole and without regard to case",
+                names: names(&[" x-REMOTE-user "], &[], &[], &["X-REMOTE-EXTRA-"]),
+                lines: &[
+                    ("X-Remote-User", b"Zo\xc3\xab"),
+                    ("X-Remote-User-2", b"no"),
+                    ("X-Remote-Uid", b"no"),
+                    ("x-remote-extra-k", b"v"),
+                ],
+                expected: Some(("Zoë", None, &[], &[("k", &["v"])])),
+            },
+        ];
+        for case in &cases {
+            let found = case.names.read(&headers(case.lines)).expect("readable");
+            let expected = case.expected.map(|(name, uid, groups, extra)| UserInfo {
+                uid: uid.map(str::to_owned),
+                groups: strings(groups),
+                extra: extra
+                    .iter()
+                    .map(|(key, values)| ((*key).to_owned(), strings(values)))
+                    .collect(),
+                ..UserInfo::named(name)
+            });
+            assert_eq!(found, expected, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_text_is_refused() {
+        let cases: &[&[(&str, &[u8])]] = &[
+            &[("X-Remote-User", b"a\xff")],
+            &[("X-Remote-User", b"a"), ("X-Remote-Uid", b"\xff")],
+            &[
+                ("X-Remote-User", b"a"),
+                ("X-Remote-Group", b"g"),
+                ("X-Remote-Group", b"\xff"),
+            ],
+            &[("X-Remote-User", b"a"), ("X-Remote-Extra-k", b"\xff")],
+            &[("X-Remote-User", b"a"), ("X-Remote-Extra-%ff", b"v")],
+        ];
+        for lines in cases {
+            assert!(judge(&standard(), &headers(lines)).is_err(), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_headers_are_configuration_errors() {
+        let error = |name: &str| {
+            RequestHeaderNames::new(&strings(&[name]), &[], &[], &[])
+                .expect_err("refused")
+                .to_string()
+        };
+        assert_eq!(error(""), "empty header \"\"");
+        assert_eq!(error("  "), "empty header \"  \"");
+        assert_eq!(error("a b"), "\"a b\" cannot be the name of a header");
+    }
+
+    #[test]
+    fn every_header_of_an_identity_is_known() {
+        let names = standard();
+        for name in [
+            "x-remote-user",
+            "x-remote-uid",
+            "x-remote-group",
+            "x-remote-extra-",
+            "x-remote-extra-k",
+        ] {
+            assert!(names.contains(&HeaderName::from_static(name)), "{name}");
+        }
+        assert!(!names.contains(&HeaderName::from_static("x-remote-users")));
+    }
+}

@@ -1,0 +1,35 @@
+//! Who clients may be, read and found to fit together.
+
+use std::sync::Arc;
+
+use super::Audience;
+use super::request_header::RequestHeaderNames;
+use super::static_token::StaticTokenAuthenticator;
+use super::x509::CaBundle;
+
+/// Who clients may be: a method that is `None` is off. [`crate::snapshot`] turns this into a chain, which cannot be
+/// empty.
+#[derive(Debug, Clone, Default)]
+pub struct Authentication {
+    /// The CAs of client certificates.
+    pub client_ca: Option<Arc<CaBundle>>,
+    /// Front proxies that may assert identities.
+    pub request_header: Option<RequestHeader>,
+    /// The tokens of the token file.
+    pub static_tokens: Option<Arc<StaticTokenAuthenticator>>,
+    /// Whether requests without a credential are let in.
+    pub anonymous: bool,
+    /// The audiences of this API server.
+    pub audiences: Vec<Audience>,
+}
+
+/// Front proxies that may assert identities.
+#[derive(Debug, Clone)]
+pub struct RequestHeader {
+    /// The CAs of their certificates.
+    pub ca: Arc<CaBundle>,
+    /// The common names they may have; empty for any.
+    pub allowed_names: Vec<String>,
+    /// The headers they use.
+    pub headers: RequestHeaderNames,
+}

@@ -1,0 +1,272 @@
+//! Comma-separated values as Go's `encoding/csv` reads them, errors included.
+//!
+//! Follows `encoding/csv.Reader` with no comments, no lazy quotes, no trimming and any number of fields per record.
+//! Works on bytes; columns in errors count bytes from one, as there.
+
+use std::fmt;
+
+/// Where and why a text is no CSV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CsvError {
+    start_line: usize,
+    line: usize,
+    column: usize,
+    problem: Problem,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Problem {
+    BareQuote,
+    Quote,
+}
+
+impl std::error::Error for CsvError {}
+
+impl fmt::Display for CsvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.start_line != self.line {
+            write!(f, "record on line {}; ", self.start_line)?;
+        }
+        write!(f, "parse error on line {}, column {}: ", self.line, self.column)?;
+        f.write_str(match self.problem {
+            Problem::BareQuote => "bare \" in non-quoted-field",
+            Problem::Quote => "extraneous or missing \" in quoted-field",
+        })
+    }
+}
+
+/// A record and the line it starts on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) line: usize,
+    pub(super) fields: Vec<Vec<u8>>,
+}
+
+/// Reads records one after the other.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+    line: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(text: &'a [u8]) -> Self {
+        Self { rest: text, line: 0 }
+    }
+
+    /// The next line with its line feed, a carriage return before it or at the end of the text dropped.
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let length = self
+            .rest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(self.rest.len(), |at| at + 1);
+        let (line, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        self.line += 1;
+        let (body, end) = match line.strip_suffix(b"\n") {
+            Some(body) => (body, &b"\n"[..]),
+            None => (line, &b""[..]),
+        };
+        Some([body.strip_suffix(b"\r").unwrap_or(body), end].concat())
+    }
+
+    /// The next record; blank lines are passed over.
+    pub(super) fn next_record(&mut self) -> Result<Option<Record>, CsvError> {
+        let first = loop {
+            match self.next_line() {
+                None => return Ok(None),
+                Some(line) if is_end(&line) => {}
+                Some(line) => break line,
+            }
+        };
+        let start_line = self.line;
+        let mut fields = Vec::new();
+        let mut line = first;
+        // Where `line` starts in the whole line, counted from one, and which line that is.
+        let (mut column, mut at_line) = (1, self.line);
+        loop {
+            let Some(quoted) = line.strip_prefix(b"\"") else {
+                let comma = line.iter().position(|byte| *byte == b',');
+                let body = line.strip_suffix(b"\n").unwrap_or(&line);
+                let (field, after) = match comma.and_then(|at| body.split_at_checked(at)) {
+                    Some((field, _)) => (field, line.get(field.len() + 1..)),
+                    None => (body, None),
+                };
+                if let Some(at) = field.iter().position(|byte| *byte == b'"') {
+                    let column = column + at;
+                    return Err(CsvError {
+                        start_line,
+                        line: self.line,
+                        column,
+                        problem: Problem::BareQuote,
+                    });
+                }
+                column += field.len() + 1;
+                let after = after.map(<[u8]>::to_vec);
+                fields.push(field.to_vec());
+                match after {
+                    Some(after) => line = after,
+                    None => break,
+                }
+                continue;
+            };
+            let mut quoted = quoted.to_vec();
+            column += 1;
+            let mut field = Vec::new();
+            let next = loop {
+                let error = |line, column| CsvError {
+                    start_line,
+                    line,
+                    column,
+                    problem: Problem::Quote,
+                };
+                if let Some(at) = quoted.iter().position(|byte| *byte == b'"') {
+                    field.extend_from_slice(quoted.get(..at).unwrap_or_default());
+                    quoted = quoted.get(at + 1..).unwrap_or_default().to_vec();
+                    column += at + 1;
+                    match quoted.first() {
+                        Some(b'"') => field.push(b'"'),
+                        Some(b',') => {
+                            column += 1;
+                            break Some(quoted.get(1..).unwrap_or_default().to_vec());
+                        }
+                        _ if is_end(&quoted) => break None,
+                        _ => return Err(error(self.line, column - 1)),
+                    }
+                    quoted = quoted.get(1..).unwrap_or_default().to_vec();
+                    column += 1;
+                } else if quoted.is_empty() {
+                    return Err(error(at_line, column));
+                } else {
+                    // The field goes on in the next line.
+                    field.extend_from_slice(&quoted);
+                    column += quoted.len();
+                    quoted = self.next_line().unwrap_or_default();
+                    if !quoted.is_empty() {
+                        at_line += 1;
+                        column = 1;
+                    }
+                }
+            };
+            fields.push(field);
+            match next {
+                Some(next) => line = next,
+                None => break,
+            }
+        }
+        Ok(Some(Record {
+            line: start_line,
+            fields,
+        }))
+    }
+}
+
+fn is_end(line: &[u8]) -> bool {
+    line.is_empty() || line == b"\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<Vec<String>>, String> {
+        let mut reader = Reader::new(text.as_bytes());
+        let mut records = Vec::new();
+        while let Some(record) = reader.next_record().map_err(|error| error.to_string())? {
+            let text = |field: Vec<u8>| String::from_utf8(field).expect("text");
+            records.push(record.fields.into_iter().map(text).collect());
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn records_are_read_as_go_reads_them() {
+        let cases: &[(&str, &[&[&str]])] = &[
+            ("", &[]),
+            ("\n\r\n\n", &[]),
+            ("a,b,c", &[&["a", "b", "c"]]),
+            ("a,b,c\n", &[&["a", "b", "c"]]),
+            ("a,b\r\nc\r", &[&["a", "b"], &["c"]]),
+            ("a\rb,c", &[&["a\rb", "c"]]),
+            (",", &[&["", ""]]),
+            (" a , b ", &[&[" a ", " b "]]),
+            ("\"a,b\",c", &[&["a,b", "c"]]),
+            ("\"a\"\"b\"", &[&["a\"b"]]),
+            ("\"\"", &[&[""]]),
+            ("\"\",", &[&["", ""]]),
+            ("\"a\r\nb\",c\nd", &[&["a\nb", "c"], &["d"]]),
+            ("\"a\n\nb\"", &[&["a\n\nb"]]),
+            ("#a,b", &[&["#a", "b"]]),
+            ("a,b\n\nc", &[&["a", "b"], &["c"]]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(text).expect("CSV"), *expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_go() {
+        // What is on the right was printed by Go.
+        const CASES: &[(&str, &str)] = &[
+            (
+                "a\"b",
+                "parse error on line 1, column 2: bare \" in non-quoted-field",
+            ),
+            (
+                "a,b\nc,d \"e\"",
+                "parse error on line 2, column 5: bare \" in non-quoted-field",
+            ),
+            (
+                "\"a\"b",
+                "parse error on line 1, column 3: extraneous or missing \" in quoted-field",
+            ),
+            (
+                "\"a\" ,b",
+                "parse error on line 1, column 3: extraneous or missing \" in quoted-field",
+            ),
+            (
+                "\"a",
+                "parse error on line 1, column 3: extraneous or missing \" in quoted-field",
+            ),
+            (
+                "\"a\n",
+                "parse error on line 1, column 4: extraneous or missing \" in quoted-field",
+            ),
+            (
+                "x\n\"a\nb",
+                "record on line 2; parse error on line 3, column 2: extraneous or missing \" in quoted-field",
+            ),
+            (
+                "\"a\nb\"c",
+                "record on line 1; parse error on line 2, column 2: extraneous or missing \" in quoted-field",
+            ),
+            (
+                "\"a\nb\",c\"",
+                "record on line 1; parse error on line 2, column 5: bare \" in non-quoted-field",
+            ),
+        ];
+        for (text, expected) in CASES {
+            assert_eq!(read(text).expect_err("no CSV"), *expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn reading_never_panics(text in "[a,\"\r\n é]{0,40}") {
+            let _records = read(&text);
+        }
+
+        #[test]
+        fn quoted_fields_come_back(rows in prop::collection::vec(prop::collection::vec("[a\",\n ]{0,5}", 1..4), 0..4)) {
+            let quote = |field: &String| format!("\"{}\"", field.replace('"', "\"\""));
+            let line = |row: &Vec<String>| row.iter().map(quote).collect::<Vec<_>>().join(",") + "\n";
+            let text: String = rows.iter().map(line).collect();
+            prop_assert_eq!(read(&text), Ok(rows));
+        }
+    }
+}

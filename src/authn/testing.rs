@@ -1,0 +1,119 @@
+//! What the tests of authenticators share: a request to judge, and authenticators whose verdict is given.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::x509::{UnverifiedChain, VerdictMemo};
+use super::{
+    Audience, Authenticated, AuthnInput, BearerToken, BoxFuture, ConnInfo, RequestAuthenticator,
+    TokenAuthenticator, Verdict, Warnings,
+};
+use crate::clock::UnixTime;
+use crate::request::credentials::Credentials;
+use crate::user::UserInfo;
+
+/// A request, as far as authenticators see it.
+pub(crate) struct TestRequest {
+    pub(crate) conn: ConnInfo,
+    pub(crate) credentials: Credentials,
+    pub(crate) path: String,
+    pub(crate) audiences: Vec<Audience>,
+    pub(crate) warnings: Warnings,
+}
+
+impl TestRequest {
+    /// A request without credentials.
+    pub(crate) fn new() -> Self {
+        Self {
+            conn: ConnInfo {
+                peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000)),
+                server_name: None,
+                peer_chain: UnverifiedChain::default(),
+                verdicts: VerdictMemo::default(),
+            },
+            credentials: Credentials::default(),
+            path: "/api".to_owned(),
+            audiences: Vec::new(),
+            warnings: Warnings::default(),
+        }
+    }
+
+    pub(crate) fn audiences(mut self, audiences: &[&str]) -> Self {
+        self.audiences = audiences_of(audiences);
+        self
+    }
+
+    pub(crate) fn input(&self) -> AuthnInput<'_> {
+        AuthnInput {
+            conn: &self.conn,
+            credentials: &self.credentials,
+            path: &self.path,
+            audiences: &self.audiences,
+            generation: 1,
+            now: UnixTime::from_secs(1_700_000_000),
+            warnings: &self.warnings,
+        }
+    }
+}
+
+pub(crate) fn audiences_of(audiences: &[&str]) -> Vec<Audience> {
+    audiences
+        .iter()
+        .map(|audience| Audience((*audience).to_owned()))
+        .collect()
+}
+
+/// A success.
+pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
+    Authenticated {
+        user: Arc::new(UserInfo::named(name)),
+        audiences: audiences_of(audiences),
+        method: "fixed",
+    }
+}
+
+/// An authenticator whose verdict is given.
+#[derive(Debug)]
+pub(crate) struct Fixed(pub(crate) Verdict);
+
+impl RequestAuthenticator for Fixed {
+    fn name(&self) -> &'static str {
+        "fixed"
+    }
+
+    fn authenticate<'a>(&'a self, _input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(async { self.0.clone() })
+    }
+}
+
+impl TokenAuthenticator for Fixed {
+    fn name(&self) -> &'static str {
+        "fixed"
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        _token: &'a BearerToken,
+        _input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async { self.0.clone() })
+    }
+}
+
+/// Knows one token, as user `alice`.
+#[derive(Debug)]
+pub(crate) struct Knows(pub(crate) &'static str);
+
+impl TokenAuthenticator for Knows {
+    fn name(&self) -> &'static str {
+        "knows"
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        _input: &'a AuthnInput<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async { Ok((token.expose() == self.0).then(|| success("alice", &[]))) })
+    }
+}

@@ -1,0 +1,126 @@
+//! A bundle of certificate authorities, as `--client-ca-file` names one.
+
+use std::collections::HashSet;
+
+use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use rustls::DistinguishedName;
+use rustls_pki_types::CertificateDer;
+
+use super::certificate::{Certificate, ParseError};
+
+/// Trusted certificates. Every one of them counts as a root, whoever issued it.
+#[derive(Debug, Clone)]
+pub struct CaBundle {
+    certificates: Vec<Certificate>,
+    fingerprint: Fingerprint,
+}
+
+/// Names the content of a bundle: equal for equal certificates in the same order.
+pub(super) type Fingerprint = [u8; 32];
+
+/// Why a file is no bundle.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BundleError {
+    /// There is no `CERTIFICATE` block without headers.
+    // client-go: util/cert/pem.go, ParseCertsPEM
+    #[error("data does not contain any valid RSA or ECDSA certificates")]
+    NoCertificates,
+    /// A certificate does not parse.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+}
+
+impl CaBundle {
+    /// Reads every certificate of a PEM file. Other blocks, blocks with headers and broken armour are passed over; a
+    /// certificate that does not parse is an error, and so is a file without any.
+    // client-go: util/cert/pem.go, ParseCertsPEM; util/cert/io.go, NewPoolFromBytes
+    pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
+        let mut certificates: Vec<Certificate> = Vec::new();
+        for der in certificate_blocks(pem) {
+            let certificate = Certificate::parse(CertificateDer::from(der))?;
+            if !certificates.iter().any(|known| known.der == certificate.der) {
+                certificates.push(certificate);
+            }
+        }
+        if certificates.is_empty() {
+            return Err(BundleError::NoCertificates);
+        }
+        let mut hash = digest::Context::new(&digest::SHA256);
+        for certificate in &certificates {
+            hash.update(digest::digest(&digest::SHA256, &certificate.der).as_ref());
+        }
+        let fingerprint = hash.finish().as_ref().try_into().unwrap_or_default();
+        Ok(Self {
+            certificates,
+            fingerprint,
+        })
+    }
+
+    /// The names to send in a TLS certificate request, so that clients know which certificate to present.
+    pub fn subjects(&self) -> Vec<DistinguishedName> {
+        let mut seen = HashSet::new();
+        self.certificates
+            .iter()
+            .filter(|certificate| seen.insert(&certificate.raw_subject))
+            .map(|certificate| DistinguishedName::from(certificate.raw_subject.clone()))
+            .collect()
+    }
+
+    /// Whether some certificate is in both bundles: then clients of one could pass as those of the other.
+    pub fn shares_certificate_with(&self, other: &Self) -> bool {
+        self.certificates
+            .iter()
+            .any(|certificate| other.contains(certificate))
+    }
+
+    pub(super) fn certificates(&self) -> &[Certificate] {
+        &self.certificates
+    }
+
+    pub(super) fn contains(&self, certificate: &Certificate) -> bool {
+        self.certificates.iter().any(|own| own.der == certificate.der)
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// The content of every `CERTIFICATE` block without headers.
+// go: encoding/pem, Decode
+fn certificate_blocks(pem: &[u8]) -> Vec<Vec<u8>> {
+    // Like Go's, the decoder does not look at unused bits of the last character.
+    const BASE64: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new()
+            .with_decode_allow_trailing_bits(true)
+            .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
+    );
+    let mut blocks = Vec::new();
+    // The type, whether there were headers, and the text so far.
+    let mut open: Option<(Vec<u8>, bool, Vec<u8>)> = None;
+    for line in pem.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
+        if let Some(kind) = line
+            .strip_prefix(b"-----BEGIN ")
+            .and_then(|rest| rest.strip_suffix(b"-----"))
+        {
+            open = Some((kind.to_vec(), false, Vec::new()));
+        } else if let Some(end) = line.strip_prefix(b"-----END ") {
+            if let Some((kind, false, text)) = open.take()
+                && kind == b"CERTIFICATE"
+                && end.strip_suffix(b"-----") == Some(kind.as_slice())
+                && let Ok(content) = BASE64.decode(&text)
+            {
+                blocks.push(content);
+            }
+        } else if let Some((_, headers, text)) = &mut open {
+            *headers |= text.is_empty() && line.contains(&b':');
+            text.extend(line.iter().filter(|byte| !matches!(byte, b' ' | b'\t' | b'\r')));
+        }
+    }
+    blocks
+}

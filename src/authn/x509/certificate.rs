@@ -1,0 +1,396 @@
+//! One certificate, parsed by the rules of Go's `crypto/x509`.
+//!
+//! Go aborts the TLS handshake for a client certificate it cannot parse, so this decides which certificates reach a
+//! verdict at all. Nothing here says whether a certificate is to be trusted. The texts of errors are Go's.
+
+use rustls_pki_types::CertificateDer;
+
+use super::constraints::{NameConstraints, Names};
+use super::der::{Der, Malformed, tag};
+use super::name::Subject;
+use super::policy::Policies;
+use super::signature::{Algorithm, PublicKey};
+use super::time;
+
+/// Why a certificate does not parse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(pub(super) &'static str);
+
+/// A certificate, of which nothing has been verified.
+#[derive(Debug, Clone)]
+pub(super) struct Certificate {
+    pub(super) der: CertificateDer<'static>,
+    /// The signed part.
+    pub(super) tbs: Vec<u8>,
+    /// 1, 2 or 3.
+    pub(super) version: i64,
+    /// Big-endian, without leading zeros except for zero itself.
+    pub(super) serial: Vec<u8>,
+    pub(super) algorithm: Algorithm,
+    /// The encoded issuer; names are compared as they are encoded.
+    pub(super) issuer: Vec<u8>,
+    /// The encoded subject.
+    pub(super) raw_subject: Vec<u8>,
+    pub(super) subject: Subject,
+    /// Seconds since 1970.
+    pub(super) not_before: i64,
+    /// Seconds since 1970.
+    pub(super) not_after: i64,
+    /// The encoded `SubjectPublicKeyInfo`.
+    pub(super) spki: Vec<u8>,
+    pub(super) public_key: PublicKey,
+    pub(super) signature: Vec<u8>,
+    pub(super) extensions: Extensions,
+}
+
+/// What the extensions say, as far as verification asks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Extensions {
+    /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if there is no such extension.
+    pub(super) key_usage: u16,
+    pub(super) basic_constraints: Option<BasicConstraints>,
+    pub(super) extended_key_usage: ExtendedKeyUsage,
+    /// Empty if absent.
+    pub(super) subject_key_id: Vec<u8>,
+    /// Empty if absent.
+    pub(super) authority_key_id: Vec<u8>,
+    /// The content of the subject alternative name extension.
+    pub(super) alternative_names: Option<Vec<u8>>,
+    pub(super) names: Names,
+    pub(super) constraints: Option<NameConstraints>,
+    pub(super) policies: Policies,
+    pub(super) unhandled_critical: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BasicConstraints {
+    pub(super) is_ca: bool,
+    pub(super) path_length: Option<u64>,
+}
+
+/// The purposes a certificate names.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ExtendedKeyUsage {
+    /// Whether any purpose is named; an empty list says nothing.
+    pub(super) limited: bool,
+    pub(super) any: bool,
+    pub(super) client_auth: bool,
+}
+
+pub(super) const KEY_CERT_SIGN: u16 = 1 << 5;
+
+impl Certificate {
+    /// Parses one certificate that fills `der` entirely.
+    // go: crypto/x509/parser.go, parseCertificate
+    pub(super) fn parse(der: CertificateDer<'static>) -> Result<Self, ParseError> {
+        let mut input = Der::new(&der);
+        let mut outer = input
+            .enter(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed certificate"))?;
+        let tbs_whole = outer
+            .whole(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed tbs certificate"))?;
+        let mut tbs = Der::new(tbs_whole)
+            .enter(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed tbs certificate"))?;
+
+        let version = match tbs
+            .optional(tag::explicit(0))
+            .map_err(|Malformed| ParseError("x509: malformed version"))?
+        {
+            None => 1,
+            Some(explicit) => {
+                let mut explicit = Der::new(explicit);
+                match explicit.int64() {
+                    Some(version @ 0..=2) if explicit.is_empty() => version + 1,
+                    Some(3..) if explicit.is_empty() => return Err(ParseError("x509: invalid version")),
+                    _ => return Err(ParseError("x509: malformed version")),
+                }
+            }
+        };
+        let serial = match tbs.integer().ok_or(ParseError("x509: malformed serial number"))? {
+            [first, ..] if first & 0x80 != 0 => return Err(ParseError("x509: negative serial number")),
+            [0, rest @ ..] if !rest.is_empty() => rest,
+            serial => serial,
+        };
+        let inner = tbs
+            .read(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed signature algorithm identifier"))?;
+        if outer
+            .read(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed algorithm identifier"))?
+            != inner
+        {
+            return Err(ParseError(
+                "x509: inner and outer signature algorithm identifiers don't match",
+            ));
+        }
+        let algorithm = Algorithm::parse(inner)?;
+        let issuer = tbs
+            .whole(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed issuer"))?;
+        // Decoded only to be refused when it cannot be: the issuer's attributes matter to nobody.
+        Subject::parse(issuer)?;
+        let mut validity = tbs
+            .enter(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed validity"))?;
+        let not_before = time::read(&mut validity)?;
+        let not_after = time::read(&mut validity)?;
+        let raw_subject = tbs
+            .whole(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed issuer"))?;
+        let subject = Subject::parse(raw_subject)?;
+        let spki = tbs
+            .whole(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed spki"))?;
+        let public_key = PublicKey::parse(
+            Der::new(spki)
+                .read(tag::SEQUENCE)
+                .ok_or(ParseError("x509: malformed spki"))?,
+        )?;
+        // Extensions in a certificate of another version are not looked at, as in Go; that version limits what the
+        // certificate may sign.
+        if version > 1 {
+            tbs.optional(tag::context(1))
+                .map_err(|Malformed| ParseError("x509: malformed issuerUniqueID"))?;
+            tbs.optional(tag::context(2))
+                .map_err(|Malformed| ParseError("x509: malformed subjectUniqueID"))?;
+        }
+        let extensions = if version == 3 {
+            Extensions::parse(&mut tbs)?
+        } else {
+            Extensions::default()
+        };
+        let signature = outer
+            .bits()
+            .ok_or(ParseError("x509: malformed signature"))?
+            .right_aligned();
+        if !input.is_empty() {
+            return Err(ParseError("x509: trailing data"));
+        }
+        Ok(Self {
+            tbs: tbs_whole.to_vec(),
+            version,
+            serial: serial.to_vec(),
+            algorithm,
+            issuer: issuer.to_vec(),
+            raw_subject: raw_subject.to_vec(),
+            subject,
+            not_before,
+            not_after,
+            spki: spki.to_vec(),
+            public_key,
+            signature,
+            extensions,
+            der,
+        })
+    }
+
+    /// The name an operator knows the certificate by: its CN, else its first O, else its serial number.
+    pub(super) fn label(&self) -> String {
+        match (
+            self.subject.common_name.as_str(),
+            self.subject.organizations.first(),
+        ) {
+            ("", Some(organization)) => organization.clone(),
+            ("", None) => format!("serial:{}", decimal(&self.serial)),
+            (name, _) => name.to_owned(),
+        }
+    }
+}
+
+impl Extensions {
+    fn parse(tbs: &mut Der<'_>) -> Result<Self, ParseError> {
+        const MALFORMED: ParseError = ParseError("x509: malformed extensions");
+        let mut extensions = Self::default();
+        let Some(explicit) = tbs.optional(tag::explicit(3)).map_err(|Malformed| MALFORMED)? else {
+            return Ok(extensions);
+        };
+        let mut list = Der::new(explicit).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
+        let mut parsed: Vec<(&[u8], bool, &[u8])> = Vec::new();
+        while !list.is_empty() {
+            let mut extension = list
+                .enter(tag::SEQUENCE)
+                .ok_or(ParseError("x509: malformed extension"))?;
+            let oid = extension
+                .oid()
+                .ok_or(ParseError("x509: malformed extension OID field"))?;
+            let critical = extension.peek(tag::BOOLEAN)
+                && extension
+                    .boolean()
+                    .ok_or(ParseError("x509: malformed extension critical field"))?;
+            let content = extension
+                .read(tag::OCTET_STRING)
+                .ok_or(ParseError("x509: malformed extension value field"))?;
+            parsed.push((oid, critical, content));
+        }
+        let mut seen: Vec<&[u8]> = parsed.iter().map(|(oid, _, _)| *oid).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        if seen.len() != parsed.len() {
+            return Err(ParseError("x509: certificate contains duplicate extension"));
+        }
+        for (oid, critical, content) in parsed {
+            let handled = extensions.take(oid, critical, content)?;
+            extensions.unhandled_critical |= critical && !handled;
+        }
+        Ok(extensions)
+    }
+
+    /// Reads one extension; `false` if it is not one that is understood.
+    // go: crypto/x509/parser.go, processExtensions
+    fn take(&mut self, oid: &[u8], critical: bool, content: &[u8]) -> Result<bool, ParseError> {
+        let der = Der::new(content);
+        match oid {
+            // 2.5.29.x
+            [0x55, 0x1d, 14] => self.subject_key_id = subject_key_id(der, critical)?,
+            [0x55, 0x1d, 15] => self.key_usage = key_usage(der)?,
+            [0x55, 0x1d, 17] => {
+                self.names = Names::parse(der)?;
+                self.alternative_names = Some(content.to_vec());
+                return Ok(!self.names.is_empty());
+            }
+            [0x55, 0x1d, 19] => self.basic_constraints = Some(BasicConstraints::parse(der)?),
+            [0x55, 0x1d, 30] => {
+                let (constraints, complete) = NameConstraints::parse(der)?;
+                self.constraints = Some(constraints);
+                return Ok(complete);
+            }
+            [0x55, 0x1d, 31] => {
+                check_distribution_points(der).ok_or(ParseError("x509: invalid CRL distribution point"))?;
+            }
+            [0x55, 0x1d, 32] => self.policies.parse_policies(der)?,
+            [0x55, 0x1d, 33] => self.policies.parse_mappings(der)?,
+            [0x55, 0x1d, 35] => self.authority_key_id = authority_key_id(der, critical)?,
+            [0x55, 0x1d, 36] => self.policies.parse_constraints(der)?,
+            [0x55, 0x1d, 37] => self.extended_key_usage = ExtendedKeyUsage::parse(der)?,
+            [0x55, 0x1d, 54] => self.policies.parse_inhibit_any(der)?,
+            // 1.3.6.1.5.5.7.1.1
+            [0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x01] => check_information_access(der, critical)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn subject_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
+    if critical {
+        return Err(ParseError(
+            "x509: subject key identifier incorrectly marked critical",
+        ));
+    }
+    let id = der
+        .read(tag::OCTET_STRING)
+        .ok_or(ParseError("x509: invalid subject key identifier"))?;
+    Ok(id.to_vec())
+}
+
+fn authority_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
+    const INVALID: ParseError = ParseError("x509: invalid authority key identifier");
+    if critical {
+        return Err(ParseError(
+            "x509: authority key identifier incorrectly marked critical",
+        ));
+    }
+    let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
+    Ok(list
+        .optional(tag::context(0))
+        .map_err(|Malformed| INVALID)?
+        .unwrap_or_default()
+        .to_vec())
+}
+
+fn key_usage(mut der: Der<'_>) -> Result<u16, ParseError> {
+    let bits = der.bits().ok_or(ParseError("x509: invalid key usage"))?;
+    Ok((0..9)
+        .filter(|bit| bits.at(*bit))
+        .fold(0, |usage, bit| usage | 1 << bit))
+}
+
+impl BasicConstraints {
+    fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+        const INVALID: ParseError = ParseError("x509: invalid basic constraints");
+        let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
+        let is_ca = list.peek(tag::BOOLEAN) && list.boolean().ok_or(INVALID)?;
+        let path_length = if list.peek(tag::INTEGER) {
+            let length = list.int64().ok_or(INVALID)?;
+            Some(u64::try_from(length).map_err(|_| INVALID)?)
+        } else {
+            None
+        };
+        Ok(Self { is_ca, path_length })
+    }
+}
+
+impl ExtendedKeyUsage {
+    fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+        const INVALID: ParseError = ParseError("x509: invalid extended key usages");
+        let mut usage = Self::default();
+        let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
+        while !list.is_empty() {
+            usage.limited = true;
+            match list.oid().ok_or(INVALID)? {
+                [0x55, 0x1d, 37, 0] => usage.any = true,
+                [0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02] => usage.client_auth = true,
+                _ => {}
+            }
+        }
+        Ok(usage)
+    }
+}
+
+/// CRL distribution points are not used, but a malformed list makes Go refuse the certificate.
+fn check_distribution_points(mut der: Der<'_>) -> Option<()> {
+    let mut points = der.enter(tag::SEQUENCE)?;
+    while !points.is_empty() {
+        let mut point = points.enter(tag::SEQUENCE)?;
+        if let Some(name) = point.optional(tag::explicit(0)).ok()? {
+            let mut full_name = Der::new(name).enter(tag::explicit(0))?;
+            while full_name.peek(tag::context(6)) {
+                full_name.read(tag::context(6))?;
+            }
+        }
+    }
+    Some(())
+}
+
+/// Neither is authority information access.
+fn check_information_access(mut der: Der<'_>, critical: bool) -> Result<(), ParseError> {
+    const INVALID: ParseError = ParseError("x509: invalid authority info access");
+    if critical {
+        return Err(ParseError(
+            "x509: authority info access incorrectly marked critical",
+        ));
+    }
+    let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
+    while !list.is_empty() {
+        let mut access = list.enter(tag::SEQUENCE).ok_or(INVALID)?;
+        access.oid().ok_or(INVALID)?;
+        access.optional(tag::context(6)).map_err(|Malformed| INVALID)?;
+    }
+    Ok(())
+}
+
+/// A big-endian number in decimal digits.
+pub(super) fn decimal(octets: &[u8]) -> String {
+    // Little-endian decimal digits; serial numbers are short.
+    let mut digits = vec![0_u32];
+    for octet in octets {
+        let mut carry = u32::from(*octet);
+        for digit in &mut digits {
+            let value = *digit * 256 + carry;
+            *digit = value % 10;
+            carry = value / 10;
+        }
+        while carry > 0 {
+            digits.push(carry % 10);
+            carry /= 10;
+        }
+    }
+    digits
+        .iter()
+        .rev()
+        .filter_map(|digit| char::from_digit(*digit, 10))
+        .collect()
+}

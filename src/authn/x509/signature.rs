@@ -1,0 +1,408 @@
+//! Public keys and signature algorithms of certificates.
+//!
+//! Which key with which algorithm is Go's choice (`crypto/x509`, `checkSignature`); the arithmetic is aws-lc-rs.
+//! MD5 and SHA-1 are refused before anything is computed. Stricter than Go: RSA moduli outside 2048–8192 bits verify
+//! nothing, P-224 does not parse, and RSA-PSS parameters count only in their plain encoding.
+
+use aws_lc_rs::signature::{
+    self, EcdsaVerificationAlgorithm, ParsedPublicKey, RsaParameters, RsaPublicKeyComponents,
+    UnparsedPublicKey,
+};
+
+use super::certificate::ParseError;
+use super::der::{Der, tag};
+
+/// A public key, parsed as far as Go parses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PublicKey {
+    /// Modulus and exponent, without leading zeros.
+    Rsa {
+        modulus: Vec<u8>,
+        exponent: Vec<u8>,
+    },
+    /// An uncompressed point, known to lie on its curve.
+    Ecdsa {
+        curve: Curve,
+        point: Vec<u8>,
+    },
+    Ed25519(Vec<u8>),
+    /// Parsed, never used.
+    Dsa,
+    /// An algorithm nobody knows; certificates with it parse, and sign nothing.
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Curve {
+    P256,
+    P384,
+    P521,
+}
+
+/// A signature algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    /// With the name Go prints.
+    Insecure(&'static str, Family),
+    RsaPkcs1(Hash),
+    RsaPss(Hash),
+    Ecdsa(Hash),
+    Ed25519,
+    /// DSA and everything else that is never verified.
+    Unsupported,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hash {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+/// The kind of key an algorithm needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Rsa,
+    Dsa,
+    Ecdsa,
+}
+
+/// Why a signature does not count. The texts are Go's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// MD5 or SHA-1.
+    #[error("x509: cannot verify signature: insecure algorithm {0}")]
+    Insecure(&'static str),
+    /// No such algorithm here.
+    #[error("x509: cannot verify signature: algorithm unimplemented")]
+    Unimplemented,
+    /// An ECDSA signature under an RSA key, and the like.
+    #[error(
+        "x509: signature algorithm specifies an {algorithm} public key, but have public key of type {key}"
+    )]
+    Mismatch {
+        /// What the algorithm needs.
+        algorithm: &'static str,
+        /// What the key is, as Go names its type.
+        key: &'static str,
+    },
+    /// The signature is wrong.
+    #[error("{0}")]
+    Wrong(&'static str),
+}
+
+impl Algorithm {
+    /// Reads the content of an `AlgorithmIdentifier`. Parameters count for Ed25519 and RSA-PSS alone.
+    // go: crypto/x509/x509.go, getSignatureAlgorithmFromAI
+    pub(super) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
+        let (oid, parameters) = algorithm_identifier(identifier)?;
+        Ok(match oid {
+            // 1.2.840.113549.1.1.{4,5,11,12,13,10}
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04] => Self::Insecure("MD5-RSA", Family::Rsa),
+            // The second one is ISO's number for the same algorithm.
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05] | [0x2b, 0x0e, 0x03, 0x02, 0x1d] => {
+                Self::Insecure("SHA1-RSA", Family::Rsa)
+            }
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b] => Self::RsaPkcs1(Hash::Sha256),
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c] => Self::RsaPkcs1(Hash::Sha384),
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d] => Self::RsaPkcs1(Hash::Sha512),
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a] => parameters
+                .and_then(pss_hash)
+                .map_or(Self::Unsupported, Self::RsaPss),
+            // 1.2.840.10040.4.3, 1.2.840.10045.4.1, 1.2.840.10045.4.3.{2,3,4}
+            [0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x03] => Self::Insecure("DSA-SHA1", Family::Dsa),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01] => Self::Insecure("ECDSA-SHA1", Family::Ecdsa),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02] => Self::Ecdsa(Hash::Sha256),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03] => Self::Ecdsa(Hash::Sha384),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04] => Self::Ecdsa(Hash::Sha512),
+            // 1.3.101.112
+            [0x2b, 0x65, 0x70] if parameters.is_none() => Self::Ed25519,
+            _ => Self::Unsupported,
+        })
+    }
+
+    fn key_family(self) -> Option<&'static str> {
+        match self {
+            Self::Insecure(_, Family::Rsa) | Self::RsaPkcs1(_) | Self::RsaPss(_) => Some("RSA"),
+            Self::Insecure(_, Family::Ecdsa) | Self::Ecdsa(_) => Some("ECDSA"),
+            Self::Insecure(_, Family::Dsa) => Some("DSA"),
+            Self::Ed25519 => Some("Ed25519"),
+            Self::Unsupported => None,
+        }
+    }
+}
+
+/// The hash of RSA-PSS parameters in which everything agrees: one hash for message and mask, a salt as long as the
+/// hash, the default trailer.
+fn pss_hash(parameters: &[u8]) -> Option<Hash> {
+    let mut outer = Der::new(parameters);
+    let mut list = outer.enter(tag::SEQUENCE)?;
+    let hash = hash_identifier(list.enter(tag::explicit(0))?.enter(tag::SEQUENCE)?)?;
+    let mut mask = list.enter(tag::explicit(1))?.enter(tag::SEQUENCE)?;
+    // 1.2.840.113549.1.1.8
+    if mask.oid()? != [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x08] {
+        return None;
+    }
+    let same = hash_identifier(mask.enter(tag::SEQUENCE)?)?;
+    let salt = list.enter(tag::explicit(2))?.int64()?;
+    if let Some(trailer) = list.optional(tag::explicit(3)).ok()?
+        && Der::new(trailer).int64()? != 1
+    {
+        return None;
+    }
+    let length = match hash {
+        Hash::Sha256 => 32,
+        Hash::Sha384 => 48,
+        Hash::Sha512 => 64,
+    };
+    (hash == same && salt == length && mask.is_empty() && list.is_empty() && outer.is_empty()).then_some(hash)
+}
+
+fn hash_identifier(mut content: Der<'_>) -> Option<Hash> {
+    let [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, last] = content.oid()? else {
+        return None;
+    };
+    let hash = match last {
+        1 => Hash::Sha256,
+        2 => Hash::Sha384,
+        3 => Hash::Sha512,
+        _ => return None,
+    };
+    let parameters = if content.is_empty() {
+        None
+    } else {
+        Some(content.any()?.whole)
+    };
+    (content.is_empty() && parameters.is_none_or(|null| null == [5, 0])).then_some(hash)
+}
+
+/// The OID and, if there are any, the encoded parameters of an `AlgorithmIdentifier`'s content.
+fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseError> {
+    let mut content = Der::new(content);
+    let oid = content.oid().ok_or(ParseError("x509: malformed OID"))?;
+    if content.is_empty() {
+        return Ok((oid, None));
+    }
+    let parameters = content.any().ok_or(ParseError("x509: malformed parameters"))?;
+    Ok((oid, Some(parameters.whole)))
+}
+
+impl PublicKey {
+    /// Reads the content of a `SubjectPublicKeyInfo`.
+    // go: crypto/x509/parser.go, parsePublicKey
+    pub(super) fn parse(info: &[u8]) -> Result<Self, ParseError> {
+        let mut info = Der::new(info);
+        let algorithm = info
+            .read(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed public key algorithm identifier"))?;
+        let (oid, parameters) = algorithm_identifier(algorithm)?;
+        let key = info
+            .bits()
+            .ok_or(ParseError("x509: malformed subjectPublicKey"))?
+            .right_aligned();
+        match oid {
+            // 1.2.840.113549.1.1.1
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01] => Self::parse_rsa(parameters, &key),
+            // 1.2.840.10045.2.1
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01] => Self::parse_ecdsa(parameters, key),
+            // 1.3.101.112
+            [0x2b, 0x65, 0x70] => match parameters {
+                Some(_) => Err(ParseError("x509: Ed25519 key encoded with illegal parameters")),
+                None if key.len() != 32 => Err(ParseError("x509: wrong Ed25519 public key size")),
+                None => Ok(Self::Ed25519(key)),
+            },
+            // 1.2.840.10040.4.1
+            [0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x01] => Self::parse_dsa(parameters, &key),
+            _ => Ok(Self::Unknown),
+        }
+    }
+
+    fn parse_rsa(parameters: Option<&[u8]>, key: &[u8]) -> Result<Self, ParseError> {
+        if parameters != Some(&[5, 0]) {
+            return Err(ParseError("x509: RSA key missing NULL parameters"));
+        }
+        let mut list = Der::new(key)
+            .enter(tag::SEQUENCE)
+            .ok_or(ParseError("x509: invalid RSA public key"))?;
+        let modulus = list.integer().ok_or(ParseError("x509: invalid RSA modulus"))?;
+        let exponent = list
+            .integer()
+            .ok_or(ParseError("x509: invalid RSA public exponent"))?;
+        let modulus = positive(modulus).ok_or(ParseError("x509: RSA modulus is not a positive number"))?;
+        let exponent =
+            positive(exponent).ok_or(ParseError("x509: RSA public exponent is not a positive number"))?;
+        if exponent.len() > 8
+            || exponent.len() == 8 && exponent.first().is_some_and(|octet| octet & 0x80 != 0)
+        {
+            return Err(ParseError("x509: invalid RSA public exponent"));
+        }
+        Ok(Self::Rsa {
+            modulus: modulus.to_vec(),
+            exponent: exponent.to_vec(),
+        })
+    }
+
+    fn parse_ecdsa(parameters: Option<&[u8]>, point: Vec<u8>) -> Result<Self, ParseError> {
+        let oid = Der::new(parameters.unwrap_or_default())
+            .oid()
+            .ok_or(ParseError("x509: invalid ECDSA parameters"))?;
+        let (curve, length) = match oid {
+            // 1.2.840.10045.3.1.7, 1.3.132.0.34, 1.3.132.0.35
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => (Curve::P256, 65),
+            [0x2b, 0x81, 0x04, 0x00, 0x22] => (Curve::P384, 97),
+            [0x2b, 0x81, 0x04, 0x00, 0x23] => (Curve::P521, 133),
+            [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(ParseError("x509: P-224 keys are not supported")),
+            _ => return Err(ParseError("x509: unsupported elliptic curve")),
+        };
+        // Length and form are checked here, because aws-lc-rs reads compressed points as well.
+        if point.first() != Some(&4) || point.len() != length {
+            return Err(ParseError("ecdsa: invalid uncompressed public key"));
+        }
+        ParsedPublicKey::new(curve.algorithm(Hash::Sha256), &point)
+            .map_err(|_| ParseError("ecdsa: invalid public key"))?;
+        Ok(Self::Ecdsa { curve, point })
+    }
+
+    fn parse_dsa(parameters: Option<&[u8]>, key: &[u8]) -> Result<Self, ParseError> {
+        let public = Der::new(key)
+            .integer()
+            .ok_or(ParseError("x509: invalid DSA public key"))?;
+        let mut list = Der::new(parameters.unwrap_or_default())
+            .enter(tag::SEQUENCE)
+            .ok_or(ParseError("x509: invalid DSA parameters"))?;
+        let mut numbers = vec![public];
+        for _ in 0..3 {
+            numbers.push(list.integer().ok_or(ParseError("x509: invalid DSA parameters"))?);
+        }
+        if numbers.into_iter().any(|number| positive(number).is_none()) {
+            return Err(ParseError("x509: zero or negative DSA parameter"));
+        }
+        Ok(Self::Dsa)
+    }
+
+    /// Whether a TLS client can prove possession of the key.
+    pub(super) fn usable_in_tls(&self) -> bool {
+        match self {
+            // Go: larger moduli end the handshake.
+            Self::Rsa { modulus, .. } => bit_length(modulus) <= 8192,
+            Self::Ecdsa { .. } | Self::Ed25519(_) => true,
+            Self::Dsa | Self::Unknown => false,
+        }
+    }
+
+    /// Whether a TLS peer may send the key in any certificate of its chain.
+    pub(super) fn allowed_in_tls(&self) -> bool {
+        matches!(self, Self::Dsa | Self::Unknown) || self.usable_in_tls()
+    }
+
+    /// Checks a signature made with this key.
+    // go: crypto/x509/x509.go, checkSignature
+    pub(super) fn verify(
+        &self,
+        algorithm: Algorithm,
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), SignatureError> {
+        match (self, algorithm) {
+            (_, Algorithm::Insecure(name, _)) => Err(SignatureError::Insecure(name)),
+            (_, Algorithm::Unsupported) | (Self::Dsa | Self::Unknown, _) => {
+                Err(SignatureError::Unimplemented)
+            }
+            (Self::Rsa { modulus, exponent }, Algorithm::RsaPkcs1(hash)) => {
+                verify_rsa(modulus, exponent, pkcs1(hash), message, signature)
+            }
+            (Self::Rsa { modulus, exponent }, Algorithm::RsaPss(hash)) => {
+                verify_rsa(modulus, exponent, pss(hash), message, signature)
+            }
+            (Self::Ecdsa { curve, point }, Algorithm::Ecdsa(hash)) => {
+                UnparsedPublicKey::new(curve.algorithm(hash), point)
+                    .verify(message, signature)
+                    .map_err(|_| SignatureError::Wrong("x509: ECDSA verification failure"))
+            }
+            (Self::Ed25519(key), Algorithm::Ed25519) => UnparsedPublicKey::new(&signature::ED25519, key)
+                .verify(message, signature)
+                .map_err(|_| SignatureError::Wrong("x509: Ed25519 verification failure")),
+            (key, algorithm) => Err(SignatureError::Mismatch {
+                algorithm: algorithm.key_family().unwrap_or("unknown"),
+                key: match key {
+                    Self::Rsa { .. } => "*rsa.PublicKey",
+                    Self::Ecdsa { .. } => "*ecdsa.PublicKey",
+                    Self::Ed25519(_) => "ed25519.PublicKey",
+                    Self::Dsa => "*dsa.PublicKey",
+                    Self::Unknown => "<nil>",
+                },
+            }),
+        }
+    }
+}
+
+fn verify_rsa(
+    modulus: &[u8],
+    exponent: &[u8],
+    parameters: &RsaParameters,
+    message: &[u8],
+    signature: &[u8],
+) -> Result<(), SignatureError> {
+    if !(2048..=8192).contains(&bit_length(modulus)) {
+        return Err(SignatureError::Wrong(
+            "x509: RSA keys below 2048 and above 8192 bits are not trusted",
+        ));
+    }
+    // go: an exponent of 32 bits or more is refused
+    if bit_length(exponent) > 31 {
+        return Err(SignatureError::Wrong("crypto/rsa: public exponent too large"));
+    }
+    RsaPublicKeyComponents {
+        n: modulus,
+        e: exponent,
+    }
+    .verify(parameters, message, signature)
+    .map_err(|_| SignatureError::Wrong("crypto/rsa: verification error"))
+}
+
+fn pkcs1(hash: Hash) -> &'static RsaParameters {
+    match hash {
+        Hash::Sha256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+        Hash::Sha384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+        Hash::Sha512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+    }
+}
+
+fn pss(hash: Hash) -> &'static RsaParameters {
+    match hash {
+        Hash::Sha256 => &signature::RSA_PSS_2048_8192_SHA256,
+        Hash::Sha384 => &signature::RSA_PSS_2048_8192_SHA384,
+        Hash::Sha512 => &signature::RSA_PSS_2048_8192_SHA512,
+    }
+}
+
+impl Curve {
+    fn algorithm(self, hash: Hash) -> &'static EcdsaVerificationAlgorithm {
+        match (self, hash) {
+            (Self::P256, Hash::Sha256) => &signature::ECDSA_P256_SHA256_ASN1,
+            (Self::P256, Hash::Sha384) => &signature::ECDSA_P256_SHA384_ASN1,
+            (Self::P256, Hash::Sha512) => &signature::ECDSA_P256_SHA512_ASN1,
+            (Self::P384, Hash::Sha256) => &signature::ECDSA_P384_SHA256_ASN1,
+            (Self::P384, Hash::Sha384) => &signature::ECDSA_P384_SHA384_ASN1,
+            (Self::P384, Hash::Sha512) => &signature::ECDSA_P384_SHA512_ASN1,
+            (Self::P521, Hash::Sha256) => &signature::ECDSA_P521_SHA256_ASN1,
+            (Self::P521, Hash::Sha384) => &signature::ECDSA_P521_SHA384_ASN1,
+            (Self::P521, Hash::Sha512) => &signature::ECDSA_P521_SHA512_ASN1,
+        }
+    }
+}
+
+/// The octets of a positive INTEGER without its sign octet; `None` for zero and below.
+fn positive(content: &[u8]) -> Option<&[u8]> {
+    match content {
+        [0] => None,
+        [0, rest @ ..] => Some(rest),
+        [first, ..] if first & 0x80 == 0 => Some(content),
+        _ => None,
+    }
+}
+
+fn bit_length(octets: &[u8]) -> usize {
+    let leading = octets.first().map_or(0, |first| first.leading_zeros());
+    (octets.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0))
+}

@@ -1,0 +1,348 @@
+//! The path from a client's certificate to a trusted authority, by the rules of Go's `crypto/x509`.
+//!
+//! kube-apiserver calls `Certificate.Verify` with the bundle as roots, the peer's other certificates as
+//! intermediates and clientAuth as the only purpose; this is that call. The order in which candidates are tried
+//! and the limit on signature checks are Go's too, since both can decide the outcome. One path is enough: the
+//! identity is the leaf's subject, which is the same at the end of every path, so where kube-apiserver tries the
+//! user conversion on each chain it gets the same answer each time.
+
+use std::collections::HashSet;
+
+use crate::clock::UnixTime;
+
+use super::bundle::CaBundle;
+use super::certificate::{Certificate, KEY_CERT_SIGN, ParseError};
+use super::signature::{PublicKey, SignatureError};
+use super::{constraints, policy, time};
+
+/// How many signatures may be checked for one verdict.
+// go: crypto/x509/verify.go, maxChainSignatureChecks
+const MAX_SIGNATURE_CHECKS: usize = 100;
+
+/// Why a chain is not trusted. The texts are Go's, as kube-apiserver logs them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// A certificate of the chain does not parse.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+    /// More certificates than anybody needs; a limit of our own.
+    #[error("x509: too many certificates in the chain")]
+    TooManyCertificates,
+    /// A critical extension that is not understood.
+    #[error("x509: unhandled critical extension")]
+    UnhandledCriticalExtension,
+    /// Too early.
+    #[error("x509: certificate has expired or is not yet valid: current time {now} is before {limit}")]
+    NotYetValid {
+        /// The time of the verdict.
+        now: String,
+        /// The certificate's first second.
+        limit: String,
+    },
+    /// Too late.
+    #[error("x509: certificate has expired or is not yet valid: current time {now} is after {limit}")]
+    Expired {
+        /// The time of the verdict.
+        now: String,
+        /// The certificate's last second.
+        limit: String,
+    },
+    /// An intermediate that is no authority.
+    #[error("x509: certificate is not authorized to sign other certificates")]
+    NotAuthorizedToSign,
+    /// An authority, or a version 3 certificate without basic constraints, that must not sign certificates.
+    #[error("x509: invalid signature: parent certificate cannot sign this kind of certificate")]
+    ParentCannotSign,
+    /// The path is longer than an authority allows.
+    #[error("x509: too many intermediates for path length constraint")]
+    TooManyIntermediates,
+    /// A signature does not count.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// Not for client authentication, or issued by an authority that is not.
+    #[error("x509: certificate specifies an incompatible key usage")]
+    IncompatibleUsage,
+    /// A name lies outside of what an authority may sign for.
+    #[error("x509: a root or intermediate certificate is not authorized to sign for this name: {0}")]
+    NameNotAllowed(String),
+    /// Certificate policies allow no path.
+    #[error("x509: no valid chains built: {0}")]
+    NoValidChains(String),
+    /// The budget is spent.
+    #[error("x509: signature check attempts limit reached while verifying certificate chain")]
+    SignatureLimit,
+    /// No path, with the first obstacle and the authority it concerns.
+    #[error("x509: certificate signed by unknown authority{}", show_hint(.0.as_deref()))]
+    UnknownAuthority(Option<Box<(Self, String)>>),
+}
+
+fn show_hint(hint: Option<&(VerifyError, String)>) -> String {
+    hint.map_or_else(String::new, |(error, authority)| {
+        let error = error.to_string();
+        format!(
+            " (possibly because of {error:?} while trying to verify candidate authority certificate {authority:?})"
+        )
+    })
+}
+
+/// A certificate's place in a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Leaf,
+    Intermediate,
+    Root,
+}
+
+/// The seconds between which a path does not change its validity, both included.
+pub(super) type Validity = (i64, i64);
+
+/// Finds a path from `leaf` to `bundle` and returns the time span in which all of it is valid.
+pub(super) fn verify(
+    bundle: &CaBundle,
+    leaf: &Certificate,
+    others: &[Certificate],
+    now: UnixTime,
+) -> Result<Validity, VerifyError> {
+    check_place(leaf, Place::Leaf, &[], now)?;
+    let mut search = Search {
+        roots: bundle.certificates(),
+        intermediates: distinct(others),
+        now,
+        signature_checks: 0,
+        refused_usage: 0,
+        refused_policies: 0,
+        refused_name: None,
+    };
+    if bundle.contains(leaf) {
+        // Trusted as it is. A path of one has no authority whose signature would be checked.
+        if let Some(validity) = search.accept(&[leaf]) {
+            return Ok(validity);
+        }
+        return Err(search.refusal().unwrap_or(VerifyError::UnknownAuthority(None)));
+    }
+    match search.extend(&mut vec![leaf]) {
+        Ok(Some(validity)) => Ok(validity),
+        Ok(None) => Err(search.refusal().unwrap_or(VerifyError::UnknownAuthority(None))),
+        Err(error) => Err(search.refusal().unwrap_or(error)),
+    }
+}
+
+/// The certificates without repetitions, in order.
+fn distinct(certificates: &[Certificate]) -> Vec<&Certificate> {
+    let mut seen = HashSet::new();
+    certificates
+        .iter()
+        .filter(|certificate| seen.insert(certificate.der.as_ref()))
+        .collect()
+}
+
+struct Search<'a> {
+    roots: &'a [Certificate],
+    intermediates: Vec<&'a Certificate>,
+    now: UnixTime,
+    signature_checks: usize,
+    /// Paths that reached a root and were refused afterwards, by reason.
+    refused_usage: usize,
+    refused_policies: usize,
+    refused_name: Option<String>,
+}
+
+impl<'a> Search<'a> {
+    /// Tries every certificate that may have signed the last one of `path`. `Ok(None)` says that paths reached a
+    /// root, but none was acceptable as a whole.
+    // go: crypto/x509/verify.go, buildChains
+    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<Validity>, VerifyError> {
+        let Some(child) = path.last().copied() else {
+            return Ok(None);
+        };
+        let mut reached = false;
+        let mut hint: Option<Box<(VerifyError, String)>> = None;
+        // What the last candidate whose signature was good failed with, if it failed.
+        let mut failure = None;
+        let candidates = candidates(child, self.roots.iter())
+            .into_iter()
+            .map(|root| (Place::Root, root))
+            .chain(
+                candidates(child, self.intermediates.iter().copied())
+                    .into_iter()
+                    .map(|intermediate| (Place::Intermediate, intermediate)),
+            )
+            .collect::<Vec<_>>();
+
+        for (place, candidate) in candidates {
+            self.signature_checks += 1;
+            if self.signature_checks > MAX_SIGNATURE_CHECKS {
+                failure = Some(VerifyError::SignatureLimit);
+                break;
+            }
+            if candidate.public_key == PublicKey::Unknown || is_repetition(candidate, path) {
+                continue;
+            }
+            if let Err(error) = check_signature(child, candidate) {
+                hint.get_or_insert_with(|| Box::new((error, candidate.label())));
+                continue;
+            }
+            if let Err(error) = check_place(candidate, place, path, self.now) {
+                hint.get_or_insert_with(|| Box::new((error.clone(), candidate.label())));
+                failure = Some(error);
+                continue;
+            }
+            failure = None;
+            path.push(candidate);
+            let outcome = match place {
+                Place::Root => Ok(self.accept(path)),
+                _ => self.extend(path),
+            };
+            path.pop();
+            match outcome {
+                Ok(Some(validity)) => return Ok(Some(validity)),
+                Ok(None) => reached = true,
+                Err(error) => {
+                    let spent = error == VerifyError::SignatureLimit;
+                    failure = Some(error);
+                    if spent {
+                        break;
+                    }
+                }
+            }
+        }
+        if reached {
+            Ok(None)
+        } else {
+            Err(failure.unwrap_or(VerifyError::UnknownAuthority(hint)))
+        }
+    }
+
+    /// Judges a complete path, leaf first.
+    fn accept(&mut self, path: &[&Certificate]) -> Option<Validity> {
+        if !policy::chain_allowed(path) {
+            self.refused_policies += 1;
+            return None;
+        }
+        // Purposes nest: every certificate that names purposes must name this one.
+        // go: crypto/x509/verify.go, checkChainForKeyUsage
+        let usable = |certificate: &&Certificate| {
+            let usage = certificate.extensions.extended_key_usage;
+            !usage.limited || usage.any || usage.client_auth
+        };
+        if !path.iter().all(usable) {
+            self.refused_usage += 1;
+            return None;
+        }
+        if let Err(reason) = constraints::check_chain(path) {
+            self.refused_name.get_or_insert(reason);
+            return None;
+        }
+        let from = path.iter().map(|certificate| certificate.not_before).max()?;
+        let until = path.iter().map(|certificate| certificate.not_after).min()?;
+        Some((from, until))
+    }
+
+    /// Why complete paths were refused, if there were any.
+    fn refusal(&self) -> Option<VerifyError> {
+        if let Some(reason) = &self.refused_name {
+            return Some(VerifyError::NameNotAllowed(reason.clone()));
+        }
+        match (self.refused_usage, self.refused_policies) {
+            (0, 0) => None,
+            (_, 0) => Some(VerifyError::IncompatibleUsage),
+            (0, policies) => Some(VerifyError::NoValidChains(format!(
+                "{policies} candidate chains with invalid policies"
+            ))),
+            (usage, policies) => Some(VerifyError::NoValidChains(format!(
+                "{usage} candidate chains with incompatible key usage, {policies} candidate chains with invalid \
+                 policies"
+            ))),
+        }
+    }
+}
+
+/// The certificates that carry the issuer's name, the likeliest first: key identifiers that agree, then those where
+/// one side has none, then those that differ. A wrong identifier excludes nothing.
+// go: crypto/x509/cert_pool.go, findPotentialParents
+fn candidates<'a>(child: &Certificate, pool: impl Iterator<Item = &'a Certificate>) -> Vec<&'a Certificate> {
+    let wanted = &child.extensions.authority_key_id;
+    let mut found: Vec<&Certificate> = pool.filter(|parent| parent.raw_subject == child.issuer).collect();
+    found.sort_by_key(|parent| {
+        let offered = &parent.extensions.subject_key_id;
+        match (offered == wanted, offered.is_empty() != wanted.is_empty()) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        }
+    });
+    found
+}
+
+/// Whether a path already holds this name and key: another certificate for them would lead round in a circle.
+// go: crypto/x509/verify.go, alreadyInChain
+fn is_repetition(candidate: &Certificate, path: &[&Certificate]) -> bool {
+    let own = candidate.extensions.alternative_names.as_ref();
+    for certificate in path {
+        if candidate.raw_subject != certificate.raw_subject || candidate.spki != certificate.spki {
+            continue;
+        }
+        match (own, certificate.extensions.alternative_names.as_ref()) {
+            (None, None) => return true,
+            (Some(own), Some(other)) if own == other => return true,
+            (Some(_), Some(_)) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+// go: crypto/x509/x509.go, CheckSignatureFrom
+fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), VerifyError> {
+    let may_sign = match parent.extensions.basic_constraints {
+        Some(constraints) => constraints.is_ca,
+        // Version 1 has no extensions to say so with.
+        None => parent.version != 3,
+    };
+    let usage = parent.extensions.key_usage;
+    if !may_sign || usage != 0 && usage & KEY_CERT_SIGN == 0 {
+        return Err(VerifyError::ParentCannotSign);
+    }
+    Ok(parent
+        .public_key
+        .verify(child.algorithm, &child.tbs, &child.signature)?)
+}
+
+/// What a certificate must be to stand at this place, above `path`.
+// go: crypto/x509/verify.go, isValid
+fn check_place(
+    certificate: &Certificate,
+    place: Place,
+    path: &[&Certificate],
+    now: UnixTime,
+) -> Result<(), VerifyError> {
+    let extensions = &certificate.extensions;
+    if extensions.unhandled_critical {
+        return Err(VerifyError::UnhandledCriticalExtension);
+    }
+    let shown = || time::rfc3339(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    if time::is_before(now, certificate.not_before) {
+        return Err(VerifyError::NotYetValid {
+            now: shown(),
+            limit: time::rfc3339(certificate.not_before),
+        });
+    }
+    if time::is_after(now, certificate.not_after) {
+        return Err(VerifyError::Expired {
+            now: shown(),
+            limit: time::rfc3339(certificate.not_after),
+        });
+    }
+    let constraints = extensions.basic_constraints;
+    if place == Place::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {
+        return Err(VerifyError::NotAuthorizedToSign);
+    }
+    // Self-issued intermediates count, unlike in RFC 5280.
+    let intermediates = u64::try_from(path.len().saturating_sub(1)).unwrap_or(u64::MAX);
+    match constraints.and_then(|constraints| constraints.path_length) {
+        Some(allowed) if !path.is_empty() && intermediates > allowed => {
+            Err(VerifyError::TooManyIntermediates)
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,100 @@
+//! The commands: what each is called with, what it prints, and its exit code.
+
+#![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
+
+mod check;
+#[cfg(feature = "dev")]
+mod dev;
+mod serve;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::config::ConfigErrors;
+use crate::config::flags::ServeFlags;
+
+/// The exit code for a configuration that cannot be served.
+// sysexits.h, EX_USAGE
+const BAD_CONFIGURATION: u8 = 64;
+
+/// An authenticating and admitting front proxy for Kubernetes-style API servers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "portcullis",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 110
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve: authenticate clients and forward their requests to an API server.
+    ///
+    /// Takes kube-apiserver's own flags. The API server behind the gateway must trust the gateway's certificate:
+    /// its --requestheader-client-ca-file has signed it, --requestheader-allowed-names allows its CommonName, and
+    /// --requestheader-{username,uid,group}-headers and -extra-headers-prefix name the X-Remote-* headers.
+    #[command(after_help = SERVE_EXAMPLE)]
+    Serve(Box<ServeFlags>),
+    /// Check a configuration: print what `serve` would say, and exit 64 if it would not start.
+    Check(Box<check::CheckFlags>),
+    /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
+    ///
+    /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
+    #[cfg(feature = "dev")]
+    Dev(crate::dev::DevOptions),
+    /// Print a completion script for a shell.
+    ///
+    /// For example: portcullis completion bash > /etc/bash_completion.d/portcullis
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+const SERVE_EXAMPLE: &str = "\
+Example, in front of one API server:
+  portcullis serve --tls-cert-file gateway.crt --tls-private-key-file gateway.key \\
+    --client-ca-file clients-ca.crt --token-auth-file tokens.csv --backend-kubeconfig backend.kubeconfig";
+
+impl Cli {
+    /// Runs the command to its end.
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            Command::Serve(flags) => serve::run(&flags),
+            Command::Check(flags) => check::run(&flags),
+            #[cfg(feature = "dev")]
+            Command::Dev(options) => dev::run(&options),
+            Command::Completion { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Self::command(), "portcullis", &mut script);
+                std::io::stdout()
+                    .write_all(&script)
+                    .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+/// Says on standard error what went wrong.
+fn failed(message: &str) -> ExitCode {
+    complain(message);
+    ExitCode::FAILURE
+}
+
+/// Says on standard error what is wrong with the configuration.
+fn misconfigured(errors: &ConfigErrors) -> ExitCode {
+    complain(&errors.to_string());
+    ExitCode::from(BAD_CONFIGURATION)
+}
+
+fn complain(message: &str) {
+    // Nobody is left to tell if standard error is gone.
+    writeln!(std::io::stderr(), "portcullis: {message}").ok();
+}

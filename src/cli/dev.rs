@@ -1,0 +1,66 @@
+//! `portcullis dev`: a backend to try the gateway on, and then `portcullis serve` in front of it.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use clap::{Args as _, FromArgMatches as _};
+use tracing::warn;
+
+use super::{failed, misconfigured};
+use crate::clock::Clock;
+use crate::config::flags::ServeFlags;
+use crate::config::resolve::resolve;
+use crate::dev::{Dev, DevOptions};
+use crate::server::Server;
+use crate::telemetry;
+
+pub(super) fn run(options: &DevOptions) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("cannot start a thread: {error}")),
+    };
+    let dev = match runtime.block_on(Dev::start(options, Clock::system())) {
+        Ok(dev) => dev,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
+    let flags = command
+        .try_get_matches_from(dev.gateway_flags())
+        .and_then(|matches| ServeFlags::from_arg_matches(&matches));
+    let flags = match flags {
+        Ok(flags) => flags,
+        Err(error) => return failed(&error.to_string()),
+    };
+    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
+    let resolved = match resolve(&flags) {
+        Ok(resolved) => resolved,
+        Err(errors) => return misconfigured(&errors),
+    };
+    for warning in &resolved.warnings {
+        warn!("{warning}");
+    }
+    let server = match Server::start(&resolved.settings) {
+        Ok(server) => server,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let mut out = std::io::stdout();
+    let color = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    // A reader that has gone away is no reason to stop serving.
+    write!(out, "{}", dev.announcement(server.metrics_address(), color)).ok();
+    if let Err(error) = super::serve::wait_for_signal() {
+        return failed(&format!("cannot wait for signals: {error}"));
+    }
+    writeln!(
+        out,
+        "\nStopped. The files stay in {}.",
+        dev.paths().dir().display()
+    )
+    .ok();
+    // Dropped, not drained: nobody's work is at stake here, and Ctrl-C should end it at once.
+    drop(server);
+    ExitCode::SUCCESS
+}

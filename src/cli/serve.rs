@@ -1,0 +1,48 @@
+//! `portcullis serve`: from flags to a running gateway, and to its graceful end on SIGTERM or Ctrl-C.
+
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use super::{failed, misconfigured};
+use crate::config::flags::ServeFlags;
+use crate::config::resolve::resolve;
+use crate::server::Server;
+use crate::telemetry;
+
+pub(super) fn run(flags: &ServeFlags) -> ExitCode {
+    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
+    let resolved = match resolve(flags) {
+        Ok(resolved) => resolved,
+        Err(errors) => return misconfigured(&errors),
+    };
+    for warning in &resolved.warnings {
+        warn!("{warning}");
+    }
+    let server = match Server::start(&resolved.settings) {
+        Ok(server) => server,
+        Err(error) => return failed(&error.to_string()),
+    };
+    match wait_for_signal() {
+        Ok(name) => info!(signal = name, "asked to end"),
+        Err(error) => return failed(&format!("cannot wait for signals: {error}")),
+    }
+    server.shut_down();
+    ExitCode::SUCCESS
+}
+
+/// Waits for SIGTERM or SIGINT.
+pub(super) fn wait_for_signal() -> std::io::Result<&'static str> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        Ok(tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        })
+    })
+}

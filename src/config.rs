@@ -1,0 +1,10 @@
+//! Configuration: wire types ([`flags`], [`kubeconfig`]), what they resolve to ([`settings`]), and the step between
+//! ([`resolve`]), which reads every file and reports every error at once.
+
+pub mod error;
+pub mod flags;
+mod kubeconfig;
+pub mod resolve;
+pub mod settings;
+
+pub use error::{ConfigError, ConfigErrors};

@@ -1,0 +1,184 @@
+//! The flags of `portcullis serve` and `portcullis check`: kube-apiserver's names, meanings and defaults, and a few
+//! of our own. Wire types only; [`super::resolve`] judges them.
+#![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
+// apiserver: pkg/server/options/{serving,authentication}.go; kubernetes: pkg/kubeapiserver/options/authentication.go
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::forward::settings::IdentityMode;
+
+/// Every flag of `portcullis serve`.
+#[derive(Debug, Clone, Args)]
+#[command(args_override_self = true)]
+pub struct ServeFlags {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub serving: ServingFlags,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub authentication: AuthenticationFlags,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub backend: BackendFlags,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub operation: OperationFlags,
+}
+
+/// How clients reach the gateway.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Serving")]
+pub struct ServingFlags {
+    /// The address to listen on.
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// The port to serve HTTPS on. 0 picks a free port, which is then logged.
+    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    pub secure_port: u16,
+    /// Bind with SO_REUSEPORT, so that more than one process may listen on the same address and port.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub permit_port_sharing: bool,
+    /// The serving certificate, PEM, followed by its intermediates.
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// The private key of --tls-cert-file, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// A further certificate for some server names: `cert,key` or `cert,key:name1,*.name2`. Repeatable. Without
+    /// names, those of the certificate are used.
+    #[arg(long, value_name = "CERT,KEY[:NAMES]")]
+    pub tls_sni_cert_key: Vec<String>,
+    /// The oldest TLS version to accept: VersionTLS12 or VersionTLS13 (older ones are not supported).
+    #[arg(long, value_name = "VERSION")]
+    pub tls_min_version: Option<String>,
+    /// The cipher suites to accept for TLS 1.2, by their IANA names, comma-separated. Default: all that are safe.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<String>,
+    /// How many streams a client may have open on one HTTP/2 connection. 0 means 100, as in kube-apiserver.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub http2_max_streams_per_connection: u32,
+    /// Directives for the Strict-Transport-Security header: max-age=SECONDS, includeSubDomains, preload.
+    #[arg(long, value_name = "DIRECTIVES", value_delimiter = ',')]
+    pub strict_transport_security_directives: Vec<String>,
+}
+
+/// Who clients may be.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Authentication")]
+pub struct AuthenticationFlags {
+    /// Clients with a certificate signed by one of these CAs are the CommonName of their certificate, and in the
+    /// groups of its Organization values.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    /// Bearer tokens: CSV lines of token,user,uid[,"group1,group2"].
+    #[arg(long, value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+    /// Let requests without a credential through as system:anonymous.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub anonymous_auth: bool,
+    /// Identifiers of this API server, comma-separated. Tokens that are bound to audiences must name one of them.
+    #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]
+    pub api_audiences: Vec<String>,
+    /// Front proxies with a certificate signed by one of these CAs may say in headers who a request is made by.
+    #[arg(long, value_name = "FILE")]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+    /// The CommonNames that front proxies may have, comma-separated. Empty: any name that
+    /// --requestheader-client-ca-file has signed.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub requestheader_allowed_names: Vec<String>,
+    /// The request headers to look for the user name in, comma-separated. X-Remote-User is common.
+    #[arg(long, value_name = "HEADERS", value_delimiter = ',')]
+    pub requestheader_username_headers: Vec<String>,
+    /// The request headers to look for the uid in, comma-separated. X-Remote-Uid is required if any is given.
+    #[arg(long, value_name = "HEADERS", value_delimiter = ',')]
+    pub requestheader_uid_headers: Vec<String>,
+    /// The request headers to look for groups in, comma-separated. X-Remote-Group is common.
+    #[arg(long, value_name = "HEADERS", value_delimiter = ',')]
+    pub requestheader_group_headers: Vec<String>,
+    /// The prefixes of request headers that carry extra attributes, comma-separated. X-Remote-Extra- is common.
+    #[arg(long, value_name = "PREFIXES", value_delimiter = ',')]
+    pub requestheader_extra_headers_prefix: Vec<String>,
+}
+
+/// Where requests go.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Backend")]
+pub struct BackendFlags {
+    /// The API server behind the gateway: a kubeconfig whose current context has its address and CA, and the
+    /// certificate with which the gateway speaks for its clients.
+    #[arg(long, value_name = "FILE")]
+    pub backend_kubeconfig: Option<PathBuf>,
+    /// How the backend is told who a request is made by. `requestHeader`: X-Remote-* headers, vouched for by a
+    /// certificate of the backend's --requestheader-client-ca-file. `impersonate`: Impersonate-* headers with the
+    /// gateway's own credential, for managed clusters.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = IdentityMode::RequestHeader)]
+    pub identity: IdentityMode,
+    /// Who authorises the Impersonate-* headers of clients (kubectl --as).
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = ImpersonationMode::Backend)]
+    pub impersonation: ImpersonationMode,
+}
+
+/// How the gateway runs.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Operation")]
+pub struct OperationFlags {
+    /// How long a request may take, unless it is long-running (watch, exec, logs, proxy): 1m0s, 90s, …
+    #[arg(long, value_name = "DURATION", default_value = "1m0s")]
+    pub request_timeout: String,
+    /// How long requests may still take to finish after SIGTERM.
+    #[arg(long, value_name = "DURATION", default_value = "1m0s")]
+    pub shutdown_grace_period: String,
+    /// The address of /metrics, plain HTTP. `0` turns it off.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
+    pub metrics_bind_address: String,
+    /// How many worker threads carry requests. 0: one per core.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub workers: usize,
+    /// How much to log: 0 errors, failed authentication, slow requests; 3 every request; 5 connections; 6 everything.
+    #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0)]
+    pub verbosity: u8,
+    /// The form of log lines on standard error.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    pub logging_format: LogFormat,
+}
+
+/// Who authorises `Impersonate-*` headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImpersonationMode {
+    /// The backend, which receives them as they are.
+    Backend,
+    /// The gateway (not available yet).
+    Gateway,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One line per event, for people.
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+impl MetricsAddress {
+    /// Reads the value of `--metrics-bind-address`.
+    pub fn parse(text: &str) -> Result<Self, std::net::AddrParseError> {
+        if text == "0" {
+            Ok(Self::Off)
+        } else {
+            text.parse().map(Self::On)
+        }
+    }
+}
+
+/// Where `/metrics` is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// Nowhere.
+    Off,
+    /// At this address.
+    On(SocketAddr),
+}

@@ -1,0 +1,41 @@
+//! What a configuration resolves to: values that were read, parsed and found to fit together.
+
+use std::time::Duration;
+
+use super::flags::{ImpersonationMode, LogFormat, MetricsAddress};
+pub use crate::authn::settings::{Authentication, RequestHeader};
+pub use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+pub use crate::listen::settings::{Serving, ServingCertificate};
+
+/// Everything the gateway runs by.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How clients reach the gateway.
+    pub serving: Serving,
+    /// Who clients may be.
+    pub authentication: Authentication,
+    /// The API server behind the gateway.
+    pub backend: Backend,
+    /// Who authorises `Impersonate-*` headers.
+    pub impersonation: ImpersonationMode,
+    /// How the gateway runs.
+    pub operation: Operation,
+}
+
+/// How the gateway runs.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    /// How long a request may take, unless it is long-running.
+    pub request_timeout: Duration,
+    /// How long requests may still take after SIGTERM.
+    pub shutdown_grace_period: Duration,
+    /// Where `/metrics` is served.
+    pub metrics: MetricsAddress,
+    /// Worker threads; at least one.
+    pub workers: usize,
+    /// How much to log.
+    pub verbosity: u8,
+    /// The form of log lines.
+    pub log_format: LogFormat,
+}

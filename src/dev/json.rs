@@ -1,0 +1,47 @@
+//! Reading and writing in JSON objects by path, without a panic where something is missing.
+
+use serde_json::{Map, Value};
+
+/// What is at a JSON pointer; null where nothing is.
+pub(super) fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+    value.pointer(path).unwrap_or(&Value::Null)
+}
+
+/// The text at a JSON pointer; empty where none is.
+pub(super) fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    at(value, path).as_str().unwrap_or_default()
+}
+
+/// Writes at a JSON pointer; what is on the way and is no object becomes one.
+pub(super) fn set(value: &mut Value, path: &str, new: impl Into<Value>) {
+    let mut place = value;
+    for part in path.split('/').skip(1) {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        let Some(fields) = place.as_object_mut() else {
+            return;
+        };
+        place = fields.entry(part.replace("~1", "/")).or_insert(Value::Null);
+    }
+    *place = new.into();
+}
+
+/// Takes a field out of an object.
+pub(super) fn take(value: &mut Value, field: &str) -> Value {
+    value
+        .as_object_mut()
+        .and_then(|fields| fields.remove(field))
+        .unwrap_or_default()
+}
+
+/// Makes what is at a JSON pointer what it is in `old`, absent if it is absent there.
+pub(super) fn keep(new: &mut Value, old: &Value, path: &str) {
+    match (old.pointer(path), path.rsplit_once('/')) {
+        (Some(value), _) => set(new, path, value.clone()),
+        (None, Some((parent, field))) => {
+            new.pointer_mut(parent).map(|parent| take(parent, field));
+        }
+        (None, None) => {}
+    }
+}

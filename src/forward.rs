@@ -1,0 +1,255 @@
+//! To the backend and back: strip hop-by-hop headers, write identity last, stream both ways, tunnel upgrades.
+//!
+//! [`send`] takes an [`Admitted`] request, which only the earlier stages can make. Redirects are passed on and never
+//! followed; a body is never looked at; a client that goes away drops the response here, which cancels the stream to
+//! the backend.
+
+pub(crate) mod body;
+mod headers;
+mod identity;
+pub(crate) mod pool;
+pub(crate) mod settings;
+pub(crate) mod target;
+mod upgrade;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{PathAndQuery, Scheme};
+use http::{Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
+use tokio::time::timeout_at;
+
+use body::{Body, EndGuard};
+pub(crate) use identity::UnfitIdentity;
+pub(crate) use pool::SendError;
+use pool::{Kind, Pool};
+use settings::IdentityMode;
+
+use crate::request::info::RequestInfo;
+use crate::stage::{Admitted, Outbound};
+
+/// The id that the audit logs of the gateway and the backend share.
+pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+/// Set by kube-apiserver once it has authenticated a request.
+const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+
+/// Why a request has no answer from the backend.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ForwardError {
+    /// No header can carry the identity.
+    #[error(transparent)]
+    UnfitIdentity(#[from] UnfitIdentity),
+    /// There is no connection, or it broke.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The backend took longer than the request may.
+    #[error("the backend did not answer within the allotted timeout")]
+    Timeout,
+    /// The backend does not believe the gateway.
+    #[error("the backend answered 401: it does not accept the gateway's credential or its identity headers")]
+    RefusedIdentity,
+    /// The backend switched protocols unasked, or to another one.
+    #[error("the backend switched to a protocol that was not asked for")]
+    UnaskedSwitch,
+    /// The path, behind the backend's prefix, is no URI.
+    #[error("the request target cannot be sent: {0}")]
+    Target(#[source] http::Error),
+}
+
+/// What is known of the exchange beside the request.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// The client's address.
+    pub(crate) peer: IpAddr,
+    /// The id of the request in both audit logs.
+    pub(crate) audit_id: HeaderValue,
+}
+
+/// Sends an admitted request and returns the backend's answer, its body still to come. `tunnel` is kept for as long
+/// as an upgraded connection lives.
+pub(crate) async fn send(
+    pool: &Arc<Pool>,
+    admitted: Admitted,
+    context: Context,
+    tunnel: impl FnOnce() -> EndGuard,
+) -> Result<Response<Body>, ForwardError> {
+    let Outbound {
+        mut request,
+        info,
+        deadline,
+        user,
+        by_front_proxy,
+        impersonate,
+    } = admitted.into_outbound();
+    let target = pool.target();
+    let protocol = headers::requested_upgrade(request.headers());
+    let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
+
+    // Before identity is written, or a client could nominate our headers in Connection.
+    headers::strip_hop_by_hop(request.headers_mut());
+    note_sender(request.headers_mut(), &context, by_front_proxy);
+    identity::write_identity(request.headers_mut(), &user, target.identity)?;
+    if let Some(impersonate) = impersonate {
+        impersonate.restore_into(request.headers_mut());
+    }
+    if let Some(authorization) = &target.authorization {
+        request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+    }
+    let request = readdress(request, target)?;
+
+    let sending = async {
+        if let (Some(protocol), Some(client)) = (protocol, client) {
+            return upgrade::tunnel(pool, request, protocol, client, tunnel()).await;
+        }
+        let response = deliver(pool, request, kind_of(&info, user.is_unauthenticated())).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(ForwardError::UnaskedSwitch);
+        }
+        Ok(response)
+    };
+    let mut response = match deadline {
+        Some(deadline) => timeout_at(deadline, sending)
+            .await
+            .map_err(|_| ForwardError::Timeout)??,
+        None => sending.await?,
+    };
+    if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
+        return Err(ForwardError::RefusedIdentity);
+    }
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        headers::strip_hop_by_hop(response.headers_mut());
+    }
+    response.headers_mut().insert(AUDIT_ID, context.audit_id);
+    Ok(response.map(|body| body.until(deadline)))
+}
+
+/// Sends; a read without a body is sent once more when a connection broke under it, since it may have been closed
+/// just before.
+async fn deliver(
+    pool: &Arc<Pool>,
+    request: Request<Body>,
+    kind: Kind,
+) -> Result<Response<Body>, ForwardError> {
+    let again = (request.method().is_safe() && request.body().is_end_stream()).then(|| {
+        let mut copy = Request::new(Body::empty());
+        copy.method_mut().clone_from(request.method());
+        copy.uri_mut().clone_from(request.uri());
+        copy.headers_mut().clone_from(request.headers());
+        copy
+    });
+    match (pool.send(request, kind).await, again) {
+        (Err(SendError::Broken(error)), Some(again)) => {
+            tracing::debug!(%error, "sending a read again");
+            Ok(pool.send(again, kind).await?)
+        }
+        (result, _) => Ok(result?),
+    }
+}
+
+/// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.
+// apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
+fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool) {
+    let before: Vec<u8> = if by_front_proxy {
+        let lines: Vec<&[u8]> = headers
+            .get_all(X_FORWARDED_FOR)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
+        lines.join(b", ".as_slice())
+    } else {
+        headers.remove(X_REAL_IP);
+        headers.remove(FORWARDED);
+        Vec::new()
+    };
+    let peer = context.peer.to_string();
+    let chain = if before.is_empty() {
+        peer.into_bytes()
+    } else {
+        [&before, b", ".as_slice(), peer.as_bytes()].concat()
+    };
+    headers.remove(X_FORWARDED_FOR);
+    if let Ok(value) = HeaderValue::from_bytes(&chain) {
+        headers.insert(X_FORWARDED_FOR, value);
+    }
+    headers.insert(AUDIT_ID, context.audit_id.clone());
+}
+
+/// Points the request at the backend. The bytes of path and query stay as they are; the client's host stays too,
+/// except for a server that is reached by its own name.
+fn readdress(
+    request: Request<hyper::body::Incoming>,
+    target: &target::Target,
+) -> Result<Request<Body>, ForwardError> {
+    let (mut head, incoming) = request.into_parts();
+    let client_host = head.headers.remove(HOST);
+    let authority = match target.identity {
+        IdentityMode::Impersonate => target.authority.clone(),
+        IdentityMode::RequestHeader => head
+            .uri
+            .authority()
+            .cloned()
+            .or_else(|| client_host.and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok()))
+            .unwrap_or_else(|| target.authority.clone()),
+    };
+    if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+        head.headers.insert(HOST, host);
+    }
+    let path = head
+        .uri
+        .path_and_query()
+        .cloned()
+        .unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let path = if target.path_prefix.is_empty() {
+        path
+    } else {
+        let joined = format!("{}{path}", target.path_prefix);
+        PathAndQuery::try_from(joined).map_err(|error| ForwardError::Target(error.into()))?
+    };
+    head.uri = Uri::builder()
+        .scheme(Scheme::HTTPS)
+        .authority(authority)
+        .path_and_query(path)
+        .build()
+        .map_err(ForwardError::Target)?;
+    head.version = Version::HTTP_11;
+    let body = if incoming.is_end_stream() {
+        Body::empty()
+    } else {
+        Body::streaming(incoming)
+    };
+    if body.is_end_stream() && !head.method.is_safe() {
+        // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
+        head.headers
+            .entry(CONTENT_LENGTH)
+            .or_insert(HeaderValue::from_static("0"));
+    }
+    let mut request = Request::from_parts(head, body);
+    request.extensions_mut().clear();
+    Ok(request)
+}
+
+/// Which connections the request may share.
+fn kind_of(info: &RequestInfo, unauthenticated: bool) -> Kind {
+    if unauthenticated {
+        Kind::Anonymous
+    } else if info.is_long_running() {
+        Kind::Long
+    } else {
+        Kind::Short
+    }
+}
+
+/// Whether a 401 says that the backend does not believe the gateway. Behind its own authentication an answer carries
+/// the flow schema; an application behind `proxy` says what it likes.
+fn is_about_us(headers: &HeaderMap, info: &RequestInfo) -> bool {
+    let proxied = info.verb() == "proxy"
+        || info
+            .resource()
+            .is_some_and(|resource| resource.subresource == "proxy");
+    !proxied && !headers.contains_key(FLOW_SCHEMA_UID)
+}

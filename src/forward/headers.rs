@@ -1,0 +1,201 @@
+//! Which headers of a client never reach the backend: hop-by-hop ones, also those a client nominates, and every name
+//! that the backend might read as an identity.
+//!
+//! The order matters, and [`super::send`] keeps it: hop-by-hop headers go first and identity is written last, or a
+//! client could nominate `X-Remote-User` in `Connection` and have ours removed.
+
+use http::HeaderMap;
+use http::header::{CONNECTION, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+
+use crate::request::credentials::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
+
+/// Headers about one connection. `Trailer` and `TE: trailers` stay: trailers pass.
+// RFC 9110, section 7.6.1
+const HOP_BY_HOP: [HeaderName; 7] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("proxy-authorization"),
+    HeaderName::from_static("http2-settings"),
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Removes hop-by-hop headers, and those that `Connection` nominates.
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let nominated: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .collect();
+        for name in nominated {
+            // The framing of the message is hyper's business; taking it away would change where the body ends.
+            if name != http::header::CONTENT_LENGTH && name != TE {
+                headers.remove(name);
+            }
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    if headers.contains_key(TE) {
+        let trailers = |line: &HeaderValue| {
+            line.as_bytes()
+                .split(|byte| *byte == b',')
+                .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        };
+        let wanted = headers.get_all(TE).iter().any(trailers);
+        headers.remove(TE);
+        if wanted {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+    }
+}
+
+/// Removes every header that a receiver might read as an identity, whatever the spelling.
+pub(crate) fn strip_identity(headers: &mut HeaderMap) {
+    strip_where(headers, |name| {
+        folded_starts_with(name, FRONT_PROXY_PREFIX) || folded_starts_with(name, IMPERSONATE_PREFIX)
+    });
+}
+
+fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    let found: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
+    for name in found {
+        headers.remove(name);
+    }
+}
+
+/// Whether the client asks for one of the protocols we tunnel, and which: `websocket` and `SPDY/3.1`, on any path.
+/// Never `h2c`, which would turn the tunnel into requests that nobody inspects.
+pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let connection = headers.get_all(CONNECTION).iter().any(|line| {
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+    });
+    let mut upgrades = headers.get_all(UPGRADE).iter();
+    let protocol = upgrades.next()?;
+    let known = [b"websocket".as_slice(), b"SPDY/3.1".as_slice()];
+    let tunnelled = known
+        .iter()
+        .any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
+    (connection && tunnelled && upgrades.next().is_none()).then(|| protocol.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        map
+    }
+
+    fn names(map: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn nominated_headers_go_with_the_connection() {
+        let mut map = headers(&[
+            ("connection", "close, X-Remote-User"),
+            ("connection", ",, x-other ;,X-Plain\t"),
+            ("x-remote-user", "eve"),
+            ("x-plain", "1"),
+            ("x-kept", "1"),
+            ("keep-alive", "1"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AAMAAABk"),
+            ("content-length", "0"),
+        ]);
+        strip_hop_by_hop(&mut map);
+        assert_eq!(names(&map), ["content-length", "x-kept"]);
+    }
+
+    #[test]
+    fn framing_cannot_be_nominated_away() {
+        let mut map = headers(&[
+            ("connection", "content-length, te"),
+            ("content-length", "5"),
+            ("te", "gzip, trailers"),
+        ]);
+        strip_hop_by_hop(&mut map);
+        assert_eq!(names(&map), ["content-length", "te"]);
+        assert_eq!(map["te"], "trailers");
+    }
+
+    #[test]
+    fn identity_goes_in_every_spelling() {
+        let mut map = headers(&[
+            ("X-Remote-User", "eve"),
+            ("x_remote_user", "eve"),
+            ("x.remote.group", "system:masters"),
+            ("X-Remote_Extra-scopes", "all"),
+            ("X-Remote-Anything-New", "1"),
+            ("Impersonate-User", "eve"),
+            ("impersonate_uid", "0"),
+            ("X-Remotely", "fine"),
+            ("Impersonation", "fine"),
+        ]);
+        strip_identity(&mut map);
+        assert_eq!(names(&map), ["impersonation", "x-remotely"]);
+    }
+
+    #[test]
+    fn only_two_protocols_are_tunnelled() {
+        let cases: &[(&[(&str, &str)], bool)] = &[
+            (&[("connection", "Upgrade"), ("upgrade", "websocket")], true),
+            (
+                &[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")],
+                true,
+            ),
+            (
+                &[
+                    ("connection", "keep-alive"),
+                    ("connection", "UPGRADE"),
+                    ("upgrade", "WebSocket"),
+                ],
+                true,
+            ),
+            (&[("upgrade", "websocket")], false),
+            (&[("connection", "not-upgrade"), ("upgrade", "websocket")], false),
+            (&[("connection", "Upgrade"), ("upgrade", "h2c")], false),
+            (
+                &[
+                    ("connection", "Upgrade"),
+                    ("upgrade", "h2c"),
+                    ("upgrade", "websocket"),
+                ],
+                false,
+            ),
+            (&[("connection", "Upgrade"), ("upgrade", "websocket, h2c")], false),
+            (
+                &[
+                    ("connection", "Upgrade"),
+                    ("upgrade", "websocket"),
+                    ("upgrade", "websocket"),
+                ],
+                false,
+            ),
+            (&[("connection", "Upgrade")], false),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(
+                requested_upgrade(&headers(lines)).is_some(),
+                *expected,
+                "{lines:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Connections to one backend, of one worker thread. HTTP/2 where the backend speaks it, in two lanes: long streams
+//! (watch, logs, proxy) have connections of their own, so that a flood of watches does not take the streams of short
+//! requests, and windows sized such that stalled readers cannot use up a connection's. HTTP/1.1 connections of their
+//! own carry anonymous requests: kube-apiserver closes an HTTP/2 connection that carries one.
+//!
+//! Streams are counted here: hyper queues silently past the peer's limit.
+
+use std::future::Future as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::time::Instant;
+
+use super::body::{Body, EndGuard};
+use super::target::{ConnectError, Offer, Target};
+
+/// The share of a connection's streams that is used before another connection is opened.
+const FILL_PERCENT: usize = 80;
+/// Windows of a short request's response and of a long stream. A connection's window is a stream's times the streams
+/// it may carry: stalled readers block nobody else.
+const SHORT_WINDOW: u32 = 256 * 1024;
+const LONG_WINDOW: u32 = 64 * 1024;
+const STREAMS: u32 = 256;
+/// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
+const IDLE: Duration = Duration::from_mins(1);
+const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
+const MAX_HEADER_LINES: usize = 4096;
+
+/// Which connections a request may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Answered soon.
+    Short,
+    /// May last for hours.
+    Long,
+    /// Made by nobody in particular.
+    Anonymous,
+}
+
+/// Why a request got no response.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection broke after the request had been sent, at least in part.
+    #[error("the connection to the backend broke: {0}")]
+    Broken(#[source] hyper::Error),
+}
+
+/// The connections of one worker to one backend.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    target: Arc<Target>,
+    short: Lane,
+    long: Lane,
+    http1: Mutex<Vec<IdleHttp1>>,
+    http1_only: AtomicBool,
+}
+
+struct IdleHttp1 {
+    sender: http1::SendRequest<Body>,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    connections: Mutex<Vec<Arc<Http2>>>,
+    connecting: Mutex<Option<Connecting>>,
+}
+
+type Connecting = Shared<BoxFuture<'static, Result<(), ConnectError>>>;
+
+struct Http2 {
+    sender: http2::SendRequest<Body>,
+    /// Streams in use.
+    streams: AtomicUsize,
+    /// Streams the backend allows.
+    limit: AtomicUsize,
+}
+
+/// One stream of a connection; given back when dropped.
+struct Stream(Arc<Http2>);
+
+impl Pool {
+    /// A pool without connections.
+    pub(crate) fn new(target: Arc<Target>) -> Arc<Self> {
+        Arc::new(Self {
+            target,
+            short: Lane::default(),
+            long: Lane::default(),
+            http1: Mutex::default(),
+            http1_only: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Sends a request. It is tried again on another connection when none of it was written; whether it may be sent
+    /// twice is the caller's to know.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Body>,
+        kind: Kind,
+    ) -> Result<Response<Body>, SendError> {
+        // Two connections may have been closed since they were used; the third is a new one.
+        for _ in 0..2 {
+            request = match self.try_send(request, kind).await? {
+                Sent::Answered(response) => return Ok(response),
+                Sent::NotWritten(request, _) => request,
+            };
+        }
+        match self.try_send(request, kind).await? {
+            Sent::Answered(response) => Ok(response),
+            Sent::NotWritten(_, error) => Err(SendError::Broken(error)),
+        }
+    }
+
+    async fn try_send(self: &Arc<Self>, request: Request<Body>, kind: Kind) -> Result<Sent, SendError> {
+        let lane = match kind {
+            Kind::Short => &self.short,
+            Kind::Long => &self.long,
+            Kind::Anonymous => return self.send_http1(request).await,
+        };
+        if self.http1_only.load(Ordering::Relaxed) {
+            return self.send_http1(request).await;
+        }
+        let stream = loop {
+            if let Some(stream) = lane.pick() {
+                break stream;
+            }
+            self.connect_http2(kind).await?;
+            if self.http1_only.load(Ordering::Relaxed) {
+                return self.send_http1(request).await;
+            }
+        };
+        let sent = stream.0.sender.clone().try_send_request(request).await;
+        settle(sent, Box::new(stream))
+    }
+
+    /// Waits for a connection; everyone who needs one waits for the same attempt.
+    async fn connect_http2(self: &Arc<Self>, kind: Kind) -> Result<(), ConnectError> {
+        let lane = self.lane(kind);
+        let attempt = {
+            let mut connecting = lock(&lane.connecting);
+            if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
+                attempt.clone()
+            } else {
+                // On a task of its own: it must not stop halfway because the client that asked for it leaves.
+                let pool = Arc::clone(self);
+                let task = tokio::spawn(async move { pool.open_http2(kind).await });
+                let attempt = async move { task.await.unwrap_or(Ok(())) }.boxed().shared();
+                *connecting = Some(attempt.clone());
+                attempt
+            }
+        };
+        attempt.await
+    }
+
+    async fn open_http2(&self, kind: Kind) -> Result<(), ConnectError> {
+        let stream = self.target.connect(Offer::Either).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+            self.http1_only.store(true, Ordering::Relaxed);
+            let sender = self.begin_http1(TokioIo::new(stream)).await?;
+            lock(&self.http1).push(IdleHttp1 {
+                sender,
+                since: Instant::now(),
+            });
+            return Ok(());
+        }
+        let window = if kind == Kind::Long {
+            LONG_WINDOW
+        } else {
+            SHORT_WINDOW
+        };
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window.saturating_mul(STREAMS))
+            .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(15))
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.target.http_error(&error))?;
+        let http2 = Arc::new(Http2 {
+            sender,
+            streams: AtomicUsize::new(0),
+            limit: AtomicUsize::new(connection.current_max_send_streams()),
+        });
+        lock(&self.lane(kind).connections).push(Arc::clone(&http2));
+        let shared = Arc::downgrade(&http2);
+        let mut connection = Box::pin(connection);
+        let driven = std::future::poll_fn(move |cx| {
+            let polled = connection.as_mut().poll(cx);
+            if let Some(http2) = shared.upgrade() {
+                http2
+                    .limit
+                    .store(connection.current_max_send_streams(), Ordering::Relaxed);
+            }
+            polled
+        });
+        tokio::spawn(async move {
+            if let Err(error) = driven.await {
+                tracing::debug!(%error, "HTTP/2 connection to the backend ended");
+            }
+        });
+        Ok(())
+    }
+
+    fn lane(&self, kind: Kind) -> &Lane {
+        if kind == Kind::Long {
+            &self.long
+        } else {
+            &self.short
+        }
+    }
+
+    async fn send_http1(self: &Arc<Self>, request: Request<Body>) -> Result<Sent, SendError> {
+        let mut sender = match self.idle_http1() {
+            Some(sender) => sender,
+            None => {
+                self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?))
+                    .await?
+            }
+        };
+        let sent = sender.try_send_request(request).await;
+        settle(
+            sent,
+            Box::new(ReturnHttp1 {
+                sender: Some(sender),
+                pool: Arc::clone(self),
+            }),
+        )
+    }
+
+    fn idle_http1(&self) -> Option<http1::SendRequest<Body>> {
+        let mut idle = lock(&self.http1);
+        idle.retain(|idle| idle.sender.is_ready() && idle.since.elapsed() < IDLE);
+        idle.pop().map(|idle| idle.sender)
+    }
+
+    async fn begin_http1<T>(&self, io: T) -> Result<http1::SendRequest<Body>, ConnectError>
+    where
+        T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let handshake = http1_builder().handshake(io).await;
+        let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
+            }
+        });
+        Ok(sender)
+    }
+
+    /// A connection for one upgrade: never shared, never pooled.
+    pub(super) async fn upgrade(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        let stream = self.target.connect(Offer::Http1).await?;
+        let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "connection to the backend ended before its upgrade");
+            }
+        });
+        sender.send_request(request).await.map_err(SendError::Broken)
+    }
+}
+
+enum Sent {
+    Answered(Response<Body>),
+    /// The connection had been closed; the request is whole.
+    NotWritten(Request<Body>, hyper::Error),
+}
+
+fn settle(
+    sent: Result<Response<Incoming>, TrySendError<Request<Body>>>,
+    guard: EndGuard,
+) -> Result<Sent, SendError> {
+    match sent {
+        Ok(response) => Ok(Sent::Answered(
+            response.map(|body| Body::streaming(body).holding_stream(guard)),
+        )),
+        Err(mut error) => match error.take_message() {
+            Some(request) => Ok(Sent::NotWritten(request, error.into_error())),
+            None => Err(SendError::Broken(error.into_error())),
+        },
+    }
+}
+
+impl Lane {
+    /// A stream on the least loaded connection that has room, if there is one.
+    fn pick(&self) -> Option<Stream> {
+        let mut connections = lock(&self.connections);
+        connections.retain(|connection| !connection.sender.is_closed());
+        let least = connections
+            .iter()
+            .min_by_key(|connection| connection.streams.load(Ordering::Relaxed))?;
+        let room = (least.limit.load(Ordering::Relaxed).saturating_mul(FILL_PERCENT) / 100).max(1);
+        if least.streams.load(Ordering::Relaxed) >= room {
+            return None;
+        }
+        least.streams.fetch_add(1, Ordering::Relaxed);
+        Some(Stream(Arc::clone(least)))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Gives an HTTP/1.1 connection back once its response has ended, if it can carry another.
+struct ReturnHttp1 {
+    sender: Option<http1::SendRequest<Body>>,
+    pool: Arc<Pool>,
+}
+
+impl Drop for ReturnHttp1 {
+    fn drop(&mut self) {
+        let Some(mut sender) = self.sender.take() else {
+            return;
+        };
+        let pool = Arc::clone(&self.pool);
+        // Outside a runtime the process is ending, and so is the connection.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(async move {
+            if sender.ready().await.is_ok() {
+                lock(&pool.http1).push(IdleHttp1 {
+                    sender,
+                    since: Instant::now(),
+                });
+            }
+        });
+    }
+}
+
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .max_headers(MAX_HEADER_LINES)
+        .max_buf_size(MAX_HEADER_BYTES);
+    builder
+}
+
+/// The pool's lists stay whole even if a holder panicked: each change is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for IdleHttp1 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("IdleHttp1")
+    }
+}
+
+impl std::fmt::Debug for Http2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http2")
+            .field("streams", &self.streams)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! Where requests go, read and found to fit together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+use crate::authn::BearerToken;
+
+/// The API server behind the gateway.
+#[derive(Clone)]
+pub struct Backend {
+    /// Its host and port, as dialled.
+    pub address: HostPort,
+    /// The name its certificate must have.
+    pub server_name: ServerName<'static>,
+    /// What precedes every path there; empty for an API server of its own.
+    pub path_prefix: String,
+    /// The CAs of its certificate.
+    pub roots: Arc<rustls::RootCertStore>,
+    /// The certificate the gateway shows it.
+    pub client_certificate: Option<ClientCertificate>,
+    /// The bearer token the gateway shows it, in identity mode `impersonate`.
+    pub bearer_token: Option<BearerToken>,
+    /// How it is told who a request is made by.
+    pub identity: IdentityMode,
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend")
+            .field("address", &self.address)
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A client certificate and its key.
+pub struct ClientCertificate {
+    /// The certificate and its intermediates.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCertificate")
+            .field("chain", &self.chain.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Clone for ClientCertificate {
+    fn clone(&self) -> Self {
+        Self {
+            chain: self.chain.clone(),
+            key: self.key.clone_key(),
+        }
+    }
+}
+
+/// A host and a port, as they stand in a URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// A name, an IPv4 address, or an IPv6 address without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
+    }
+}
+
+/// How the backend is told who a request is made by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub enum IdentityMode {
+    /// `X-Remote-*` headers over mutual TLS.
+    RequestHeader,
+    /// `Impersonate-*` headers with the gateway's own credential.
+    Impersonate,
+}

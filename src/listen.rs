@@ -1,0 +1,33 @@
+//! From a socket to requests: accept, TLS handshake, connection facts, HTTP/1.1 or HTTP/2, idle times, drain.
+//!
+//! Nothing here judges who the client is. What a request is answered with is the [`Handler`]'s, one for all
+//! connections.
+
+mod acceptor;
+mod activity;
+mod connection;
+mod possession;
+pub(crate) mod settings;
+pub(crate) mod tls;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+pub(crate) use acceptor::{Listener, raise_file_limit};
+pub(crate) use activity::Busy;
+pub(crate) use connection::{Connection, Drain, Limits, Worker};
+
+use crate::forward::body::Body;
+
+/// Answers requests.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers one request. Dropped when the client goes away first.
+    fn handle(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}

@@ -1,0 +1,385 @@
+//! One connection: handshake, facts, HTTP/1.1 or HTTP/2 by ALPN, idle times, graceful end. And the worker threads that
+//! carry connections, each a runtime of its own.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pin_project_lite::pin_project;
+use rustls::ServerConfig;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, warn};
+
+use super::Handler;
+use super::activity::{Activity, Busy, HEADER_TIMEOUT, Watched};
+use crate::authn::ConnInfo;
+use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::forward::body::Body;
+use crate::metrics::Metrics;
+
+/// Go's limit of a request's header, with its slack.
+// Go: net/http DefaultMaxHeaderBytes
+pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
+/// How many header lines a request may have; Go counts bytes alone.
+pub(crate) const MAX_HEADER_LINES: usize = 4096;
+/// Flow-control window of a request body, as kube-apiserver's.
+// apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
+const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// What every connection is served by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Streams a client may have open on one HTTP/2 connection.
+    pub(crate) http2_max_streams: u32,
+}
+
+/// How far the server is on its way down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drain {
+    /// Not at all.
+    Serving,
+    /// Connections end when their requests have.
+    Draining,
+    /// Connections end now.
+    Abort,
+}
+
+/// A client's connection, as its requests see it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// What is known of the client.
+    pub(crate) info: ConnInfo,
+    /// Whether it speaks HTTP/2.
+    pub(crate) http2: bool,
+    /// When the client's certificate ends, in seconds since 1970.
+    pub(crate) certificate_ends: Option<i64>,
+    activity: Arc<Activity>,
+    closing: Notify,
+    open: Open,
+}
+
+impl Connection {
+    /// Marks a request as begun; the connection is not idle until the value is dropped.
+    pub(crate) fn begin_request(&self) -> Busy {
+        self.activity.begin()
+    }
+
+    /// Ends the connection once the requests in progress are answered: GOAWAY on HTTP/2.
+    pub(crate) fn close_gracefully(&self) {
+        self.closing.notify_one();
+    }
+
+    /// Keeps the connection counted as open, for a tunnel that outlives its HTTP.
+    pub(crate) fn keep_open(&self) -> Open {
+        self.open.clone()
+    }
+}
+
+/// A count of one open connection.
+#[derive(Debug)]
+pub(crate) struct Open(Arc<OpenCount>);
+
+#[derive(Debug, Default)]
+struct OpenCount {
+    count: AtomicUsize,
+    changed: Notify,
+}
+
+impl Open {
+    fn new(count: &Arc<OpenCount>) -> Self {
+        count.count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Clone for Open {
+    fn clone(&self) -> Self {
+        Self::new(&self.0)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.changed.notify_one();
+        }
+    }
+}
+
+/// A thread that carries connections.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    sender: mpsc::UnboundedSender<(std::net::TcpStream, SocketAddr)>,
+    open: Arc<OpenCount>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts a thread. `tls` gives the configuration for each new connection.
+    pub(crate) fn start<H: Handler>(
+        name: String,
+        handler: Arc<H>,
+        tls: impl Fn() -> Arc<ServerConfig> + Send + 'static,
+        limits: Limits,
+        metrics: Arc<Metrics>,
+        drain: watch::Receiver<Drain>,
+    ) -> std::io::Result<Self> {
+        let (sender, mut receiver) = mpsc::unbounded_channel::<(std::net::TcpStream, SocketAddr)>();
+        let open = Arc::new(OpenCount::default());
+        let counted = Arc::clone(&open);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let run = async move {
+            let aborted = async |mut drain: watch::Receiver<Drain>| {
+                drain.wait_for(|phase| *phase == Drain::Abort).await.ok();
+            };
+            let mut aborting = pin!(aborted(drain.clone()));
+            loop {
+                let (stream, peer) = tokio::select! {
+                    received = receiver.recv() => match received { Some(received) => received, None => break },
+                    () = &mut aborting => return,
+                };
+                let Ok(stream) = TcpStream::from_std(stream) else {
+                    continue;
+                };
+                let connection = Accepted {
+                    stream,
+                    peer,
+                    open: Open::new(&counted),
+                    metrics: Arc::clone(&metrics),
+                };
+                tokio::spawn(connection.serve(tls(), Arc::clone(&handler), limits, drain.clone()));
+            }
+            // No more connections come; the runtime, and every task on it, goes when the last one has ended.
+            while counted.count.load(Ordering::Relaxed) > 0 {
+                tokio::select! {
+                    () = counted.changed.notified() => {}
+                    () = &mut aborting => return,
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || runtime.block_on(run))?;
+        Ok(Self { sender, open, thread })
+    }
+
+    /// Gives the worker a connection.
+    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr) {
+        if self.sender.send((stream, peer)).is_err() {
+            warn!(%peer, "the worker has ended, connection dropped");
+        }
+    }
+
+    /// How many connections and tunnels it carries.
+    pub(super) fn open_connections(&self) -> usize {
+        self.open.count.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the thread; it ends when its connections have, or at [`Drain::Abort`].
+    pub(crate) fn join(self) {
+        drop(self.sender);
+        if self.thread.join().is_err() {
+            warn!("a worker thread panicked");
+        }
+    }
+}
+
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    open: Open,
+    metrics: Arc<Metrics>,
+}
+
+impl Accepted {
+    async fn serve<H: Handler>(
+        self,
+        tls: Arc<ServerConfig>,
+        handler: Arc<H>,
+        limits: Limits,
+        drain: watch::Receiver<Drain>,
+    ) {
+        let Self {
+            stream,
+            peer,
+            open,
+            metrics,
+        } = self;
+        // Boxed, so that the handshake's state is gone once the connection serves.
+        let handshake = Box::pin(timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream))).await;
+        let stream = match handshake {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                metrics.tls_handshake_errors.inc();
+                debug!(%peer, %error, "TLS handshake failed");
+                return;
+            }
+            Err(_) => {
+                metrics.tls_handshake_errors.inc();
+                debug!(%peer, "TLS handshake took too long");
+                return;
+            }
+        };
+        let (_, session) = stream.get_ref();
+        let http2 = session.alpn_protocol() == Some(b"h2");
+        let chain = session.peer_certificates().unwrap_or_default().to_vec();
+        let info = ConnInfo {
+            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            server_name: session.server_name().map(str::to_owned),
+            peer_chain: UnverifiedChain::new(chain),
+            verdicts: VerdictMemo::default(),
+        };
+        let activity = Activity::new(!http2);
+        let connection = Connection {
+            certificate_ends: info.peer_chain.leaf_not_after(),
+            info,
+            http2,
+            activity: Arc::clone(&activity),
+            closing: Notify::new(),
+            open,
+        };
+        drive(stream, Arc::new(connection), activity, handler, limits, drain).await;
+    }
+}
+
+/// Serves the connection to its end.
+async fn drive<H: Handler>(
+    stream: TlsStream<TcpStream>,
+    connection: Arc<Connection>,
+    activity: Arc<Activity>,
+    handler: Arc<H>,
+    limits: Limits,
+    mut drain: watch::Receiver<Drain>,
+) {
+    let peer = connection.info.peer;
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
+    let shared = Arc::clone(&connection);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
+        async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) }
+    });
+    let serving = if connection.http2 {
+        Serving::Http2 {
+            connection: http2_builder(limits).serve_connection(io, service),
+        }
+    } else {
+        Serving::Http1 {
+            connection: http1_builder().serve_connection(io, service).with_upgrades(),
+        }
+    };
+    let mut serving = pin!(serving);
+    let mut timer = pin!(sleep_until(tokio::time::Instant::now() + HEADER_TIMEOUT));
+    loop {
+        tokio::select! {
+            ended = serving.as_mut() => {
+                if let Err(error) = ended {
+                    debug!(%peer, %error, "connection ended");
+                }
+                return;
+            }
+            () = connection.closing.notified() => serving.as_mut().graceful_shutdown(),
+            changed = drain.changed() => match (changed, *drain.borrow()) {
+                (Err(_), _) | (Ok(()), Drain::Abort) => return,
+                (Ok(()), Drain::Draining) => serving.as_mut().graceful_shutdown(),
+                (Ok(()), Drain::Serving) => {}
+            },
+            () = timer.as_mut() => {
+                let now = tokio::time::Instant::now();
+                match activity.deadline() {
+                    Some(deadline) if deadline <= now && activity.in_header() => {
+                        debug!(%peer, "the request header took too long");
+                        return;
+                    }
+                    Some(deadline) if deadline <= now => {
+                        serving.as_mut().graceful_shutdown();
+                        timer.as_mut().reset(now + HEADER_TIMEOUT);
+                    }
+                    // Looked at again when it may have become due; requests do not touch the timer.
+                    Some(deadline) => timer.as_mut().reset(deadline),
+                    None => timer.as_mut().reset(now + HEADER_TIMEOUT),
+                }
+            }
+        }
+    }
+}
+
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_headers(MAX_HEADER_LINES)
+        .max_buf_size(MAX_HEADER_BYTES);
+    builder
+}
+
+fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.http2_max_streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
+        .max_frame_size(STREAM_WINDOW)
+        .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(20)
+        .max_local_error_reset_streams(128)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(15));
+    builder
+}
+
+type Io = TokioIo<Watched<TlsStream<TcpStream>>>;
+
+pin_project! {
+    /// hyper's two kinds of connection as one.
+    #[project = ServingProjection]
+    enum Serving<S> where S: hyper::service::HttpService<Incoming, ResBody = Body> {
+        Http1 { #[pin] connection: http1::UpgradeableConnection<Io, S> },
+        Http2 { #[pin] connection: http2::Connection<Io, S, TokioExecutor> },
+    }
+}
+
+impl<S, F> Serving<S>
+where
+    S: hyper::service::HttpService<Incoming, ResBody = Body, Future = F, Error = Infallible>,
+    F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+{
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        match self.project() {
+            ServingProjection::Http1 { connection } => connection.graceful_shutdown(),
+            ServingProjection::Http2 { connection } => connection.graceful_shutdown(),
+        }
+    }
+}
+
+impl<S, F> Future for Serving<S>
+where
+    S: hyper::service::HttpService<Incoming, ResBody = Body, Future = F, Error = Infallible>,
+    F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+{
+    type Output = hyper::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            ServingProjection::Http1 { connection } => connection.poll(cx),
+            ServingProjection::Http2 { connection } => connection.poll(cx),
+        }
+    }
+}

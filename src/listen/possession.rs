@@ -1,0 +1,98 @@
+//! The TLS side of client certificates: one is requested with the names of our CAs as hints, and whoever shows one
+//! must prove that he has its key. Whether the certificate is worth anything is decided per request, by
+//! [`crate::authn::x509`], so that a bad one becomes an HTTP answer and not a TLS alert, as in kube-apiserver.
+//!
+//! Possession is checked with the raw public key: a path validator would abort the handshake for certificates that
+//! kube-apiserver answers with 401, or even accepts (X.509 v1, a CA as leaf).
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
+use webpki::RawPublicKeyEntity;
+
+use crate::authn::x509::parse_for_handshake;
+
+/// Proves possession and nothing else.
+#[derive(Debug)]
+pub(crate) struct PossessionVerifier {
+    hints: Arc<[DistinguishedName]>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl PossessionVerifier {
+    /// A verifier that sends `hints` as the CAs it knows.
+    pub(crate) fn new(hints: Arc<[DistinguishedName]>, algorithms: WebPkiSupportedAlgorithms) -> Self {
+        Self { hints, algorithms }
+    }
+
+    fn key(cert: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
+        parse_for_handshake(cert).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))
+    }
+}
+
+impl ClientCertVerifier for PossessionVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        // Go aborts the handshake for certificates it cannot parse; so do we, and nothing else is judged here.
+        std::iter::once(end_entity)
+            .chain(intermediates)
+            .try_for_each(|cert| Self::key(cert).map(|_| ()))?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let bad_signature = || Error::InvalidCertificate(CertificateError::BadSignature);
+        let key = Self::key(cert)?;
+        let entity = RawPublicKeyEntity::try_from(&key).map_err(|_| bad_signature())?;
+        let (_, algorithms) = self
+            .algorithms
+            .mapping
+            .iter()
+            .find(|(scheme, _)| *scheme == signed.scheme)
+            .ok_or_else(bad_signature)?;
+        // TLS 1.2 schemes do not name a curve, so each algorithm of the scheme is tried.
+        if algorithms.iter().any(|algorithm| {
+            entity
+                .verify_signature(*algorithm, message, signed.signature())
+                .is_ok()
+        }) {
+            Ok(HandshakeSignatureValid::assertion())
+        } else {
+            Err(bad_signature())
+        }
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature_with_raw_key(message, &Self::key(cert)?, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

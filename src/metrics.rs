@@ -1,0 +1,232 @@
+//! Counters and histograms, under kube-apiserver's names where it has one. Labels never carry what a client chose:
+//! paths, names and resources are unbounded.
+// apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
+
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry, TextEncoder, exponential_buckets,
+};
+
+/// Everything that is counted. One for the process.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// By `result`: success, failure, error.
+    pub(crate) authentication_attempts: IntCounterVec,
+    /// By `result`.
+    pub(crate) authentication_duration: HistogramVec,
+    /// By `username`, compressed to a handful.
+    pub(crate) authenticated_user_requests: IntCounterVec,
+    /// The remaining lifetime of client certificates.
+    pub(crate) client_certificate_expiration: Histogram,
+    /// By verb and code.
+    pub(crate) requests: IntCounterVec,
+    /// By `verb`; long-running requests are left out, as upstream does.
+    pub(crate) request_duration: HistogramVec,
+    /// By `request_kind`: readOnly, mutating.
+    pub(crate) inflight: IntGaugeVec,
+    /// By `verb`.
+    pub(crate) longrunning: IntGaugeVec,
+    /// Handshakes that did not end well.
+    pub(crate) tls_handshake_errors: IntCounter,
+    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`.
+    pub(crate) backend_errors: IntCounterVec,
+    /// Identities that no header can carry.
+    pub(crate) unfit_identities: IntCounter,
+    /// Requests whose handling panicked.
+    pub(crate) panics: IntCounter,
+}
+
+impl Metrics {
+    /// All at zero.
+    pub(crate) fn new() -> Self {
+        // Each name and label is a constant of this function; a test builds them all.
+        #[expect(clippy::expect_used, reason = "constant names, built by a test")]
+        Self::build().expect("metric names are valid and unique")
+    }
+
+    fn build() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let counters = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntCounterVec> {
+            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok(counters)
+        };
+        let counter = |name: &str, help: &str| -> prometheus::Result<IntCounter> {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let gauges = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntGaugeVec> {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok(gauges)
+        };
+        let histograms = |name: &str,
+                          help: &str,
+                          labels: &[&str],
+                          buckets: Vec<f64>|
+         -> prometheus::Result<HistogramVec> {
+            let histograms = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)?;
+            registry.register(Box::new(histograms.clone()))?;
+            Ok(histograms)
+        };
+        let (minute, hour, day) = (60.0, 3600.0, 86_400.0);
+        let expiration = Histogram::with_opts(
+            HistogramOpts::new(
+                "apiserver_client_certificate_expiration_seconds",
+                "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+            )
+            .buckets(vec![
+                0.0,
+                30.0 * minute,
+                hour,
+                2.0 * hour,
+                6.0 * hour,
+                12.0 * hour,
+                day,
+                2.0 * day,
+                4.0 * day,
+                7.0 * day,
+                30.0 * day,
+                90.0 * day,
+                180.0 * day,
+                365.0 * day,
+            ]),
+        )?;
+        registry.register(Box::new(expiration.clone()))?;
+        Ok(Self {
+            authentication_attempts: counters(
+                "authentication_attempts",
+                "Counter of authenticated attempts.",
+                &["result"],
+            )?,
+            authentication_duration: histograms(
+                "authentication_duration_seconds",
+                "Authentication duration in seconds broken out by result.",
+                &["result"],
+                exponential_buckets(0.001, 2.0, 15)?,
+            )?,
+            authenticated_user_requests: counters(
+                "authenticated_user_requests",
+                "Counter of authenticated requests broken out by username.",
+                &["username"],
+            )?,
+            client_certificate_expiration: expiration,
+            requests: counters(
+                "apiserver_request_total",
+                "Counter of requests broken out by verb and HTTP response code.",
+                &["verb", "code"],
+            )?,
+            request_duration: histograms(
+                "apiserver_request_duration_seconds",
+                "Response latency in seconds by verb, long-running requests left out.",
+                &["verb"],
+                vec![
+                    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0,
+                    8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+                ],
+            )?,
+            inflight: gauges(
+                "apiserver_current_inflight_requests",
+                "Requests in progress that are not long-running, by kind.",
+                &["request_kind"],
+            )?,
+            longrunning: gauges(
+                "apiserver_longrunning_requests",
+                "Long-running requests in progress, by verb.",
+                &["verb"],
+            )?,
+            tls_handshake_errors: counter(
+                "apiserver_tls_handshake_errors_total",
+                "Number of TLS handshakes that did not end well.",
+            )?,
+            backend_errors: counters(
+                "portcullis_backend_errors_total",
+                "Requests that got no answer from the backend, by cause.",
+                &["cause"],
+            )?,
+            unfit_identities: counter(
+                "portcullis_unfit_identities_total",
+                "Requests refused because no header can carry their identity byte for byte.",
+            )?,
+            panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            registry,
+        })
+    }
+
+    /// The exposition, in the text format 0.0.4, and its content type.
+    pub(crate) fn render(&self) -> (String, &'static str) {
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "cannot render metrics");
+        }
+        (
+            String::from_utf8_lossy(&text).into_owned(),
+            prometheus::TEXT_FORMAT,
+        )
+    }
+}
+
+/// The few user names that are told apart, as upstream does.
+// apiserver: pkg/endpoints/filters/metrics.go, compressUsername
+pub(crate) fn compressed_username(name: &str) -> &'static str {
+    match name {
+        "admin" => "admin",
+        "client" => "client",
+        "kube_proxy" => "kube_proxy",
+        "kubelet" => "kubelet",
+        "system:serviceaccount:kube-system:default" => "system:serviceaccount:kube-system:default",
+        name if name.contains('@') => "email_id",
+        _ => "other",
+    }
+}
+
+/// The verb as upstream's metrics have it.
+// apiserver: pkg/endpoints/metrics/metrics.go, CleanVerb
+pub(crate) fn verb_label(verb: &str) -> &'static str {
+    match verb {
+        "get" => "GET",
+        "list" => "LIST",
+        "watch" => "WATCH",
+        "create" | "post" => "POST",
+        "update" | "put" => "PUT",
+        "patch" => "PATCH",
+        "delete" => "DELETE",
+        "deletecollection" => "DELETECOLLECTION",
+        "proxy" => "CONNECT",
+        "head" => "HEAD",
+        "options" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_kube_apiservers() {
+        let metrics = Metrics::new();
+        metrics
+            .authentication_attempts
+            .with_label_values(&["success"])
+            .inc();
+        metrics
+            .authenticated_user_requests
+            .with_label_values(&[compressed_username("a@b")])
+            .inc();
+        metrics.client_certificate_expiration.observe(-1.0);
+        let (text, _) = metrics.render();
+        for line in [
+            "authentication_attempts{result=\"success\"} 1",
+            "authenticated_user_requests{username=\"email_id\"} 1",
+            "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 1",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is missing in\n{text}"
+            );
+        }
+    }
+}

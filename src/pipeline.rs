@@ -1,0 +1,159 @@
+//! THE request path, from a request to its answer, top to bottom. Nothing here is configurable by reordering.
+//!
+//! `docs/request-path.md` tells the same story in prose; a test compares the names of the stages.
+
+mod exchange;
+mod refusal;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
+use http::uri::PathAndQuery;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use exchange::Exchange;
+use refusal::Refusal;
+
+use crate::authn::{AuthnInput, Warnings};
+use crate::clock::Clock;
+use crate::forward::body::Body;
+use crate::forward::pool::Pool;
+use crate::forward::settings::IdentityMode;
+use crate::forward::{self, Context};
+use crate::listen::{Connection, Handler};
+use crate::metrics::Metrics;
+use crate::request::deadline;
+use crate::request::escape::decode_path;
+use crate::request::info::RequestInfo;
+use crate::request::wellformed::Malformed;
+use crate::snapshot::Snapshot;
+use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
+use crate::status::Status;
+
+/// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
+pub(crate) struct Gateway {
+    /// The configuration in force.
+    pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Connections to the backend.
+    pub(crate) pool: Arc<Pool>,
+    /// How long a request may take, unless it is long-running.
+    pub(crate) request_timeout: std::time::Duration,
+    /// The time.
+    pub(crate) clock: Clock,
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Handler for Gateway {
+    async fn handle(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        // Once per request: everything below sees one generation. It is gone before the body streams.
+        let snapshot = self.snapshot.load_full();
+        let mut exchange = Exchange::begin(&connection, &request, &self.metrics);
+        let answering = self.answer(&snapshot, &connection, &mut exchange, request);
+        let answered = AssertUnwindSafe(answering)
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| {
+                self.metrics.panics.inc();
+                Err(Refusal::Panic)
+            });
+        exchange.finish(answered, &connection, snapshot.strict_transport_security.as_ref())
+    }
+}
+
+impl Gateway {
+    /// The stages, in order; each takes what the one before it made.
+    async fn answer(
+        &self,
+        snapshot: &Snapshot,
+        connection: &Connection,
+        exchange: &mut Exchange,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Refusal> {
+        let received = Received::accept(request, |name| snapshot.is_front_proxy_header(name))?;
+        let routed = self.route(received, exchange)?;
+        let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
+        let authorized = impersonate(snapshot, exchange, identified)?;
+        let admitted = admit(authorized);
+        let context = Context {
+            peer: connection.info.peer.ip(),
+            audit_id: exchange.audit_id_value(),
+        };
+        let tunnel = connection.keep_open();
+        Ok(forward::send(&self.pool, admitted, context, move || Box::new(tunnel)).await?)
+    }
+
+    /// What the request means, and until when it must be answered. What kube-apiserver refuses before it
+    /// authenticates is refused here.
+    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
+    fn route(&self, received: Received, exchange: &mut Exchange) -> Result<Routed, Refusal> {
+        let uri = received.request().uri();
+        let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
+        let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
+            let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+            let message = error.message(uri.path(), uri.query());
+            Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
+        })?;
+        exchange.note_info(&info);
+        let timeout = deadline::deadline(&info, uri.query(), self.request_timeout)?;
+        let deadline = timeout.map(|timeout| exchange.started() + timeout);
+        Ok(Routed::new(received, info, deadline))
+    }
+
+    /// Who sent it.
+    async fn authenticate(
+        &self,
+        snapshot: &Snapshot,
+        connection: &Connection,
+        exchange: &mut Exchange,
+        routed: Routed,
+    ) -> Result<Identified, Refusal> {
+        let warnings = Warnings::default();
+        let input = AuthnInput {
+            conn: &connection.info,
+            credentials: routed.credentials(),
+            path: routed.info().path(),
+            audiences: &snapshot.audiences,
+            generation: snapshot.generation,
+            now: self.clock.now(),
+            warnings: &warnings,
+        };
+        exchange.note_certificate(connection.certificate_ends, input.now);
+        let started = Instant::now();
+        let verdict = snapshot.chain.authenticate(&input).await;
+        exchange.note_authentication(&verdict, started.elapsed(), warnings.take());
+        Ok(Identified::new(routed, verdict?))
+    }
+}
+
+/// As whom it may be made. Until the gateway authorises `Impersonate-*` itself, the backend does; a backend that is
+/// told identities by those very headers cannot.
+fn impersonate(
+    snapshot: &Snapshot,
+    exchange: &Exchange,
+    identified: Identified,
+) -> Result<Authorized, Refusal> {
+    identified.impersonate().check_known()?;
+    if identified.impersonate().is_empty() {
+        return Ok(Authorized::as_oneself(identified));
+    }
+    match snapshot.identity {
+        IdentityMode::RequestHeader => Ok(Authorized::by_backend(identified)),
+        IdentityMode::Impersonate => Err(Refusal::Impersonation {
+            user: exchange.user_name(),
+        }),
+    }
+}
+
+/// What webhooks make of it: there are none yet.
+fn admit(authorized: Authorized) -> Admitted {
+    Admitted::without_webhooks(authorized)
+}

@@ -1,0 +1,361 @@
+//! What accompanies a request from its first byte to the last of its answer: audit id, the headers every answer has,
+//! the one log line, the metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONNECTION, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
+};
+use http::{Method, Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+use uuid::Uuid;
+
+use super::refusal::Refusal;
+use crate::authn::{AuthnError, Proven};
+use crate::clock::UnixTime;
+use crate::forward::body::Body;
+use crate::forward::{AUDIT_ID, ForwardError};
+use crate::listen::{Busy, Connection};
+use crate::metrics::{Metrics, compressed_username, verb_label};
+use crate::request::info::RequestInfo;
+use crate::status::Form;
+use crate::status::render::{Negotiation, render};
+use crate::telemetry::REQUEST_LOG;
+
+/// A request that is not long-running and took longer is logged.
+const SLOW: Duration = Duration::from_secs(5);
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
+
+/// One request and its answer.
+pub(super) struct Exchange {
+    started: Instant,
+    audit_id: HeaderValue,
+    http2: bool,
+    method: Method,
+    uri: Uri,
+    accept: HeaderMap,
+    end: End,
+    warnings: Vec<String>,
+    /// Whether the client is nobody in particular, or someone else than it says.
+    unauthenticated: bool,
+}
+
+/// What is told once the answer has ended, however it ends.
+struct End {
+    started: Instant,
+    metrics: Arc<Metrics>,
+    verb: &'static str,
+    kind: Kind,
+    code: StatusCode,
+    line: Line,
+    _busy: Busy,
+}
+
+struct Line {
+    audit_id: String,
+    peer: std::net::SocketAddr,
+    method: Method,
+    path: String,
+    user: Option<String>,
+    authenticator: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    ReadOnly,
+    Mutating,
+    LongRunning,
+}
+
+impl Exchange {
+    pub(super) fn begin(
+        connection: &Connection,
+        request: &Request<Incoming>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let started = Instant::now();
+        let sent = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
+        // apiserver: pkg/endpoints/filters/audit_init.go
+        let audit_id = sent.cloned().unwrap_or_else(new_audit_id);
+        // Only what a Status is rendered by; the values are shared, not copied.
+        let mut accept = HeaderMap::new();
+        for name in [ACCEPT, USER_AGENT] {
+            if let Some(value) = request.headers().get(&name) {
+                accept.insert(name, value.clone());
+            }
+        }
+        let line = Line {
+            audit_id: String::from_utf8_lossy(audit_id.as_bytes()).into_owned(),
+            peer: connection.info.peer,
+            method: request.method().clone(),
+            // Never the query: it may carry what is nobody's business.
+            path: request.uri().path().to_owned(),
+            user: None,
+            authenticator: "",
+        };
+        let end = End {
+            started,
+            metrics: Arc::clone(metrics),
+            verb: "other",
+            kind: Kind::Unknown,
+            code: StatusCode::OK,
+            line,
+            _busy: connection.begin_request(),
+        };
+        Self {
+            started,
+            audit_id,
+            http2: connection.http2,
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            accept,
+            end,
+            warnings: Vec::new(),
+            unauthenticated: false,
+        }
+    }
+
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(super) fn audit_id(&self) -> &str {
+        &self.end.line.audit_id
+    }
+
+    pub(super) fn audit_id_value(&self) -> HeaderValue {
+        self.audit_id.clone()
+    }
+
+    /// The user's name, for the texts that upstream puts it in.
+    pub(super) fn user_name(&self) -> String {
+        self.end.line.user.clone().unwrap_or_default()
+    }
+
+    pub(super) fn note_info(&mut self, info: &RequestInfo) {
+        self.end.verb = verb_label(info.verb());
+        self.end.kind = if info.is_long_running() {
+            Kind::LongRunning
+        } else if info.is_mutating() {
+            Kind::Mutating
+        } else {
+            Kind::ReadOnly
+        };
+        self.end.begin();
+    }
+
+    /// Observed before the certificate is judged, so also for one that has expired.
+    // apiserver: pkg/authentication/request/x509/x509.go
+    pub(super) fn note_certificate(&self, ends: Option<i64>, now: UnixTime) {
+        if let Some(ends) = ends {
+            let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+            // A histogram counts in floating point; seconds of certificates are far below its precision.
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::as_conversions,
+                reason = "seconds, for a histogram"
+            )]
+            let left = ends.saturating_sub(now) as f64;
+            self.end.metrics.client_certificate_expiration.observe(left);
+        }
+    }
+
+    pub(super) fn note_authentication(
+        &mut self,
+        verdict: &Result<Proven, AuthnError>,
+        took: Duration,
+        warnings: Vec<String>,
+    ) {
+        self.warnings = warnings;
+        self.unauthenticated = verdict
+            .as_ref()
+            .map_or(true, |proven| proven.user().is_unauthenticated());
+        let metrics = &self.end.metrics;
+        let result = match verdict {
+            Ok(proven) => {
+                self.end.line.user = Some(proven.user().name.clone());
+                self.end.line.authenticator = proven.method();
+                metrics
+                    .authenticated_user_requests
+                    .with_label_values(&[compressed_username(&proven.user().name)])
+                    .inc();
+                "success"
+            }
+            Err(AuthnError::Unrecognized) => "failure",
+            Err(_) => "error",
+        };
+        metrics.authentication_attempts.with_label_values(&[result]).inc();
+        metrics
+            .authentication_duration
+            .with_label_values(&[result])
+            .observe(took.as_secs_f64());
+    }
+
+    /// Makes the answer the client gets, and hands what is to be told to its body.
+    pub(super) fn finish(
+        mut self,
+        answered: Result<Response<Body>, Refusal>,
+        connection: &Connection,
+        strict_transport_security: Option<&HeaderValue>,
+    ) -> Response<Body> {
+        let mut response = match answered {
+            Ok(response) => response,
+            Err(refusal) => {
+                self.tell(&refusal);
+                self.refuse(&refusal)
+            }
+        };
+        let headers = response.headers_mut();
+        add_warnings(headers, &self.warnings);
+        if let Some(directives) = strict_transport_security {
+            headers
+                .entry(STRICT_TRANSPORT_SECURITY)
+                .or_insert_with(|| directives.clone());
+        }
+        if self.http2 && self.unauthenticated {
+            // apiserver: pkg/endpoints/filters/authentication.go — one request per connection for nobody in particular
+            connection.close_gracefully();
+        }
+        self.end.code = response.status();
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Line {
+                audit_id,
+                peer,
+                path,
+                user,
+                ..
+            } = &self.end.line;
+            info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
+        }
+        response.map(|body| body.holding_exchange(Box::new(self.end)))
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Response<Body> {
+        let status = refusal.status(self.audit_id());
+        let negotiation = Negotiation::of(&self.accept, self.uri.query());
+        let mut response = render(&status, &negotiation);
+        let headers = response.headers_mut();
+        // What fails before these filters has no such header upstream either.
+        if !matches!(refusal, Refusal::Malformed(_)) {
+            headers.insert(AUDIT_ID, self.audit_id.clone());
+            if !matches!(refusal, Refusal::RequestInfo(_)) {
+                headers.insert(CACHE_CONTROL, NO_CACHE);
+            }
+        }
+        if status.close && !self.http2 {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        debug_assert!(
+            status.form != Form::Text || response.status() != StatusCode::UNAUTHORIZED,
+            "{:?}",
+            self.method
+        );
+        response.map(Body::bytes)
+    }
+
+    /// The cause, for the operator.
+    fn tell(&self, refusal: &Refusal) {
+        let Line {
+            audit_id,
+            peer,
+            path,
+            user,
+            ..
+        } = &self.end.line;
+        if let Some(cause) = refusal.backend_cause() {
+            self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
+        }
+        match refusal {
+            Refusal::Unauthenticated(error) => {
+                warn!(%audit_id, %peer, path, %error, "unable to authenticate the request");
+            }
+            Refusal::Forward(ForwardError::UnfitIdentity(error)) => {
+                self.end.metrics.unfit_identities.inc();
+                warn!(%audit_id, %peer, path, %error, "refused an identity that the backend would not receive as it is");
+            }
+            Refusal::Panic => error!(%audit_id, %peer, path, "handling the request panicked"),
+            Refusal::Forward(error) => {
+                error!(%audit_id, %peer, path, user = user.as_deref(), %error, "no answer from the backend");
+            }
+            other => {
+                info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %other, "refused");
+            }
+        }
+    }
+}
+
+impl End {
+    fn begin(&self) {
+        match self.kind {
+            Kind::ReadOnly => self.metrics.inflight.with_label_values(&["readOnly"]).inc(),
+            Kind::Mutating => self.metrics.inflight.with_label_values(&["mutating"]).inc(),
+            Kind::LongRunning => self.metrics.longrunning.with_label_values(&[self.verb]).inc(),
+            Kind::Unknown => {}
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let took = self.started.elapsed();
+        let Self {
+            metrics,
+            kind,
+            code,
+            line,
+            ..
+        } = self;
+        let verb = self.verb;
+        match kind {
+            Kind::ReadOnly => metrics.inflight.with_label_values(&["readOnly"]).dec(),
+            Kind::Mutating => metrics.inflight.with_label_values(&["mutating"]).dec(),
+            Kind::LongRunning => metrics.longrunning.with_label_values(&[verb]).dec(),
+            Kind::Unknown => {}
+        }
+        metrics.requests.with_label_values(&[verb, code.as_str()]).inc();
+        if *kind != Kind::LongRunning {
+            metrics
+                .request_duration
+                .with_label_values(&[verb])
+                .observe(took.as_secs_f64());
+        }
+        let Line {
+            audit_id,
+            peer,
+            method,
+            path,
+            user,
+            authenticator,
+        } = line;
+        let (code, user) = (code.as_u16(), user.as_deref());
+        if *kind != Kind::LongRunning && took >= SLOW {
+            warn!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "slow request");
+        } else {
+            info!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "request");
+        }
+    }
+}
+
+fn new_audit_id() -> HeaderValue {
+    let mut buffer = Uuid::encode_buffer();
+    let text = Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// Adds what the client should know, one header for each text, as upstream does.
+// apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
+fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    for text in warnings {
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+        let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else {
+            continue;
+        };
+        if !headers.get_all(WARNING).iter().any(|known| known == value) {
+            headers.append(WARNING, value);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The one map from internal errors to what a client sees. Exhaustive: a new error does not compile until someone
+//! chooses its answer. The cause goes to the log, never to the client.
+
+use http::StatusCode;
+
+use crate::authn::AuthnError;
+use crate::forward::{ForwardError, SendError};
+use crate::request::credentials::UnknownImpersonateHeader;
+use crate::request::deadline::BadTimeout;
+use crate::request::wellformed::Malformed;
+use crate::status::{Form, Reason, Status};
+
+/// Seconds after which a client may try again when the backend is away.
+const RETRY_AFTER: u32 = 1;
+
+/// Why a request is answered by the gateway.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("no RequestInfo: {}", .0.message)]
+    RequestInfo(Box<Status>),
+    #[error(transparent)]
+    BadTimeout(#[from] BadTimeout),
+    #[error("unable to authenticate the request: {0}")]
+    Unauthenticated(#[from] AuthnError),
+    #[error(transparent)]
+    UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
+    #[error("impersonation is not available with identity mode impersonate")]
+    Impersonation { user: String },
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    #[error("handling the request panicked")]
+    Panic,
+}
+
+impl Refusal {
+    /// What the client sees. `audit_id` lets an operator find the cause in the log.
+    pub(super) fn status(&self, audit_id: &str) -> Status {
+        match self {
+            // net/http answers these itself, in this form.
+            Self::Malformed(malformed) => Status {
+                code: StatusCode::BAD_REQUEST,
+                form: Form::Text,
+                close: true,
+                ..Status::new(Reason::BadRequest, format!("400 Bad Request: {malformed}"))
+            },
+            Self::RequestInfo(status) => (**status).clone(),
+            Self::BadTimeout(bad) => bad.clone().into(),
+            Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {
+                Status::unauthorized()
+            }
+            Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
+            Self::Impersonation { user } => Status {
+                nosniff: true,
+                ..Status::new(
+                    Reason::Forbidden,
+                    format!(
+                        "forbidden: user {user:?} cannot impersonate: this gateway passes identities to its backend by \
+                         impersonation and does not authorise another"
+                    ),
+                )
+            },
+            Self::Forward(ForwardError::Send(SendError::Connect(_))) => Status::service_unavailable(
+                "the API server behind this gateway is unreachable, try again later",
+                Some(RETRY_AFTER),
+            ),
+            Self::Forward(
+                ForwardError::Send(SendError::Broken(_))
+                | ForwardError::RefusedIdentity
+                | ForwardError::UnaskedSwitch
+                | ForwardError::Target(_),
+            ) => Status::bad_gateway(audit_id),
+            Self::Forward(ForwardError::Timeout) => Status::timeout(),
+            Self::Panic => Status::panicked(),
+        }
+    }
+
+    /// The label of the metric of backend errors, if the backend is at fault.
+    pub(super) fn backend_cause(&self) -> Option<&'static str> {
+        match self {
+            Self::Forward(ForwardError::Send(SendError::Connect(_))) => Some("connect"),
+            Self::Forward(ForwardError::Send(SendError::Broken(_))) => Some("broken"),
+            Self::Forward(ForwardError::Timeout) => Some("timeout"),
+            Self::Forward(ForwardError::RefusedIdentity) => Some("refused_identity"),
+            Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),
+            Self::Forward(ForwardError::UnfitIdentity(_) | ForwardError::Target(_))
+            | Self::Malformed(_)
+            | Self::RequestInfo(_)
+            | Self::BadTimeout(_)
+            | Self::Unauthenticated(_)
+            | Self::UnknownImpersonateHeader(_)
+            | Self::Impersonation { .. }
+            | Self::Panic => None,
+        }
+    }
+}

@@ -1,0 +1,697 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::request::escape::decode_path;
+use crate::status::Status;
+
+fn parse(method: &str, target: &str) -> Result<RequestInfo, RequestInfoError> {
+    let method = Method::from_bytes(method.as_bytes()).expect("method");
+    let (path, query) = target
+        .split_once('?')
+        .map_or((target, None), |(path, query)| (path, Some(query)));
+    RequestInfo::parse(&method, &decode_path(path).expect("path"), query)
+}
+
+/// Verb, group, version, namespace, resource, subresource, name, parts.
+type Row = (&'static str, &'static str, [&'static str; 7], &'static str);
+
+#[test]
+fn resources_are_read_as_kube_apiserver_reads_them() {
+    // Most rows are those of upstream's requestinfo_test.go.
+    const CASES: &[(&str, Row)] = &[
+        (
+            "GET",
+            (
+                "/api/v1/namespaces",
+                "list",
+                ["", "v1", "", "namespaces", "", "", "namespaces"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces/o",
+                "get",
+                ["", "v1", "o", "namespaces", "", "o", "namespaces/o"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces/o/pods",
+                "list",
+                ["", "v1", "o", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces/o/pods/f",
+                "get",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "HEAD",
+            (
+                "/api/v1/namespaces/o/pods/f",
+                "get",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "HEAD",
+            (
+                "/api/v1/pods",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/proxy/namespaces/o/pods/f",
+                "proxy",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "POST",
+            (
+                "/api/v1/proxy/namespaces/o/pods/f/a/b",
+                "proxy",
+                ["", "v1", "o", "pods", "", "f", "pods/f/a/b"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/watch/pods",
+                "watch",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "DELETE",
+            (
+                "/api/v1/watch/pods",
+                "watch",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/watch/namespaces/o/pods/f",
+                "watch",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=true",
+                "watch",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=false",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=1",
+                "watch",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=0",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch",
+                "watch",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=FALSE&watch=true",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=fal%C5%BFe",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?watch=;&watch=0",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?limit=x&watch=1",
+                "watch",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods?limit=x&watch=False",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces/o/pods/f?watch=1",
+                "get",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces/o/pods/f/status",
+                "get",
+                ["", "v1", "o", "pods", "status", "f", "pods/f/status"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces/o/pods/f/proxy/s",
+                "get",
+                ["", "v1", "o", "pods", "proxy", "f", "pods/f/proxy/s"],
+                "api",
+            ),
+        ),
+        (
+            "PUT",
+            (
+                "/api/v1/namespaces/o/finalize",
+                "update",
+                [
+                    "",
+                    "v1",
+                    "o",
+                    "namespaces",
+                    "finalize",
+                    "o",
+                    "namespaces/o/finalize",
+                ],
+                "api",
+            ),
+        ),
+        (
+            "PUT",
+            (
+                "/api/v1/namespaces/o/status",
+                "update",
+                ["", "v1", "o", "namespaces", "status", "o", "namespaces/o/status"],
+                "api",
+            ),
+        ),
+        (
+            "PATCH",
+            (
+                "/api/v1/namespaces/o/pods/f",
+                "patch",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "DELETE",
+            (
+                "/api/v1/namespaces/o/pods/f",
+                "delete",
+                ["", "v1", "o", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "POST",
+            (
+                "/api/v1/namespaces/o/pods",
+                "create",
+                ["", "v1", "o", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "DELETE",
+            (
+                "/api/v1/nodes",
+                "deletecollection",
+                ["", "v1", "", "nodes", "", "", "nodes"],
+                "api",
+            ),
+        ),
+        (
+            "DELETE",
+            (
+                "/apis/ext/v1/namespaces/o/pods",
+                "deletecollection",
+                ["ext", "v1", "o", "pods", "", "", "pods"],
+                "apis",
+            ),
+        ),
+        (
+            "POST",
+            (
+                "/apis/ext/v1b3/namespaces/o/pods",
+                "create",
+                ["ext", "v1b3", "o", "pods", "", "", "pods"],
+                "apis",
+            ),
+        ),
+        (
+            "OPTIONS",
+            ("/api/v1/pods", "", ["", "v1", "", "pods", "", "", "pods"], "api"),
+        ),
+        (
+            "WATCH",
+            ("/api/v1/pods", "", ["", "v1", "", "pods", "", "", "pods"], "api"),
+        ),
+        // Inner empty segments count, those at the ends do not.
+        (
+            "GET",
+            (
+                "/api/v1//pods",
+                "get",
+                ["", "v1", "", "", "", "pods", "/pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "//api/v1/pods//",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/namespaces//pods",
+                "list",
+                ["", "v1", "", "pods", "", "", "pods"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/api/v1/pods//log",
+                "list",
+                ["", "v1", "", "pods", "log", "", "pods//log"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            (
+                "/%61pi/v1/pods%2Ff",
+                "get",
+                ["", "v1", "", "pods", "", "f", "pods/f"],
+                "api",
+            ),
+        ),
+        (
+            "GET",
+            ("/apis//v1/x", "list", ["", "v1", "", "x", "", "", "x"], "apis"),
+        ),
+    ];
+    let mut failed = Vec::new();
+    for (method, (target, verb, [group, version, namespace, resource, subresource, name, parts], prefix)) in
+        CASES
+    {
+        let info = parse(method, target).expect("a resource");
+        let expected = Resource {
+            api_prefix: prefix,
+            group,
+            version,
+            namespace,
+            resource,
+            subresource,
+            name,
+            parts,
+            field_selector: "",
+            label_selector: "",
+        };
+        if info.target() != Target::Resource(expected) || info.verb() != *verb {
+            failed.push(format!("{method} {target}: {} {:?}", info.verb(), info.target()));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn everything_else_is_no_resource() {
+    const CASES: &[(&str, &str, &str)] = &[
+        ("GET", "/", "get"),
+        ("GET", "", "get"),
+        ("GET", "/api", "get"),
+        ("GET", "/api/v1", "get"),
+        ("GET", "/api/v1/", "get"),
+        ("GET", "/apis", "get"),
+        ("GET", "/apis/apps", "get"),
+        ("GET", "/apis/apps/v1", "get"),
+        ("POST", "/apis/apps/v1/", "post"),
+        ("HEAD", "/livez", "head"),
+        ("GET", "/version/a/b/c/d", "get"),
+        ("CONNECT", "/healthz", "connect"),
+        ("Foo", "/healthz", "foo"),
+        ("GET", "/API/v1/pods", "get"),
+        ("GET", "/apiv1/v1/pods", "get"),
+    ];
+    for (method, path, verb) in CASES {
+        let info = parse(method, path).expect("no resource");
+        assert_eq!(
+            (info.target(), info.verb(), info.path()),
+            (Target::NonResource, *verb, *path),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn lists_take_their_name_from_the_field_selector() {
+    const CASES: &[(&str, &str, &str, &str)] = &[
+        ("GET", "fieldSelector=metadata.name%3Dx", "list", "x"),
+        ("GET", "fieldSelector=metadata.name=x", "list", "x"),
+        ("GET", "watch=1&fieldSelector=metadata.name%3D%3Dx", "watch", "x"),
+        ("GET", "fieldSelector=metadata.name%21%3Dx", "list", ""),
+        (
+            "GET",
+            "fieldSelector=metadata.name%3Dx&fieldSelector=metadata.name%3Dy",
+            "list",
+            "x",
+        ),
+        ("GET", "fieldSelector=metadata.name%3D..", "list", ""),
+        ("GET", "fieldSelector=metadata.name%3Da%2Fb", "list", ""),
+        ("GET", "fieldSelector=metadata.name%3Da%2525", "list", ""),
+        ("GET", "fieldSelector=metadata.name%3Dx&limit=a", "list", ""),
+        ("GET", "fieldSelector=metadata.name%3Dx&limit=", "list", ""),
+        (
+            "GET",
+            "fieldSelector=metadata.name%3Dx&limit=-1&timeoutSeconds=%2B5",
+            "list",
+            "x",
+        ),
+        (
+            "GET",
+            "fieldSelector=metadata.name%3Dx&timeoutSeconds=1.5",
+            "list",
+            "",
+        ),
+        (
+            "GET",
+            "fieldSelector=metadata.name%3Dx&labelSelector=a%20b",
+            "list",
+            "",
+        ),
+        (
+            "GET",
+            "fieldSelector=metadata.name%3Dx&labelSelector=a%3Db",
+            "list",
+            "x",
+        ),
+        ("GET", "fieldSelector=metadata.name", "list", ""),
+        (
+            "DELETE",
+            "fieldSelector=metadata.name%3Dx",
+            "deletecollection",
+            "",
+        ),
+    ];
+    for (method, query, verb, name) in CASES {
+        let info = parse(method, &format!("/api/v1/namespaces/o/pods?{query}")).expect("a resource");
+        let resource = info.resource().expect("a resource");
+        assert_eq!((info.verb(), resource.name), (*verb, *name), "{query}");
+    }
+}
+
+#[test]
+fn selectors_are_kept_for_verbs_that_honour_them() {
+    const CASES: &[(&str, &str, &str, &str)] = &[
+        (
+            "GET",
+            "/api/v1/pods?fieldSelector=a%3Db&labelSelector=c",
+            "a=b",
+            "c",
+        ),
+        ("GET", "/api/v1/pods?fieldSelector=a&fieldSelector=b", "a", ""),
+        (
+            "GET",
+            "/api/v1/pods?field%53elector=a&labelSelecto%72=b",
+            "a",
+            "b",
+        ),
+        ("GET", "/api/v1/pods?watch=1&labelSelector=(broken", "", "(broken"),
+        ("DELETE", "/api/v1/pods?labelSelector=c", "", "c"),
+        ("GET", "/api/v1/pods/x?labelSelector=c", "", ""),
+        ("POST", "/api/v1/pods?labelSelector=c", "", ""),
+        ("GET", "/api/v1/watch/pods?labelSelector=c", "", ""),
+        ("GET", "/api/v1/pods?labelSelector=;c", "", ""),
+    ];
+    for (method, target, fields, labels) in CASES {
+        let info = parse(method, target).expect("a resource");
+        let resource = info.resource().expect("a resource");
+        assert_eq!(
+            (resource.field_selector, resource.label_selector),
+            (*fields, *labels),
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn a_verb_without_a_resource_is_an_error_that_names_the_url() {
+    const CASES: &[(&str, Option<&str>, &str)] = &[
+        ("/api/v1/watch", None, "/api/v1/watch"),
+        ("/api/v1/watch", Some("a=<b>&c"), "/api/v1/watch?a=<b>&c"),
+        ("/api/v1/watch", Some(""), "/api/v1/watch?"),
+        ("/api/v1/%77atch/", None, "/api/v1/%77atch/"),
+        ("/api/v1/%77atch/\"", None, "/api/v1/watch/%22"),
+        ("/(a)!'*[]", None, "/(a)!'*[]"),
+        ("/(a)%2f\"", None, "/%28a%29/%22"),
+    ];
+    for path in ["/api/v1/watch", "/api/v1/proxy/", "/apis/apps/v1/watch"] {
+        assert_eq!(parse("GET", path), Err(RequestInfoError), "{path}");
+    }
+    for (path, query, url) in CASES {
+        let message = RequestInfoError.message(path, *query);
+        let expected = "failed to create RequestInfo: unable to determine kind and namespace from url, ";
+        assert_eq!(message, format!("{expected}{url}"), "{path}");
+    }
+}
+
+#[test]
+fn long_running_requests_are_told_by_verb_subresource_and_path() {
+    const CASES: &[(&str, &str, bool)] = &[
+        ("GET", "/api/v1/pods?watch=1", true),
+        ("GET", "/api/v1/watch/pods", true),
+        ("GET", "/api/v1/proxy/nodes/n", true),
+        ("POST", "/api/v1/namespaces/o/pods/f/exec", true),
+        ("GET", "/api/v1/namespaces/o/pods/f/attach", true),
+        ("GET", "/api/v1/namespaces/o/pods/f/log", true),
+        ("GET", "/api/v1/namespaces/o/pods/f/portforward", true),
+        ("PATCH", "/api/v1/namespaces/o/services/f/proxy/a/b", true),
+        ("GET", "/debug/pprof/profile", true),
+        ("GET", "/debug/pprof", false),
+        ("WATCH", "/healthz", true),
+        ("GET", "/api/v1/pods", false),
+        ("GET", "/api/v1/namespaces/o/pods/f/status", false),
+        ("GET", "/x/exec", false),
+    ];
+    for (method, target, long) in CASES {
+        assert_eq!(
+            parse(method, target).expect("readable").is_long_running(),
+            *long,
+            "{method} {target}"
+        );
+    }
+}
+
+#[test]
+fn only_get_list_and_watch_are_reads() {
+    const CASES: &[(&str, &str, bool)] = &[
+        ("GET", "/api/v1/pods", false),
+        ("HEAD", "/api/v1/pods", false),
+        ("GET", "/api/v1/pods/x", false),
+        ("GET", "/version", false),
+        ("HEAD", "/version", true),
+        ("POST", "/api/v1/pods", true),
+        ("DELETE", "/api/v1/pods", true),
+        ("POST", "/api/v1/watch/pods", false),
+    ];
+    for (method, target, mutating) in CASES {
+        assert_eq!(
+            parse(method, target).expect("readable").is_mutating(),
+            *mutating,
+            "{method} {target}"
+        );
+    }
+}
+
+#[test]
+fn a_refusal_names_the_request() {
+    let info = parse("DELETE", "/apis/apps/v1/namespaces/ns/deployments/d/scale").expect("a resource");
+    assert_eq!(
+        Status::forbidden(&info.attempt("y"), "").message,
+        r#"deployments.apps "d" is forbidden: User "y" cannot delete resource "deployments/scale" in API group "apps" in the namespace "ns""#
+    );
+    let info = parse("GET", "/a%22b").expect("no resource");
+    assert_eq!(
+        Status::forbidden(&info.attempt("y"), "").message,
+        r#"forbidden: User "y" cannot get path "/a\"b""#
+    );
+}
+
+/// Upstream's algorithm over a list of segments, to compare with.
+fn model(method: &Method, path: &str) -> Option<(String, Vec<String>)> {
+    let trimmed = path.trim_matches('/');
+    let mut parts: Vec<&str> = if trimmed.is_empty() {
+        vec![]
+    } else {
+        trimmed.split('/').collect()
+    };
+    let groupless = parts.first() == Some(&"api");
+    let enough = if groupless { 3 } else { 4 };
+    if parts.len() < enough || !(groupless || parts[0] == "apis") {
+        return Some((method.as_str().to_lowercase(), vec![]));
+    }
+    let group = if groupless {
+        String::new()
+    } else {
+        parts[1].to_owned()
+    };
+    parts.drain(..enough - 1);
+    let mut verb = match method.as_str() {
+        "POST" => "create",
+        "GET" | "HEAD" => "get",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    };
+    if ["watch", "proxy"].contains(&parts[0]) {
+        if parts.len() < 2 {
+            return None;
+        }
+        verb = parts.remove(0);
+    }
+    let mut namespace = "";
+    if parts[0] == "namespaces" && parts.len() > 1 {
+        namespace = parts[1];
+        if parts.len() > 2 && !["status", "finalize"].contains(&parts[2]) {
+            parts.drain(..2);
+        }
+    }
+    let at = |index: usize| parts.get(index).copied().unwrap_or_default();
+    let (resource, name) = (at(0), at(1));
+    let subresource = if verb == "proxy" { "" } else { at(2) };
+    if name.is_empty() {
+        verb = match verb {
+            "get" => "list",
+            "delete" => "deletecollection",
+            verb => verb,
+        };
+    }
+    let fields = [&group, namespace, resource, name, subresource, &parts.join("/")];
+    Some((verb.to_owned(), fields.map(str::to_owned).to_vec()))
+}
+
+proptest! {
+    #[test]
+    fn any_path_and_query_are_read_without_panic(method in "[A-Za-z]{1,8}", path: String, query: Option<String>) {
+        let method = Method::from_bytes(method.as_bytes()).expect("method");
+        let _info = RequestInfo::parse(&method, &path, query.as_deref());
+    }
+
+    #[test]
+    fn paths_are_read_as_the_model_reads_them(
+        method in prop::sample::select(vec!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+        segments in prop::collection::vec(
+            prop::sample::select(vec![
+                "api", "apis", "v1", "watch", "proxy", "namespaces", "status", "finalize", "pods", "x", "é", "",
+            ]),
+            0..11,
+        ),
+    ) {
+        let method = Method::from_bytes(method.as_bytes()).expect("method");
+        let path = format!("/{}", segments.join("/"));
+        let info = RequestInfo::parse(&method, &path, None).ok();
+        let found = info.as_ref().map(|info| {
+            let fields = info.resource().map_or(vec![], |found| {
+                [found.group, found.namespace, found.resource, found.name, found.subresource, found.parts]
+                    .map(str::to_owned)
+                    .to_vec()
+            });
+            (info.verb().to_owned(), fields)
+        });
+        prop_assert_eq!(found, model(&method, &path));
+    }
+}

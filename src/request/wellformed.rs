@@ -1,0 +1,208 @@
+//! Requests that nobody may interpret, because two readers would read them differently: refused with 400 before
+//! anything else, and never forwarded.
+
+use http::header::HOST;
+use http::{HeaderValue, Method, Request, Version};
+
+/// Why a request is refused before it is read. The texts are Go's where it has one.
+// Go: net/http server.go, readRequest
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Malformed {
+    /// HTTP/1.1 demands one.
+    #[error("missing required Host header")]
+    NoHost,
+    /// Two readers might pick different ones.
+    #[error("too many Host headers")]
+    ManyHosts,
+    /// Not a host.
+    #[error("malformed Host header")]
+    BadHost,
+    /// The target or the pseudo-header says another host than the header.
+    #[error("Host header differs from the request target")]
+    HostMismatch,
+    /// A tunnel to anywhere is not what this is for.
+    #[error("CONNECT is not supported")]
+    Connect,
+    /// A `%` that no two hexadecimal digits follow.
+    #[error("invalid URL escape in the path")]
+    BadEscape,
+}
+
+/// Checks what does not depend on who sends it.
+pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
+    if request.method() == Method::CONNECT {
+        return Err(Malformed::Connect);
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Malformed::ManyHosts);
+    }
+    let authority = request.uri().authority();
+    match (host, authority) {
+        (None, None) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
+        (Some(host), _) if !is_host(host) => return Err(Malformed::BadHost),
+        (Some(host), Some(authority))
+            if !host
+                .as_bytes()
+                .eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
+        {
+            return Err(Malformed::HostMismatch);
+        }
+        _ => {}
+    }
+    if has_bad_escape(request.uri().path()) {
+        Err(Malformed::BadEscape)
+    } else {
+        Ok(())
+    }
+}
+
+/// The characters Go allows in a Host header.
+// golang.org/x/net/http/httpguts: ValidHostHeader
+fn is_host(value: &HeaderValue) -> bool {
+    value
+        .as_bytes()
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
+}
+
+/// Whether a `%` is not followed by two hexadecimal digits.
+// Go: net/url, unescape
+fn has_bad_escape(path: &str) -> bool {
+    let mut rest = path.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        match rest.get(at + 1..at + 3) {
+            Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => {
+                rest = rest.get(at + 3..).unwrap_or_default();
+            }
+            _ => return true,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_readers_would_read_differently_is_refused() {
+        struct Case {
+            name: &'static str,
+            method: Method,
+            uri: &'static str,
+            version: Version,
+            hosts: &'static [&'static str],
+            expected: Result<(), Malformed>,
+        }
+        let get = |name, uri, version, hosts, expected| Case {
+            name,
+            method: Method::GET,
+            uri,
+            version,
+            hosts,
+            expected,
+        };
+        let cases = [
+            get("plain", "/api", Version::HTTP_11, &["a"], Ok(())),
+            get("port", "/api", Version::HTTP_11, &["a.b-c:6443"], Ok(())),
+            get("IPv6", "/api", Version::HTTP_11, &["[::1]:6443"], Ok(())),
+            get("no host", "/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
+            get("no host in 1.0", "/api", Version::HTTP_10, &[], Ok(())),
+            get("empty host", "/api", Version::HTTP_11, &[""], Ok(())),
+            get(
+                "two hosts",
+                "/api",
+                Version::HTTP_11,
+                &["a", "a"],
+                Err(Malformed::ManyHosts),
+            ),
+            get(
+                "odd host",
+                "/api",
+                Version::HTTP_11,
+                &["a b"],
+                Err(Malformed::BadHost),
+            ),
+            get(
+                "absolute, same",
+                "https://a/api",
+                Version::HTTP_11,
+                &["A"],
+                Ok(()),
+            ),
+            get(
+                "absolute, other",
+                "https://a/api",
+                Version::HTTP_11,
+                &["b"],
+                Err(Malformed::HostMismatch),
+            ),
+            get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
+            get(
+                "authority and other host",
+                "https://a/api",
+                Version::HTTP_2,
+                &["b"],
+                Err(Malformed::HostMismatch),
+            ),
+            get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
+            get(
+                "bad escape",
+                "/a%zz",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadEscape),
+            ),
+            get(
+                "cut escape",
+                "/a%2",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadEscape),
+            ),
+            get(
+                "lone percent",
+                "/a%",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadEscape),
+            ),
+            get(
+                "bad escape in the query",
+                "/a?b=%zz",
+                Version::HTTP_11,
+                &["a"],
+                Ok(()),
+            ),
+            Case {
+                name: "CONNECT",
+                method: Method::CONNECT,
+                uri: "a:443",
+                version: Version::HTTP_11,
+                hosts: &["a:443"],
+                expected: Err(Malformed::Connect),
+            },
+        ];
+        let mut failures = Vec::new();
+        for case in cases {
+            let mut request = Request::builder()
+                .method(case.method)
+                .uri(case.uri)
+                .version(case.version)
+                .body(())
+                .unwrap();
+            for host in case.hosts {
+                request
+                    .headers_mut()
+                    .append(HOST, HeaderValue::from_str(host).unwrap());
+            }
+            let result = check(&request);
+            if result != case.expected {
+                failures.push(format!("{}: {result:?}", case.name));
+            }
+        }
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
+}

@@ -1,0 +1,240 @@
+//! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::config::flags::MetricsAddress;
+use crate::config::settings::Settings;
+use crate::forward::body::Body;
+use crate::forward::pool::Pool;
+use crate::listen::{Drain, Limits, Listener, Worker, raise_file_limit};
+use crate::metrics::Metrics;
+use crate::pipeline::Gateway;
+use crate::snapshot::{Snapshot, SnapshotError};
+
+/// Why the gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The settings cannot be served.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's words.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread or a runtime cannot be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A running gateway. Dropping it aborts every connection; [`Server::shut_down`] ends it gracefully.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
+    drain: watch::Sender<Drain>,
+    acceptor: Option<JoinHandle<Vec<Worker>>>,
+    grace: Duration,
+}
+
+impl Server {
+    /// Binds, starts the threads and serves. The port is open when this returns.
+    pub fn start(settings: &Settings) -> Result<Self, StartError> {
+        raise_file_limit();
+        let snapshot = Snapshot::build(settings, 1)?;
+        let metrics = Arc::new(Metrics::new());
+        let serving = &settings.serving;
+        let bind = |address, share| {
+            Listener::bind(address, share).map_err(|source| StartError::Bind { address, source })
+        };
+        let listener = bind(serving.address, serving.permit_port_sharing)?;
+        let metrics_listener = match settings.operation.metrics {
+            MetricsAddress::On(address) => Some(bind(address, false)?),
+            MetricsAddress::Off => None,
+        };
+        let address = listener.address();
+        let metrics_address = metrics_listener.as_ref().map(Listener::address);
+
+        let snapshot = Arc::new(ArcSwap::from_pointee(snapshot));
+        let (drain, draining) = watch::channel(Drain::Serving);
+        let workers: Vec<Worker> = (0..settings.operation.workers)
+            .map(|index| worker(index, settings, &snapshot, &metrics, draining.clone()))
+            .collect::<io::Result<_>>()
+            .map_err(StartError::Thread)?;
+        let acceptor =
+            accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
+        info!(%address, metrics = ?metrics_address, backend = %settings.backend.address, "serving");
+        let grace = settings.operation.shutdown_grace_period;
+        Ok(Self {
+            address,
+            metrics_address,
+            drain,
+            acceptor: Some(acceptor),
+            grace,
+        })
+    }
+
+    /// The address that is served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address of `/metrics`, if it is served.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// Stops accepting, lets requests finish for the grace period, and ends what is left. Blocks.
+    pub fn shut_down(mut self) {
+        let grace = self.grace;
+        info!(
+            ?grace,
+            "shutting down: no new connections, requests in progress may finish"
+        );
+        self.drain.send_replace(Drain::Draining);
+        let Some(workers) = self.acceptor.take().and_then(|acceptor| acceptor.join().ok()) else {
+            return;
+        };
+        let (ended, all_ended) = std::sync::mpsc::channel::<()>();
+        let joining = std::thread::spawn(move || {
+            workers.into_iter().for_each(Worker::join);
+            drop(ended);
+        });
+        // The channel never carries anything: it closes when the last worker has ended.
+        if all_ended.recv_timeout(grace) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            warn!("the grace period is over, ending what is left");
+        }
+        self.drain.send_replace(Drain::Abort);
+        if joining.join().is_err() {
+            warn!("a thread panicked while shutting down");
+        }
+        info!("shut down");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.drain.send_replace(Drain::Abort);
+    }
+}
+
+/// A worker thread with connections of its own to the backend.
+fn worker(
+    index: usize,
+    settings: &Settings,
+    snapshot: &Arc<ArcSwap<Snapshot>>,
+    metrics: &Arc<Metrics>,
+    drain: watch::Receiver<Drain>,
+) -> io::Result<Worker> {
+    let gateway = Gateway {
+        snapshot: Arc::clone(snapshot),
+        pool: Pool::new(Arc::clone(&snapshot.load().target)),
+        request_timeout: settings.operation.request_timeout,
+        clock: Clock::system(),
+        metrics: Arc::clone(metrics),
+    };
+    let current = Arc::clone(snapshot);
+    let tls = move || Arc::clone(&current.load().tls);
+    let limits = Limits {
+        http2_max_streams: settings.serving.http2_max_streams,
+    };
+    Worker::start(
+        format!("worker-{index}"),
+        Arc::new(gateway),
+        tls,
+        limits,
+        Arc::clone(metrics),
+        drain,
+    )
+}
+
+/// The thread that accepts connections and answers `/metrics`. It gives the workers back when it stops accepting.
+fn accept(
+    listener: Listener,
+    metrics_listener: Option<Listener>,
+    workers: Vec<Worker>,
+    metrics: Arc<Metrics>,
+    mut drain: watch::Receiver<Drain>,
+) -> io::Result<JoinHandle<Vec<Worker>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("acceptor".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                let side = async {
+                    match metrics_listener {
+                        Some(listener) => serve_metrics(listener, metrics).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    result = listener.accept_into(&workers) => warn!(?result, "the listener ended"),
+                    result = side => warn!(?result, "the metrics listener ended"),
+                    _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
+                }
+            });
+            workers
+        })
+}
+
+/// `/metrics`, plain HTTP.
+async fn serve_metrics(listener: Listener, metrics: Arc<Metrics>) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener.into_socket())?;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let metrics = Arc::clone(&metrics);
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let response = metrics_response(&request, &metrics);
+                async move { Ok::<_, std::convert::Infallible>(response) }
+            });
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(Duration::from_secs(10));
+            builder.serve_connection(TokioIo::new(stream), service).await.ok();
+        });
+    }
+}
+
+fn metrics_response(request: &Request<Incoming>, metrics: &Metrics) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    if request.uri().path() != "/metrics" {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    } else if request.method() == Method::GET || request.method() == Method::HEAD {
+        let (text, content_type) = metrics.render();
+        *response.body_mut() = Body::bytes(text);
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    } else {
+        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+    }
+    response
+}

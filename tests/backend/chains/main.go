@@ -1,0 +1,280 @@
+// Command chains says what Go makes of client certificates.
+//
+// It reads one question per line as JSON and answers each with one line: would Go's TLS stack take the certificates,
+// would Certificate.Verify accept the chain as kube-apiserver calls it, and who would the user be. With -make it
+// prints questions instead, about certificates that the Rust side has no means to sign.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log"
+	"math/big"
+	"os"
+	"strings"
+	"time"
+)
+
+// question is one chain against one bundle; byte slices travel in base64.
+type question struct {
+	Name  string   `json:"name,omitempty"`
+	Roots [][]byte `json:"roots"`
+	Chain [][]byte `json:"chain"`
+	// Seconds and nanoseconds since 1970.
+	Time  int64 `json:"time"`
+	Nanos int64 `json:"nanos"`
+	// Pem, if present, is a bundle to be read; nothing else is asked then.
+	Pem []byte `json:"pem,omitempty"`
+}
+
+type answer struct {
+	// Verdict is "roots" or "parse" for certificates that do not parse, "refused" or "ok".
+	Verdict string `json:"verdict"`
+	Error   string `json:"error"`
+	// Handshake is whether the leaf parses and its key can prove possession.
+	Handshake bool     `json:"handshake"`
+	CN        string   `json:"cn"`
+	Orgs      []string `json:"orgs"`
+	UID       string   `json:"uid"`
+	UIDError  string   `json:"uidError"`
+	// Serial is the leaf's.
+	Serial string `json:"serial"`
+	// Count is how many certificates a PEM bundle holds, -1 if it is refused.
+	Count int `json:"count"`
+}
+
+func main() {
+	log.SetFlags(0)
+	out := json.NewEncoder(os.Stdout)
+	if len(os.Args) > 1 && os.Args[1] == "-make" {
+		for _, q := range unsignable() {
+			if err := out.Encode(q); err != nil {
+				log.Fatal(err)
+			}
+		}
+		return
+	}
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 16<<20)
+	for in.Scan() {
+		var q question
+		if err := json.Unmarshal(in.Bytes(), &q); err != nil {
+			log.Fatal(err)
+		}
+		if err := out.Encode(judge(q)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := in.Err(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func judge(q question) answer {
+	if q.Pem != nil {
+		return answer{Count: countBundle(q.Pem)}
+	}
+	roots := x509.NewCertPool()
+	for _, der := range q.Roots {
+		root, err := x509.ParseCertificate(der)
+		if err != nil {
+			return answer{Verdict: "roots", Error: err.Error()}
+		}
+		roots.AddCert(root)
+	}
+	var a answer
+	var chain []*x509.Certificate
+	for i, der := range q.Chain {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			a.Verdict, a.Error = "parse", err.Error()
+			return a
+		}
+		if i == 0 {
+			a.Handshake = usable(cert)
+		}
+		chain = append(chain, cert)
+	}
+	leaf := chain[0]
+	a.Serial = leaf.SerialNumber.String()
+	opts := x509.VerifyOptions{
+		Roots:       roots,
+		CurrentTime: time.Unix(q.Time, q.Nanos).UTC(),
+		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if len(chain) > 1 {
+		opts.Intermediates = x509.NewCertPool()
+		for _, cert := range chain[1:] {
+			opts.Intermediates.AddCert(cert)
+		}
+	}
+	chains, err := leaf.Verify(opts)
+	if err != nil {
+		a.Verdict, a.Error = "refused", err.Error()
+		return a
+	}
+	for _, one := range chains {
+		if !bytes.Equal(one[0].Raw, leaf.Raw) {
+			log.Fatal("a chain begins with another certificate")
+		}
+	}
+	a.Verdict = "ok"
+	a.CN = leaf.Subject.CommonName
+	a.Orgs = leaf.Subject.Organization
+	a.UID, err = uid(leaf)
+	if err != nil {
+		a.UIDError = err.Error()
+	}
+	return a
+}
+
+// usable follows the TLS server's look at the leaf's key.
+func usable(leaf *x509.Certificate) bool {
+	switch key := leaf.PublicKey.(type) {
+	case *rsa.PublicKey:
+		return key.N.BitLen() <= 8192
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+		return true
+	}
+	return false
+}
+
+// uid follows parseUIDFromCert of kube-apiserver's x509 authenticator.
+func uid(leaf *x509.Certificate) (string, error) {
+	kind := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
+	var found []string
+	for _, name := range leaf.Subject.Names {
+		if !name.Type.Equal(kind) {
+			continue
+		}
+		value, ok := name.Value.(string)
+		if !ok {
+			return "", errors.New("unable to parse UID into a string")
+		}
+		found = append(found, value)
+	}
+	switch {
+	case len(found) == 0:
+		return "", nil
+	case len(found) > 1:
+		return "", fmt.Errorf("expected 1 UID, but found multiple: %v", found)
+	case found[0] == "":
+		return "", errors.New("UID cannot be an empty string")
+	}
+	return found[0], nil
+}
+
+// countBundle reads a bundle as client-go's ParseCertsPEM does.
+func countBundle(data []byte) int {
+	count := 0
+	for len(data) > 0 {
+		var block *pem.Block
+		block, data = pem.Decode(data)
+		if block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" || len(block.Headers) != 0 {
+			continue
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return -1
+		}
+		count++
+	}
+	if count == 0 {
+		return -1
+	}
+	return count
+}
+
+// unsignable makes chains with keys and signature algorithms that aws-lc-rs does not sign with.
+func unsignable() []question {
+	ec := func(curve elliptic.Curve) crypto.Signer { return must(ecdsa.GenerateKey(curve, rand.Reader)) }
+	rsaKey := func(bits int) crypto.Signer { return must(rsa.GenerateKey(rand.Reader, bits)) }
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		log.Fatal(err)
+	}
+	p224, p256, p384, p521 := ec(elliptic.P224()), ec(elliptic.P256()), ec(elliptic.P384()), ec(elliptic.P521())
+	r1024, r2048, r3072 := rsaKey(1024), rsaKey(2048), rsaKey(3072)
+	cases := []struct {
+		name string
+		ca   crypto.Signer
+		leaf crypto.Signer
+		algo x509.SignatureAlgorithm
+	}{
+		{"p256-sha256", p256, p384, x509.ECDSAWithSHA256},
+		{"p256-sha384", p256, p384, x509.ECDSAWithSHA384},
+		{"p256-sha512", p256, p384, x509.ECDSAWithSHA512},
+		{"p256-sha1", p256, p384, x509.ECDSAWithSHA1},
+		{"p384-sha256", p384, p256, x509.ECDSAWithSHA256},
+		{"p384-sha384", p384, p256, x509.ECDSAWithSHA384},
+		{"p384-sha512", p384, p256, x509.ECDSAWithSHA512},
+		{"p521-sha256", p521, p256, x509.ECDSAWithSHA256},
+		{"p521-sha384", p521, p256, x509.ECDSAWithSHA384},
+		{"p521-sha512", p521, p256, x509.ECDSAWithSHA512},
+		{"p224-ca", p224, p256, x509.ECDSAWithSHA256},
+		{"p224-leaf", p256, p224, x509.ECDSAWithSHA256},
+		{"rsa1024-ca", r1024, p256, x509.SHA256WithRSA},
+		{"rsa1024-leaf", r2048, r1024, x509.SHA256WithRSA},
+		{"rsa2048-sha1", r2048, p256, x509.SHA1WithRSA},
+		{"rsa2048-sha384", r2048, p256, x509.SHA384WithRSA},
+		{"rsa2048-pss256", r2048, p256, x509.SHA256WithRSAPSS},
+		{"rsa3072-sha512", r3072, r2048, x509.SHA512WithRSA},
+		{"rsa3072-pss512", r3072, r3072, x509.SHA512WithRSAPSS},
+		{"ed25519", edKey, p256, x509.PureEd25519},
+		{"ed25519-leaf", p256, edKey, x509.ECDSAWithSHA256},
+	}
+	var questions []question
+	for i, c := range cases {
+		start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+		ca := &x509.Certificate{
+			SerialNumber:          big.NewInt(1),
+			Subject:               pkix.Name{CommonName: c.name},
+			NotBefore:             start,
+			NotAfter:              start.AddDate(80, 0, 0),
+			IsCA:                  true,
+			BasicConstraintsValid: true,
+			KeyUsage:              x509.KeyUsageCertSign,
+		}
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(int64(i + 2)),
+			Subject:      pkix.Name{CommonName: "user of " + c.name, Organization: []string{"b", "a", "b"}},
+			NotBefore:    start,
+			NotAfter:     start.AddDate(80, 0, 0),
+			ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		}
+		caTemplate := *ca
+		if !strings.Contains(c.name, "sha1") {
+			caTemplate.SignatureAlgorithm = c.algo
+		}
+		root := must(x509.CreateCertificate(rand.Reader, &caTemplate, ca, c.ca.Public(), c.ca))
+		leaf.SignatureAlgorithm = c.algo
+		parent := must(x509.ParseCertificate(root))
+		der := must(x509.CreateCertificate(rand.Reader, leaf, parent, c.leaf.Public(), c.ca))
+		questions = append(questions, question{
+			Name: c.name, Roots: [][]byte{root}, Chain: [][]byte{der}, Time: start.AddDate(6, 0, 0).Unix(),
+		})
+	}
+	return questions
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return value
+}

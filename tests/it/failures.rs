@@ -1,0 +1,260 @@
+//! What a client sees when it, or the backend, misbehaves.
+
+use http::{Response, StatusCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::support::{Backend, Gateway, Pki, full, soon, status, text};
+
+const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
+
+#[tokio::test]
+async fn a_backend_that_is_away_is_a_503_with_a_hint_when_to_come_back() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let flags = crate::support::flags(&pki, backend.address);
+    drop(backend);
+    let gateway = Gateway::with(flags);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let response = gateway.http2(Some(&alice)).await.get("/api", &[]).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert_eq!(response.headers()["cache-control"], "no-cache, private");
+    assert_eq!(response.headers().get_all("audit-id").iter().count(), 1);
+    let (code, body) = status(response).await;
+    assert_eq!(
+        (code, body["reason"].as_str()),
+        (StatusCode::SERVICE_UNAVAILABLE, Some("ServiceUnavailable"))
+    );
+    assert!(
+        !body.to_string().contains("127.0.0.1"),
+        "the address of the backend is nobody's business: {body}"
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |request: http::Request<_>| {
+        let behind_authentication = request.uri().path() == "/apis/aggregated.example.com/v1/x";
+        Box::pin(async move {
+            let mut response = Response::builder().status(401);
+            if behind_authentication {
+                response = response.header("x-kubernetes-pf-flowschema-uid", "1");
+            }
+            response.body(full("who?")).unwrap()
+        })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for (path, expected) in [
+        ("/api/v1/pods", StatusCode::BAD_GATEWAY),
+        ("/apis/aggregated.example.com/v1/x", StatusCode::UNAUTHORIZED),
+        (
+            "/api/v1/namespaces/n/services/s/proxy/login",
+            StatusCode::UNAUTHORIZED,
+        ),
+    ] {
+        let response = gateway
+            .http2(Some(&alice))
+            .await
+            .get(path, &[("audit-id", "find-me")])
+            .await;
+        assert_eq!(response.status(), expected, "{path}");
+        assert_eq!(response.headers()["audit-id"], "find-me");
+        let body = text(response).await;
+        if expected == StatusCode::BAD_GATEWAY {
+            assert!(body.contains("find-me"), "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_passes_and_is_not_followed() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |_| {
+        Box::pin(async {
+            Response::builder()
+                .status(302)
+                .header("location", "https://elsewhere/")
+                .body(full(""))
+                .unwrap()
+        })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let response = gateway.http2(Some(&alice)).await.get("/api", &[]).await;
+    assert_eq!(response.status(), StatusCode::FOUND);
+    assert_eq!(response.headers()["location"], "https://elsewhere/");
+    backend.take().unwrap();
+    assert_eq!(backend.pending(), 0);
+}
+
+#[tokio::test]
+async fn a_backend_that_never_answers_is_a_504_in_kube_apiservers_odd_shape() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let response = gateway
+        .http2(Some(&alice))
+        .await
+        .get("/api/v1/pods?timeout=50ms", &[])
+        .await;
+    assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
+    let body = text(response).await;
+    assert!(
+        body.starts_with("{\"metadata\":{},\"status\":\"Failure\",\"message\":\"Timeout: "),
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, &[b"http/1.1"], |_| {
+        Box::pin(async {
+            Response::builder()
+                .header("content-length", "1000")
+                .body(full("short"))
+                .unwrap()
+        })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let response = gateway
+        .http1(Some(&alice))
+        .await
+        .send(crate::support::get("/api", &[]))
+        .await;
+    // Either no response at all, or one whose body does not end well; never a short one that looks whole.
+    if let Ok(response) = response {
+        use http_body_util::BodyExt as _;
+        assert!(
+            response.status() == StatusCode::BAD_GATEWAY
+                || soon(response.into_body().collect()).await.is_err()
+        );
+    }
+}
+
+/// Sends bytes and returns everything that comes back.
+async fn raw(gateway: &Gateway, bytes: &[u8]) -> String {
+    let mut stream = gateway.tls(b"http/1.1", None).await;
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match soon(stream.read(&mut buffer)).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => answer.extend_from_slice(&buffer[..read]),
+        }
+        let text = String::from_utf8_lossy(&answer);
+        if !text.contains("onnection: close") && text.contains("\r\n\r\n") {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    for (request, expected) in [
+        (
+            "GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "400 Bad Request: too many Host headers",
+        ),
+        (
+            "GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+            "400 Bad Request: too many Host headers",
+        ),
+        (
+            "GET /api HTTP/1.1\r\n\r\n",
+            "400 Bad Request: missing required Host header",
+        ),
+        (
+            "GET /api HTTP/1.1\r\nHost: a b\r\n\r\n",
+            "400 Bad Request: malformed Host header",
+        ),
+        (
+            "GET https://b/api HTTP/1.1\r\nHost: a\r\n\r\n",
+            "400 Bad Request: Host header differs",
+        ),
+        (
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+            "400 Bad Request: CONNECT is not supported",
+        ),
+        (
+            "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+            "400 Bad Request: invalid URL escape",
+        ),
+        (
+            "GET /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+            "",
+        ),
+        (
+            "GET /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+            "400 Bad Request",
+        ),
+        (
+            "GET /a HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n",
+            "400 Bad Request",
+        ),
+        ("nonsense\r\n\r\n", "400 Bad Request"),
+    ] {
+        let answer = raw(&gateway, request.as_bytes()).await;
+        assert!(answer.contains(expected), "{request:?} was answered {answer:?}");
+    }
+    while let Some(seen) = backend.take() {
+        // hyper and Go agree on both framings together: chunked wins, and the length is not forwarded.
+        assert_eq!(seen.target, "/a");
+        assert!(
+            !seen.headers.contains_key("content-length") || !seen.headers.contains_key("transfer-encoding")
+        );
+    }
+}
+
+#[tokio::test]
+async fn many_and_large_headers_pass_up_to_gos_limits() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    // Two hundred groups are 200 lines to the backend, and a client may send as many.
+    let mut leaf = pki.clients.leaf().cn("alice");
+    for group in 0..250 {
+        leaf = leaf.org(&format!("group-{group}"));
+    }
+    let alice = leaf.issue();
+    let names: Vec<String> = (0..250).map(|index| format!("x-line-{index}")).collect();
+    let headers: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    for http2 in [false, true] {
+        let response = if http2 {
+            gateway.http2(Some(&alice)).await.get("/api", &headers).await
+        } else {
+            gateway.http1(Some(&alice)).await.get("/api", &headers).await
+        };
+        assert_eq!(response.status(), StatusCode::OK);
+        let seen = backend.take().unwrap();
+        assert_eq!(seen.all("x-remote-group").len(), 251);
+        assert!(seen.headers.contains_key("x-line-249"));
+    }
+    let large = "x".repeat(900 << 10);
+    let response = gateway
+        .http1(Some(&alice))
+        .await
+        .get("/api", &[("x-large", &large)])
+        .await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let too_large = format!(
+        "GET /api HTTP/1.1\r\nHost: a\r\nX-Large: {}\r\n\r\n",
+        "x".repeat(2 << 20)
+    );
+    let answer = raw(&gateway, too_large.as_bytes()).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 431") || answer.is_empty(),
+        "{answer:.80}"
+    );
+}

@@ -1,0 +1,246 @@
+//! Who the backend is told a request is made by: exactly the client, whatever the client writes.
+
+use http::StatusCode;
+
+use crate::support::{Backend, Gateway, Pki, Seen, status};
+
+/// The identity headers that arrived, sorted by name, values in order.
+fn identity(seen: &Seen) -> Vec<(String, String)> {
+    let mut lines: Vec<(String, String)> = seen
+        .headers
+        .iter()
+        .filter(|(name, _)| {
+            let name = name.as_str().replace(['_', '.'], "-");
+            name.starts_with("x-remote-") || name.starts_with("impersonate-") || name == "authorization"
+        })
+        .map(|(name, value)| {
+            (
+                name.to_string(),
+                String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            )
+        })
+        .collect();
+    lines.sort_by(|a, b| a.0.cmp(&b.0));
+    lines
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn each_method_asserts_its_own_identity() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+
+    let alice = pki.clients.leaf().cn("alice").org("g1").org("g2").issue();
+    gateway.http2(Some(&alice)).await.get("/api", &[]).await;
+    let seen = backend.take().unwrap();
+    let fingerprint = seen.all("x-remote-extra-authentication.kubernetes.io%2fcredential-id");
+    assert!(fingerprint[0].starts_with("X509SHA256="), "{fingerprint:?}");
+    assert_eq!(seen.all("x-remote-user"), ["alice"]);
+    assert_eq!(seen.all("x-remote-group"), ["g1", "g2", "system:authenticated"]);
+
+    gateway
+        .http1(None)
+        .await
+        .get("/api", &[("authorization", "Bearer good-token")])
+        .await;
+    assert_eq!(
+        identity(&backend.take().unwrap()),
+        pairs(&[
+            ("x-remote-group", "a"),
+            ("x-remote-group", "b"),
+            ("x-remote-group", "system:authenticated"),
+            ("x-remote-uid", "7"),
+            ("x-remote-user", "carol"),
+        ])
+    );
+
+    gateway.http1(None).await.get("/api", &[]).await;
+    let seen = backend.take().unwrap();
+    assert_eq!(
+        identity(&seen),
+        pairs(&[
+            ("x-remote-group", "system:unauthenticated"),
+            ("x-remote-user", "system:anonymous")
+        ])
+    );
+    assert_eq!(
+        seen.version,
+        http::Version::HTTP_11,
+        "anonymous requests have connections of their own"
+    );
+
+    let proxy = pki.client_front.leaf().cn("proxy").issue();
+    let headers = [
+        ("x-remote-user", "dave"),
+        ("x-remote-uid", "99"),
+        ("x-remote-group", "x,y"),
+        ("x-remote-group", "z"),
+        ("x-remote-extra-example.com%2Fkey", "v1"),
+        ("x-forwarded-for", "192.0.2.7"),
+    ];
+    gateway.http1(Some(&proxy)).await.get("/api", &headers).await;
+    let seen = backend.take().unwrap();
+    assert_eq!(
+        identity(&seen),
+        pairs(&[
+            ("x-remote-extra-example.com%2fkey", "v1"),
+            ("x-remote-group", "x,y"),
+            ("x-remote-group", "z"),
+            ("x-remote-group", "system:authenticated"),
+            ("x-remote-uid", "99"),
+            ("x-remote-user", "dave"),
+        ])
+    );
+    assert_eq!(
+        seen.all("x-forwarded-for"),
+        ["192.0.2.7, 127.0.0.1"],
+        "a front proxy is believed"
+    );
+}
+
+#[tokio::test]
+async fn what_a_client_writes_never_becomes_its_identity() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let token = ("authorization", "Bearer good-token");
+    let cases: &[&[(&str, &str)]] = &[
+        &[("x-remote-user", "eve")],
+        &[("X_Remote_User", "eve"), ("x.remote.user", "eve")],
+        &[
+            ("x-remote-group", "system:masters"),
+            ("x-remote-group", "system:masters"),
+        ],
+        &[("x-remote-extra-scopes", "all"), ("x-remote-new", "1")],
+        &[
+            ("connection", "x-remote-user, x-remote-group"),
+            ("x-remote-user", "eve"),
+        ],
+        &[("connection", "x-remote-uid"), ("connection", "X-Remote-Extra-a")],
+        &[
+            ("impersonate_user", "eve"),
+            ("impersonate.group", "system:masters"),
+        ],
+        &[("authorization", "Bearer other")],
+        &[("proxy-authorization", "Bearer other")],
+        &[
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-real-ip", "192.0.2.1"),
+            ("forwarded", "for=192.0.2.1"),
+        ],
+    ];
+    let expected = pairs(&[
+        ("x-remote-group", "a"),
+        ("x-remote-group", "b"),
+        ("x-remote-group", "system:authenticated"),
+        ("x-remote-uid", "7"),
+        ("x-remote-user", "carol"),
+    ]);
+    for case in cases {
+        let headers: Vec<_> = std::iter::once(token).chain(case.iter().copied()).collect();
+        let response = gateway.http1(None).await.get("/api", &headers).await;
+        assert_eq!(response.status(), StatusCode::OK, "{case:?}");
+        let seen = backend.take().unwrap();
+        assert_eq!(identity(&seen), expected, "{case:?}");
+        assert_eq!(seen.all("x-forwarded-for"), ["127.0.0.1"], "{case:?}");
+        for gone in ["x-real-ip", "forwarded", "proxy-authorization", "connection"] {
+            assert_eq!(seen.all(gone), Vec::<String>::new(), "{gone} in {case:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_identity_that_would_not_arrive_whole_is_refused() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let padded = pki.clients.leaf().cn("mallory").org("system:masters ").issue();
+    let tabbed = pki.clients.leaf().cn("\tmallory").issue();
+    for http2 in [false, true] {
+        for issued in [&padded, &tabbed] {
+            let response = if http2 {
+                gateway.http2(Some(issued)).await.get("/api", &[]).await
+            } else {
+                gateway.http1(Some(issued)).await.get("/api", &[]).await
+            };
+            assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED);
+        }
+        for token in ["Bearer nameless", "Bearer masters"] {
+            let response = gateway
+                .http1(None)
+                .await
+                .get("/api", &[("authorization", token)])
+                .await;
+            assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED, "{token}");
+        }
+    }
+    assert_eq!(backend.pending(), 0, "nothing of it reached the backend");
+}
+
+#[tokio::test]
+async fn impersonation_is_the_backends_and_unknown_members_are_refused() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let token = ("authorization", "Bearer good-token");
+    let asked = [
+        token,
+        ("impersonate-user", "bob"),
+        ("impersonate-group", "x"),
+        ("impersonate-group", "y"),
+    ];
+    gateway.http1(None).await.get("/api", &asked).await;
+    let seen = backend.take().unwrap();
+    assert_eq!(seen.all("x-remote-user"), ["carol"]);
+    assert_eq!(seen.all("impersonate-user"), ["bob"]);
+    assert_eq!(seen.all("impersonate-group"), ["x", "y"]);
+
+    let response = gateway
+        .http1(None)
+        .await
+        .get("/api", &[token, ("impersonate-tenant", "t")])
+        .await;
+    let (code, body) = status(response).await;
+    assert_eq!(code, StatusCode::BAD_REQUEST);
+    assert_eq!(body["reason"], "BadRequest");
+    assert_eq!(backend.pending(), 0);
+}
+
+#[tokio::test]
+async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut flags = crate::support::flags(&pki, backend.address);
+    flags.push("--identity=impersonate".to_owned());
+    let gateway = Gateway::with(flags);
+    let token = ("authorization", "Bearer good-token");
+    gateway.http1(None).await.get("/api", &[token]).await;
+    assert_eq!(
+        identity(&backend.take().unwrap()),
+        pairs(&[
+            ("impersonate-group", "a"),
+            ("impersonate-group", "b"),
+            ("impersonate-group", "system:authenticated"),
+            ("impersonate-uid", "7"),
+            ("impersonate-user", "carol"),
+        ])
+    );
+    let response = gateway
+        .http1(None)
+        .await
+        .get("/api", &[token, ("impersonate-user", "bob")])
+        .await;
+    let (code, body) = status(response).await;
+    assert_eq!(
+        (code, body["reason"].as_str()),
+        (StatusCode::FORBIDDEN, Some("Forbidden"))
+    );
+    assert_eq!(backend.pending(), 0, "never dropped silently");
+}

@@ -1,0 +1,475 @@
+//! A gateway in this process, a small real server behind it, and clients that can send odd things: what the other
+//! modules of these tests are written with.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Parser;
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use portcullis::config::flags::ServeFlags;
+use portcullis::config::resolve::resolve;
+use portcullis::server::Server;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::pki::{Ca, Issued};
+
+/// How long anything here may take; reached only by a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub type BoxedBody = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+pub type Answering = Pin<Box<dyn Future<Output = Response<BoxedBody>> + Send>>;
+
+/// Waits, but not forever.
+pub async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .expect("it should have happened by now")
+}
+
+/// Waits until something holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "{what} never happened");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub fn full(bytes: impl Into<Bytes>) -> BoxedBody {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed()
+}
+
+pub fn empty() -> BoxedBody {
+    Empty::new().map_err(|never| match never {}).boxed()
+}
+
+/// The authorities of one test.
+pub struct Pki {
+    pub directory: tempfile::TempDir,
+    pub servers: Ca,
+    pub clients: Ca,
+    pub front: Ca,
+    pub client_front: Ca,
+}
+
+impl Pki {
+    pub fn new() -> Self {
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            servers: Ca::new("servers"),
+            clients: Ca::new("clients"),
+            front: Ca::new("front"),
+            client_front: Ca::new("front proxies of clients"),
+        }
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub fn write_pair(&self, name: &str, issued: &Issued) -> (PathBuf, PathBuf) {
+        (
+            self.write(&format!("{name}.crt"), issued.cert_pem()),
+            self.write(&format!("{name}.key"), issued.key_pem()),
+        )
+    }
+}
+
+/// What the backend received, without its body.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub target: String,
+    pub version: Version,
+    pub headers: HeaderMap,
+}
+
+impl Seen {
+    /// Every value of a header, in order.
+    pub fn all(&self, name: &str) -> Vec<String> {
+        self.headers
+            .get_all(name)
+            .iter()
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .collect()
+    }
+}
+
+/// A server that requires the gateway's certificate, records what it gets and answers as it is told.
+pub struct Backend {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<VecDeque<Seen>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Backend {
+    /// Answers `200 ok` to everything.
+    pub async fn plain(pki: &Pki) -> Self {
+        Self::start(pki, &[b"h2", b"http/1.1"], |_| {
+            Box::pin(async { Response::new(full("ok")) })
+        })
+        .await
+    }
+
+    pub async fn start(
+        pki: &Pki,
+        alpn: &[&[u8]],
+        answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+    ) -> Self {
+        let issued = pki.servers.server(&["backend.test"]);
+        let mut roots = rustls::RootCertStore::empty();
+        roots
+            .add(CertificateDer::from(pem_to_der(&pki.front.cert_pem())))
+            .unwrap();
+        let provider = Arc::new(default_provider());
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::clone(&provider),
+        )
+        .build()
+        .unwrap();
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(issued.chain.clone(), issued.key.clone_key())
+            .unwrap();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(VecDeque::new()));
+        let record = Arc::clone(&seen);
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let answer = Arc::new(answer);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, record, answer) = (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer));
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
+                    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                        record.lock().unwrap().push_back(Seen {
+                            target: request
+                                .uri()
+                                .path_and_query()
+                                .map(ToString::to_string)
+                                .unwrap_or_default(),
+                            version: request.version(),
+                            headers: request.headers().clone(),
+                        });
+                        let answering = answer(request);
+                        async move { Ok::<_, std::convert::Infallible>(answering.await) }
+                    });
+                    let io = TokioIo::new(stream);
+                    if http2 {
+                        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                            .max_header_list_size(4 << 20)
+                            .serve_connection(io, service)
+                            .await
+                            .ok();
+                    } else {
+                        hyper::server::conn::http1::Builder::new()
+                            .max_headers(4096)
+                            .serve_connection(io, service)
+                            .with_upgrades()
+                            .await
+                            .ok();
+                    }
+                });
+            }
+        });
+        Self { address, seen, task }
+    }
+
+    /// The oldest request that was not taken yet.
+    pub fn take(&self) -> Option<Seen> {
+        self.seen.lock().unwrap().pop_front()
+    }
+
+    /// How many requests came and were not taken.
+    pub fn pending(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+/// A gateway in this process.
+pub struct Gateway {
+    pub server: Option<Server>,
+    pub address: SocketAddr,
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    serve: ServeFlags,
+}
+
+/// The flags of a gateway with every method on: certificates, tokens `good-token` (carol, groups a and b, uid 7) and
+/// `nameless`, front proxies named `proxy`.
+pub fn flags(pki: &Pki, backend: SocketAddr) -> Vec<String> {
+    let (cert, key) = pki.write_pair("gateway", &pki.servers.server(&["localhost"]));
+    let front = pki.front.leaf().cn("portcullis").issue();
+    let (front_cert, front_key) = pki.write_pair("front", &front);
+    let server_ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
+    let client_ca = pki.write("clients-ca.crt", pki.clients.cert_pem());
+    let front_ca = pki.write("client-front-ca.crt", pki.client_front.cert_pem());
+    let tokens = pki.write(
+        "tokens.csv",
+        "good-token,carol,7,\"a,b\"\nnameless,,8\nmasters,padded,9,\"system:masters \"\n",
+    );
+    let kubeconfig = pki.write(
+        "backend.kubeconfig",
+        kubeconfig(backend, &server_ca, &front_cert, &front_key),
+    );
+    let path = |path: &Path| path.display().to_string();
+    [
+        "--bind-address=127.0.0.1",
+        "--secure-port=0",
+        "--metrics-bind-address=127.0.0.1:0",
+        "--workers=1",
+        "--requestheader-allowed-names=proxy",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-uid-headers=X-Remote-Uid",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+    ]
+    .into_iter()
+    .map(str::to_owned)
+    .chain([
+        format!("--tls-cert-file={}", path(&cert)),
+        format!("--tls-private-key-file={}", path(&key)),
+        format!("--client-ca-file={}", path(&client_ca)),
+        format!("--token-auth-file={}", path(&tokens)),
+        format!("--requestheader-client-ca-file={}", path(&front_ca)),
+        format!("--backend-kubeconfig={}", path(&kubeconfig)),
+    ])
+    .collect()
+}
+
+pub fn kubeconfig(backend: SocketAddr, ca: &Path, cert: &Path, key: &Path) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{{name: b, cluster: {{server: 'https://{backend}', certificate-authority: {}, tls-server-name: backend.test}}}}]\n\
+         users: [{{name: u, user: {{client-certificate: {}, client-key: {}}}}}]\n\
+         contexts: [{{name: c, context: {{cluster: b, user: u}}}}]\n",
+        ca.display(),
+        cert.display(),
+        key.display()
+    )
+}
+
+impl Gateway {
+    /// In front of `backend`, with [`flags`].
+    pub fn start(pki: &Pki, backend: &Backend) -> Self {
+        Self::with(flags(pki, backend.address))
+    }
+
+    pub fn with(flags: Vec<String>) -> Self {
+        let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
+        let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
+        let server = Server::start(&resolved.settings).unwrap();
+        Self {
+            address: server.address(),
+            server: Some(server),
+        }
+    }
+
+    /// A TLS connection to the gateway.
+    pub async fn tls(&self, alpn: &[u8], identity: Option<&Issued>) -> TlsStream<TcpStream> {
+        let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyServer));
+        let mut config = match identity {
+            Some(issued) => builder
+                .with_client_auth_cert(issued.chain.clone(), issued.key.clone_key())
+                .unwrap(),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![alpn.to_vec()];
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        soon(TlsConnector::from(Arc::new(config)).connect(name, stream))
+            .await
+            .unwrap()
+    }
+
+    pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
+        let stream = self.tls(b"http/1.1", identity).await;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        let task = tokio::spawn(async move {
+            connection.with_upgrades().await.ok();
+        });
+        Http1 {
+            sender,
+            task,
+            address: self.address,
+        }
+    }
+
+    pub async fn http2(&self, identity: Option<&Issued>) -> Http2 {
+        let stream = self.tls(b"h2", identity).await;
+        let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .max_header_list_size(4 << 20)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        let task = tokio::spawn(async move {
+            connection.await.ok();
+        });
+        Http2 {
+            sender,
+            task,
+            address: self.address,
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        drop(self.server.take());
+    }
+}
+
+pub struct Http1 {
+    pub sender: hyper::client::conn::http1::SendRequest<BoxedBody>,
+    pub task: tokio::task::JoinHandle<()>,
+    address: SocketAddr,
+}
+
+pub struct Http2 {
+    pub sender: hyper::client::conn::http2::SendRequest<BoxedBody>,
+    pub task: tokio::task::JoinHandle<()>,
+    address: SocketAddr,
+}
+
+impl Http1 {
+    pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
+        let (mut head, body) = request.into_parts();
+        head.headers
+            .entry("host")
+            .or_insert_with(|| self.address.to_string().parse().unwrap());
+        soon(self.sender.ready()).await?;
+        soon(self.sender.send_request(Request::from_parts(head, body))).await
+    }
+
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+        self.send(get(path, headers)).await.unwrap()
+    }
+}
+
+impl Http2 {
+    pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
+        let (mut head, body) = request.into_parts();
+        let path = head
+            .uri
+            .path_and_query()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        head.uri = format!("https://{}{path}", self.address).parse().unwrap();
+        soon(self.sender.ready()).await?;
+        soon(self.sender.send_request(Request::from_parts(head, body))).await
+    }
+
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+        self.send(get(path, headers)).await.unwrap()
+    }
+}
+
+pub fn get(path: &str, headers: &[(&str, &str)]) -> Request<BoxedBody> {
+    let mut request = Request::builder().uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(empty()).unwrap()
+}
+
+pub async fn text(response: Response<Incoming>) -> String {
+    let bytes = soon(response.into_body().collect()).await.unwrap().to_bytes();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The code and the `Status` body of a refusal.
+pub async fn status(response: Response<Incoming>) -> (StatusCode, serde_json::Value) {
+    let code = response.status();
+    let body = text(response).await;
+    (
+        code,
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{code} {body:?}: {error}")),
+    )
+}
+
+fn pem_to_der(pem: &str) -> Vec<u8> {
+    use rustls_pki_types::pem::PemObject as _;
+    CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+}
+
+/// The gateway's own certificate is not what these tests are about.
+#[derive(Debug)]
+struct AnyServer;
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
