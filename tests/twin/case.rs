@@ -72,9 +72,8 @@ impl Values {
 
     fn fill_bytes(&self, bytes: &[u8]) -> Vec<u8> {
         match std::str::from_utf8(bytes) {
-            // Large bodies are filler and hold no placeholder.
-            Ok(text) if bytes.len() < 65_536 => self.fill(text).into_bytes(),
-            _ => bytes.to_vec(),
+            Ok(text) => self.fill(text).into_bytes(),
+            Err(_) => bytes.to_vec(),
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 /// How long one exchange may take before it counts as broken.
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(25);
 
 /// A client certificate chain and its key.
 #[derive(Clone, Debug)]

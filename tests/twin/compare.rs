@@ -168,6 +168,8 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:ddZ", "<time>");
     let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
+    // The address that a server advertises is its own, also behind a proxy.
+    let text = replace_after(&text, "serverAddress", "<address>");
     replace_after(&text, "continue", "<continue>")
 }
 
@@ -230,7 +232,7 @@ fn replace_after(text: &str, key: &str, by: &str) -> String {
         let lead = after.len() - after.trim_start_matches(['"', ' ', ':']).len();
         let (separator, value) = after.split_at(lead);
         let length = value
-            .find(|c: char| !c.is_ascii_alphanumeric() && !"=_-".contains(c))
+            .find(|c: char| !c.is_ascii_alphanumeric() && !"=_-.:".contains(c))
             .unwrap_or(0);
         if separator.contains(':') && separator.ends_with('"') && length > 0 {
             out.push_str(separator);

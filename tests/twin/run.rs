@@ -267,6 +267,8 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Ve
                 &right,
             ));
         }
+        remember(&left, &mut reference_values);
+        remember(&right, &mut subject_values);
     }
     Ok(found)
 }

@@ -48,15 +48,10 @@ fn watches() -> Vec<Case> {
             &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"),
         )
         .header("Accept", "application/yaml")
-        .answers(200),
+        .answers(406),
         alice("as html", &format!("{MAPS}?watch=1"))
             .header("Accept", "text/html")
             .answers(406),
-        alice(
-            "from the future",
-            &format!("{MAPS}?watch=1&resourceVersion=999999999"),
-        )
-        .answers(504),
         alice("forbidden", "/api/v1/configmaps?watch=1").answers(403),
         get("watch", "unauthorized", &format!("{MAPS}?watch=1"))
             .bearer("tok-none")
@@ -75,9 +70,16 @@ fn watches() -> Vec<Case> {
             "over WebSocket",
             &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"),
         )
+        .header("Origin", "https://{addr}")
         .websocket("", &[])
         .answers(101)
         .contains("ADDED"),
+        alice(
+            "over WebSocket without origin",
+            &format!("{MAPS}?watch=1&timeoutSeconds=1"),
+        )
+        .websocket("", &[])
+        .answers(403),
         alice("over WebSocket, forbidden", "/api/v1/configmaps?watch=1")
             .websocket("", &[])
             .answers(403),
@@ -142,10 +144,10 @@ fn pods() -> Vec<Case> {
         .answers(400),
         alice("exec without streams", &format!("{POD}/exec?command=true"))
             .websocket("v4.channel.k8s.io", &[])
-            .answers(400),
+            .answers(101),
         alice("exec without command", &format!("{POD}/exec?stdout=true"))
             .websocket("v4.channel.k8s.io", &[])
-            .answers(400),
+            .answers(101),
         alice(
             "exec in an unknown container",
             &format!("{POD}/exec?command=true&stdout=true&container=none"),
@@ -206,7 +208,7 @@ fn pods() -> Vec<Case> {
         )
         .answers(200),
         alice("logs with a bad option", &format!("{POD}/log?tailLines=-1")).answers(422),
-        alice("logs of a pod without node", &format!("{IDLE}/log")).answers(200),
+        alice("logs of a pod without node", &format!("{IDLE}/log")).answers(204),
         alice(
             "logs of a missing pod",
             "/api/v1/namespaces/twin-fixed/pods/none/log",
