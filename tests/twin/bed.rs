@@ -24,7 +24,7 @@ use crate::pki::{Issued, Key, KeyKind, pem};
 use crate::servers::{Process, free_ports};
 
 /// How long a server may take to become ready, on a machine that is busy with the others.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The sides that a case can be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -201,9 +201,8 @@ impl Bed {
                     .map_err(|_| "starting a server panicked".to_owned())??;
                 running.insert(side, Ok(server));
             }
-            let reference = match running.get(&Side::Reference) {
-                Some(Ok(server)) => server,
-                _ => return Err("no reference".to_owned()),
+            let Some(Ok(reference)) = running.get(&Side::Reference) else {
+                return Err("no reference".to_owned());
             };
             let resource_version = starter.post_fixtures(&reference.target, kubelet.port())?;
             for (side, server) in &running {
@@ -396,10 +395,10 @@ impl Starter<'_> {
                 }
             })?;
             let made: serde_json::Value = serde_json::from_str(&answer).map_err(text)?;
-            last = made["metadata"]["resourceVersion"]
+            made["metadata"]["resourceVersion"]
                 .as_str()
                 .unwrap_or_default()
-                .to_owned();
+                .clone_into(&mut last);
         }
         Ok(last)
     }

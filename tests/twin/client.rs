@@ -122,7 +122,21 @@ pub(crate) async fn exchange(
         }
     };
     match tokio::time::timeout(DEADLINE, work).await {
-        Ok(done) => done,
+        Ok(Ok(mut answer)) => {
+            // What arrived beyond the lines that were asked for is chance.
+            if let Until::Lines(lines) = request.until {
+                let ends = answer.body.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+                if let Some((end, _)) = ends
+                    .skip(lines.saturating_sub(1))
+                    .map(|(at, byte)| (at + 1, *byte))
+                    .next()
+                {
+                    answer.body.truncate(end);
+                }
+            }
+            Ok(answer)
+        }
+        Ok(broken) => broken,
         Err(_) => Err(Broken(format!("no whole answer within {DEADLINE:?}"))),
     }
 }
@@ -324,7 +338,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
             return Ok(Vec::new());
         }
         let enough = |body: &[u8]| match until {
-            Until::Lines(lines) => bytecount(body) >= lines,
+            Until::Lines(lines) => line_ends(body) >= lines,
             Until::End | Until::WebSocketClose => false,
         };
         let mut body = Vec::new();
@@ -359,8 +373,8 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
     }
 }
 
-fn bytecount(body: &[u8]) -> usize {
-    body.iter().filter(|byte| **byte == b'\n').count()
+pub(crate) fn line_ends(body: &[u8]) -> usize {
+    body.split(|byte| *byte == b'\n').count() - 1
 }
 
 // ---- WebSocket, as far as the exec protocol needs it ----
@@ -382,9 +396,8 @@ where
     }
     let mut channels = std::collections::BTreeMap::<u8, Vec<u8>>::new();
     let close = loop {
-        let head = match reader.exactly(2).await {
-            Ok(head) => head,
-            Err(_) => break "connection ended without a close frame".to_owned(),
+        let Ok(head) = reader.exactly(2).await else {
+            break "connection ended without a close frame".to_owned();
         };
         let opcode = head[0] & 0x0f;
         let length = match head[1] & 0x7f {
@@ -436,7 +449,7 @@ async fn send_frame<W: tokio::io::AsyncWrite + Unpin>(
     match u8::try_from(data.len()) {
         Ok(short) if short < 126 => bytes.push(0x80 | short),
         _ => {
-            bytes.push(0x80 | 126);
+            bytes.push(0x80 | 0x7e);
             bytes.extend(
                 u16::try_from(data.len())
                     .expect("a short test payload")
@@ -499,7 +512,10 @@ async fn h2_exchange(
     let (response, mut sender) = client.send_request(head, empty).map_err(broken("HTTP/2 send"))?;
     let mut body = request.body.clone();
     let writing = async move {
-        while !empty {
+        loop {
+            if empty {
+                break;
+            }
             sender.reserve_capacity(body.len());
             let Some(Ok(room)) = std::future::poll_fn(|context| sender.poll_capacity(context)).await else {
                 break;
@@ -527,7 +543,7 @@ async fn h2_exchange(
             let chunk = chunk.map_err(broken("HTTP/2 body"))?;
             stream.flow_control().release_capacity(chunk.len()).ok();
             answer.body.extend(&chunk);
-            if matches!(request.until, Until::Lines(lines) if bytecount(&answer.body) >= lines) {
+            if matches!(request.until, Until::Lines(lines) if line_ends(&answer.body) >= lines) {
                 break;
             }
         }

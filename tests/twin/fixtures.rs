@@ -177,7 +177,7 @@ fn role(name: &str, rules: &Value) -> (String, Value) {
     )
 }
 
-/// A RoleBinding in the namespace, or a ClusterRoleBinding, to a ClusterRole.
+/// A binding to a cluster role: in the namespace, or for the whole cluster.
 fn binding(name: &str, namespace: Option<&str>, role: &str, kind: &str, subject: &str) -> (String, Value) {
     let (path, binding_kind) = match namespace {
         Some(namespace) => (

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 
 use crate::bed::{Bed, Side};
-use crate::case::Values;
+use crate::case::{Declared, Values};
+use crate::client::line_ends;
 use crate::compare;
-use crate::run::unique;
+use crate::run::{Compared, unique};
 
 /// How long one command may take.
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -23,7 +24,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     who: Who,
     commands: Vec<Invocation>,
-    pub(crate) declared: Option<&'static str>,
+    pub(crate) declared: Option<Declared>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +127,13 @@ impl Case {
         self
     }
 
+    /// As for HTTP cases; the number is the exit code of the last command, or 0 when it was stopped.
+    #[expect(dead_code, reason = "no difference of kubectl is declared")]
+    fn declared(mut self, id: &'static str, code: u16) -> Self {
+        self.declared = Some(Declared { id, status: code });
+        self
+    }
+
     fn then(mut self, command: &str) -> Self {
         self.commands.push(Invocation::new(command));
         self
@@ -141,10 +149,11 @@ struct Output {
 }
 
 /// Runs the case on both sides and returns the differences.
-pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Vec<String>, Failed> {
+pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed> {
     let reference = Home::new(bed, case, Side::Reference)?;
     let subject = Home::new(bed, case, side)?;
     let mut found = Vec::new();
+    let mut last = 0;
     for command in &case.commands {
         let (left, right) = std::thread::scope(|scope| {
             let left = scope.spawn(|| reference.run(bed, command));
@@ -178,6 +187,7 @@ pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Vec<String>, Fai
                 return Err(format!("the reference's kubectl does not print {text}\n{shown}").into());
             }
         }
+        last = u16::try_from(right.code.unwrap_or_default()).unwrap_or(u16::MAX);
         let differs: Vec<&str> = [
             ("exit code", left.code != right.code),
             ("standard output", left.stdout != right.stdout),
@@ -190,7 +200,10 @@ pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Vec<String>, Fai
             found.push(format!("{} differ\n{shown}", differs.join(", ")));
         }
     }
-    Ok(found)
+    Ok(Compared {
+        differences: found,
+        last,
+    })
 }
 
 /// A home directory with a kubeconfig.
@@ -263,8 +276,7 @@ impl Home {
             if let Some(status) = child.try_wait()? {
                 break status.code();
             }
-            let printed =
-                || fs::read(&stdout).map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count());
+            let printed = || fs::read(&stdout).map_or(0, |text| line_ends(&text));
             let enough = command.lines.is_some_and(|lines| printed() >= lines);
             if enough || started.elapsed() > DEADLINE {
                 child.kill()?;

@@ -311,7 +311,7 @@ async fn frame<S: AsyncWrite + Unpin>(stream: &mut S, opcode: u8, payload: &[u8]
     match u8::try_from(payload.len()) {
         Ok(short) if short < 126 => bytes.push(short),
         _ => {
-            bytes.push(126);
+            bytes.push(0x7e);
             bytes.extend(
                 u16::try_from(payload.len())
                     .expect("a short test payload")

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::bed::{Bed, Lab, Side};
-use crate::case::{Case, Step, Values};
+use crate::case::{Case, Declared, Step, Values};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::{cases, kubectl};
@@ -19,6 +19,9 @@ struct Planned {
     name: String,
     kind: Kind,
 }
+
+/// A check without servers.
+type Rule = fn() -> Result<(), String>;
 
 /// What a test compares with the reference.
 enum Kind {
@@ -36,6 +39,8 @@ enum Kind {
         http: Vec<Arc<Case>>,
         kubectl: Vec<Arc<kubectl::Case>>,
     },
+    /// A rule of the harness, which needs no server.
+    Rule(Rule),
 }
 
 /// The tests of this run.
@@ -94,6 +99,12 @@ impl Plan {
                 });
             }
         }
+        for (name, rule) in RULES {
+            planned.push(Planned {
+                name: format!("proof::rules::{name}"),
+                kind: Kind::Rule(*rule),
+            });
+        }
         let mut names = BTreeSet::new();
         for test in &planned {
             assert!(
@@ -110,9 +121,10 @@ impl Plan {
     pub(crate) fn sides(&self) -> Vec<Side> {
         self.planned
             .iter()
-            .map(|test| match &test.kind {
-                Kind::Http { side, .. } | Kind::Kubectl { side, .. } => *side,
-                Kind::Differs { .. } => Side::Backend,
+            .filter_map(|test| match &test.kind {
+                Kind::Http { side, .. } | Kind::Kubectl { side, .. } => Some(*side),
+                Kind::Differs { .. } => Some(Side::Backend),
+                Kind::Rule(_) => None,
             })
             .collect::<BTreeSet<_>>()
             .into_iter()
@@ -122,7 +134,7 @@ impl Plan {
     pub(crate) fn trials(self, lab: &Arc<Lab>) -> Vec<Trial> {
         let on_second = |kind: &Kind| match kind {
             Kind::Http { side, .. } | Kind::Kubectl { side, .. } => *side == Side::Second,
-            Kind::Differs { .. } => false,
+            Kind::Differs { .. } | Kind::Rule(_) => false,
         };
         let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
         let left = Arc::new(AtomicUsize::new(left));
@@ -131,6 +143,9 @@ impl Plan {
             .map(|test| {
                 let (lab, left) = (lab.clone(), left.clone());
                 Trial::test(test.name, move || {
+                    if let Kind::Rule(rule) = test.kind {
+                        return rule().map_err(Failed::from);
+                    }
                     let bed = lab.bed().map_err(Failed::from)?;
                     let result = run(&lab, bed, &test.kind);
                     if on_second(&test.kind) && left.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -165,9 +180,10 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
     match kind {
         Kind::Http { case, version, side } => {
             let found = lab.runtime.block_on(http(bed, case, *version, *side))?;
-            judge(found, case.declared, *side)
+            judge(&found, case.declared, *side)
         }
-        Kind::Kubectl { case, side } => judge(kubectl::run(bed, case, *side)?, case.declared, *side),
+        Kind::Kubectl { case, side } => judge(&kubectl::run(bed, case, *side)?, case.declared, *side),
+        Kind::Rule(rule) => rule().map_err(Failed::from),
         Kind::Differs { http: cases, kubectl } => {
             let mut equal = Vec::new();
             for case in cases {
@@ -175,6 +191,7 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
                     if !lab
                         .runtime
                         .block_on(http(bed, case, *version, Side::Backend))?
+                        .differences
                         .is_empty()
                     {
                         return Ok(());
@@ -183,7 +200,7 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
                 equal.push(case.name.clone());
             }
             for case in kubectl {
-                if !kubectl::run(bed, case, Side::Backend)?.is_empty() {
+                if !kubectl::run(bed, case, Side::Backend)?.differences.is_empty() {
                     return Ok(());
                 }
                 equal.push(case.name.clone());
@@ -193,14 +210,19 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
     }
 }
 
+/// What a subject did beside the reference.
+pub(crate) struct Compared {
+    /// One account per step that differs.
+    pub(crate) differences: Vec<String>,
+    /// The subject's last status or exit code; 0 when there was none.
+    pub(crate) last: u16,
+}
+
 /// Differences are a failure unless they are declared; a declared difference that does not occur is one too.
-fn judge(found: Vec<String>, declared: Option<&str>, side: Side) -> Result<(), Failed> {
-    let Some(id) = declared.filter(|_| side == Side::Gateway) else {
-        return if found.is_empty() {
-            Ok(())
-        } else {
-            Err(found.join("\n").into())
-        };
+fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
+    let Some(Declared { id, status }) = declared.filter(|_| side == Side::Gateway) else {
+        let text = found.differences.join("\n");
+        return if text.is_empty() { Ok(()) } else { Err(text.into()) };
     };
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md");
     let declaration = format!("| {id} |");
@@ -208,17 +230,24 @@ fn judge(found: Vec<String>, declared: Option<&str>, side: Side) -> Result<(), F
     if !text.lines().any(|line| line.starts_with(&declaration)) {
         return Err(format!("the difference {id} is not declared in {}", document.display()).into());
     }
-    if found.is_empty() {
+    if found.differences.is_empty() {
         return Err(format!("the declared difference {id} no longer occurs").into());
+    }
+    if found.last != status {
+        let text = found.differences.join("\n");
+        return Err(
+            format!("not the difference that {id} declares, which ends with {status}:\n{text}").into(),
+        );
     }
     Ok(())
 }
 
 /// Sends the case to both sides. The differences are returned; a reference that does not do what the case says is a failure.
-async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Vec<String>, Failed> {
+async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Compared, Failed> {
     let (reference, mut reference_values) = side_of(bed, Side::Reference)?;
     let (subject, mut subject_values) = side_of(bed, side)?;
     let mut found = Vec::new();
+    let mut last = 0;
     for (number, step) in case.steps.iter().enumerate() {
         let identity = match step.who {
             None => None,
@@ -267,10 +296,14 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Ve
                 &right,
             ));
         }
+        last = right.as_ref().map_or(0, |answer| answer.status);
         remember(&left, &mut reference_values);
         remember(&right, &mut subject_values);
     }
-    Ok(found)
+    Ok(Compared {
+        differences: found,
+        last,
+    })
 }
 
 fn remember(outcome: &Outcome, values: &mut Values) {
@@ -314,4 +347,70 @@ fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values), Failed> {
 pub(crate) fn unique() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("uniq{:06}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The harness must fail where it should.
+const RULES: &[(&str, Rule)] = &[
+    ("a difference fails", || {
+        fails(judge(&compared(&["x"], 401), None, Side::Gateway), "x")
+    }),
+    ("no difference passes", || {
+        judge(&compared(&[], 200), None, Side::Gateway).map_err(|_| "it failed".to_owned())
+    }),
+    ("an unknown declaration fails", || {
+        let declared = Declared {
+            id: "D-none",
+            status: 401,
+        };
+        fails(
+            judge(&compared(&["x"], 401), Some(declared), Side::Gateway),
+            "not declared",
+        )
+    }),
+    ("a declaration does not cover the second reference", || {
+        let declared = Declared {
+            id: "D-none",
+            status: 401,
+        };
+        fails(judge(&compared(&["x"], 401), Some(declared), Side::Second), "x")
+    }),
+    ("what differs between equal servers is replaced", || {
+        let values = Values {
+            unique: "uniq000001".to_owned(),
+            address: "127.0.0.1:6443".to_owned(),
+            resource_version: "7".to_owned(),
+            next: String::new(),
+        };
+        let text = concat!(
+            r#"{"name":"uniq000001","uid":"01234567-89ab-cdef-0123-456789abcdef","resourceVersion":"12","#,
+            r#""time":"2026-01-02T03:04:05Z","micro":"2026-01-02T03:04:05.000006Z","continue":"eyJ2","age":"3m5s","x":"12","#,
+            r#""self":"https://127.0.0.1:6443/a"}"#
+        );
+        let expected = concat!(
+            r#"{"name":"{unique}","uid":"<uuid>","resourceVersion":"<rv>","#,
+            r#""time":"<time>","micro":"<time>","continue":"<continue>","age":"<age>","x":"12","#,
+            r#""self":"https://{addr}/a"}"#
+        );
+        let got = compare::normalise(text, &values);
+        if got == expected {
+            Ok(())
+        } else {
+            Err(format!("{got}\n{expected}"))
+        }
+    }),
+];
+
+fn compared(differences: &[&str], last: u16) -> Compared {
+    Compared {
+        differences: differences.iter().map(|text| (*text).to_owned()).collect(),
+        last,
+    }
+}
+
+fn fails(result: Result<(), Failed>, with: &str) -> Result<(), String> {
+    match result {
+        Err(failed) if failed.message().is_some_and(|message| message.contains(with)) => Ok(()),
+        Err(failed) => Err(format!("it failed otherwise: {:?}", failed.message())),
+        Ok(()) => Err("it passed".to_owned()),
+    }
 }

@@ -221,7 +221,7 @@ fn forms() -> Vec<Case> {
         whoami("forms", "audit id of a 401")
             .bearer("tok-none")
             .header("Audit-ID", "mine")
-            .is_unauthorized(),
+            .unauthorized(),
         get("forms", "audit id of a 403", "/api/v1/secrets")
             .header("Audit-ID", "mine")
             .answers(403),

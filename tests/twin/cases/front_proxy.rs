@@ -39,7 +39,7 @@ fn told() -> Vec<Case> {
             .is("carol", &[ALL]),
         told("first user empty", "")
             .header("X-Remote-User", "dave")
-            .is_unauthorized(),
+            .unauthorized(),
         told("extra", "carol")
             .header("X-Remote-Extra-Scopes", "one")
             .header("X-Remote-Extra-scopes", "two")
@@ -90,8 +90,8 @@ fn told() -> Vec<Case> {
         told("unicode", "Zoë")
             .header("X-Remote-Group", "Größe")
             .is("Zoë", &["Größe", ALL]),
-        bare("no user").header("X-Remote-Group", "g").is_unauthorized(),
-        bare("nothing").is_unauthorized(),
+        bare("no user").header("X-Remote-Group", "g").unauthorized(),
+        bare("nothing").unauthorized(),
         bare("no user but a token")
             .bearer("tok-alice")
             .is("alice", &["devs", "testers", ALL]),
@@ -100,7 +100,7 @@ fn told() -> Vec<Case> {
             .is("carol", &[ALL]),
         bare("underscores are another header")
             .header("X_Remote_User", "carol")
-            .is_unauthorized(),
+            .unauthorized(),
         told("impersonates with the rights of the told user", "carol")
             .header("X-Remote-Group", "system:masters")
             .header("Impersonate-User", "bob")
@@ -113,15 +113,15 @@ fn told() -> Vec<Case> {
         whoami("front_proxy", "name that is not allowed")
             .cert("front-proxy-not-allowed")
             .header("X-Remote-User", "carol")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami("front_proxy", "expired")
             .cert("front-proxy-expired")
             .header("X-Remote-User", "carol")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami("front_proxy", "server usage only")
             .cert("front-proxy-server-only")
             .header("X-Remote-User", "carol")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami("front_proxy", "right name of the client authority")
             .cert("front-proxy-of-client-ca")
             .header("X-Remote-User", "carol")
@@ -133,7 +133,7 @@ fn told() -> Vec<Case> {
         whoami("front_proxy", "no common name")
             .cert("front-proxy-no-cn")
             .header("X-Remote-User", "carol")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami("front_proxy", "name that is not allowed, with a token")
             .cert("front-proxy-not-allowed")
             .header("X-Remote-User", "carol")
@@ -223,7 +223,7 @@ fn spoofed() -> Vec<Case> {
         whoami("spoofing", "by nobody")
             .header("X-Remote-User", "mallory")
             .header("X-Remote-Group", "system:masters")
-            .is_anonymous(),
+            .anonymous(),
         whoami("spoofing", "with a token")
             .bearer("tok-alice")
             .header("X-Remote-User", "mallory")
@@ -232,11 +232,11 @@ fn spoofed() -> Vec<Case> {
         whoami("spoofing", "with an unknown certificate")
             .cert("stranger")
             .header("X-Remote-User", "mallory")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami("spoofing", "with basic")
             .header("Authorization", "Basic eDp5")
             .header("X-Remote-User", "mallory")
-            .is_anonymous(),
+            .anonymous(),
         get("spoofing", "secrets by a named group", "/api/v1/secrets")
             .cert("nobody")
             .header("X-Remote-Group", "system:masters")

@@ -13,10 +13,10 @@ pub(crate) fn cases() -> Vec<Case> {
         prober("livez as a user", "/livez").answers(200),
         all("livez with an unknown token", "/livez")
             .bearer("tok-none")
-            .is_unauthorized(),
+            .unauthorized(),
         all("livez with an expired certificate", "/livez")
             .cert("expired")
-            .is_unauthorized(),
+            .unauthorized(),
         all("readyz with basic", "/readyz")
             .header("Authorization", "Basic eDp5")
             .answers(200),

@@ -117,7 +117,7 @@ pub(crate) fn cases() -> Vec<Case> {
         whoami(GROUP, "by an unknown token")
             .bearer("tok-none")
             .header("Impersonate-User", "bob")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami(GROUP, "group without user")
             .cert("admin")
             .header("Impersonate-Group", "g1")

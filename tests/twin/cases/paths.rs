@@ -2,12 +2,13 @@
 
 use crate::case::{Case, H1, case, get};
 
+const MAP: &str = "/api/v1/namespaces/twin-fixed/configmaps/alpha";
+
 pub(crate) fn cases() -> Vec<Case> {
     let by = |who: &'static str, name: &str, target: &str| get("paths", name, target).cert(who);
     let alice = |name: &str, target: &str| by("alice", name, target);
     let admin = |name: &str, target: &str| by("admin", name, target);
     let method = |name: &str, method: &str, target: &str| case("methods", name, method, target).cert("alice");
-    const MAP: &str = "/api/v1/namespaces/twin-fixed/configmaps/alpha";
     vec![
         alice("usual", MAP).answers(200),
         alice("trailing slash", "/api/v1/namespaces/twin-fixed/configmaps/alpha/").answers(200),

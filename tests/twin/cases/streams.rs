@@ -55,7 +55,7 @@ fn watches() -> Vec<Case> {
         alice("forbidden", "/api/v1/configmaps?watch=1").answers(403),
         get("watch", "unauthorized", &format!("{MAPS}?watch=1"))
             .bearer("tok-none")
-            .is_unauthorized(),
+            .unauthorized(),
         alice(
             "of an unknown field",
             &format!("{MAPS}?watch=1&fieldSelector=spec.x%3Dy"),
@@ -174,7 +174,7 @@ fn pods() -> Vec<Case> {
         exec("exec unauthorized", "")
             .cert("expired")
             .websocket("v4.channel.k8s.io", &[])
-            .is_unauthorized(),
+            .unauthorized(),
         exec("exec by SPDY, forbidden", "")
             .only(H1)
             .cert("viewer")

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 
-use crate::case::{Case, H1, get, whoami};
+use crate::case::{Case, get, whoami};
 
 const ALL: &str = "system:authenticated";
 
@@ -44,11 +44,11 @@ fn rows() -> Vec<Case> {
             .contains(r#"User \"unauth\""#),
         by("control byte in the name", "tok-control").answers(201),
         by("hash is no comment", "#tok-hash").is("hash", &[ALL]),
-        by("leading blank belongs to the token", "tok-blank").is_unauthorized(),
+        by("leading blank belongs to the token", "tok-blank").unauthorized(),
         by("duplicate groups", "tok-duplicate-groups").is("dup", &["a", "b", "a", ALL]),
-        by("unknown token", "tok-none").is_unauthorized(),
-        by("token in another case", "TOK-ALICE").is_unauthorized(),
-        by("prefix of a token", "tok-alic").is_unauthorized(),
+        by("unknown token", "tok-none").unauthorized(),
+        by("token in another case", "TOK-ALICE").unauthorized(),
+        by("prefix of a token", "tok-alic").unauthorized(),
     ]
     .into_iter()
     .map(|mut case| {
@@ -66,49 +66,49 @@ fn shapes() -> Vec<Case> {
     let with = |name: &str, value: &str| whoami("authorization", name).header("Authorization", value);
     let alice = |case: Case| case.is("alice", &["devs", "testers", ALL]);
     vec![
-        with("empty", "").is_anonymous(),
-        with("Bearer alone", "Bearer").is_anonymous(),
-        with("Bearer and a blank", "Bearer ").is_anonymous(),
-        with("basic", "Basic YWxpY2U6c2VjcmV0").is_anonymous(),
-        with("scheme that begins alike", "bear tok-alice").is_anonymous(),
-        with("colon after the scheme", "Bearer: tok-alice").is_anonymous(),
-        with("token alone", "tok-alice").is_anonymous(),
+        with("empty", "").anonymous(),
+        with("Bearer alone", "Bearer").anonymous(),
+        with("Bearer and a blank", "Bearer ").anonymous(),
+        with("basic", "Basic YWxpY2U6c2VjcmV0").anonymous(),
+        with("scheme that begins alike", "bear tok-alice").anonymous(),
+        with("colon after the scheme", "Bearer: tok-alice").anonymous(),
+        with("token alone", "tok-alice").anonymous(),
         alice(with("usual", "Bearer tok-alice")),
         alice(with("lower case scheme", "bearer tok-alice")),
         alice(with("upper case scheme", "BEARER tok-alice")),
         alice(with("trailing words", "Bearer tok-alice extra stuff")),
         alice(with("trailing blanks", "Bearer tok-alice  ")),
         alice(with("leading blanks", "   Bearer tok-alice")),
-        with("two blanks", "Bearer  tok-alice").is_anonymous(),
-        with("three blanks", "Bearer   tok-alice").is_anonymous(),
-        with("tab", "Bearer\ttok-alice").is_anonymous(),
-        with("tab after the blank", "Bearer \ttok-alice").is_unauthorized(),
+        with("two blanks", "Bearer  tok-alice").anonymous(),
+        with("three blanks", "Bearer   tok-alice").anonymous(),
+        with("tab", "Bearer\ttok-alice").anonymous(),
+        with("tab after the blank", "Bearer \ttok-alice").unauthorized(),
         alice(
             with("first of two lines counts", "Bearer tok-alice").header("Authorization", "Bearer tok-none"),
         ),
         with("second of two lines does not", "Bearer tok-none")
             .header("Authorization", "Bearer tok-alice")
-            .is_unauthorized(),
+            .unauthorized(),
         with("first line empty", "")
             .header("Authorization", "Bearer tok-alice")
-            .is_anonymous(),
+            .anonymous(),
         with("first line basic", "Basic eDp5")
             .header("Authorization", "Bearer tok-alice")
-            .is_anonymous(),
+            .anonymous(),
         alice(whoami("authorization", "lower case name").header("authorization", "Bearer tok-alice")),
         whoami("authorization", "bytes beyond ASCII")
             .header_bytes("Authorization", b"Bearer caf\xc3\xa9")
-            .is_unauthorized(),
+            .unauthorized(),
         whoami("authorization", "bytes that are no UTF-8")
             .header_bytes("Authorization", b"Bearer caf\xe9")
-            .is_unauthorized(),
-        with("long token", &format!("Bearer {}", "x".repeat(20_000))).is_unauthorized(),
+            .unauthorized(),
+        with("long token", &format!("Bearer {}", "x".repeat(20_000))).unauthorized(),
         with(
             "something like a JWT",
             "Bearer eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJub2JvZHkifQ.c2ln",
         )
-        .is_unauthorized(),
-        with("two dots", "Bearer ..").is_unauthorized(),
+        .unauthorized(),
+        with("two dots", "Bearer ..").unauthorized(),
         get(
             "authorization",
             "token in the query",
@@ -118,7 +118,7 @@ fn shapes() -> Vec<Case> {
         .contains("system:anonymous"),
         whoami("authorization", "proxy authorization is nothing")
             .header("Proxy-Authorization", "Bearer tok-alice")
-            .is_anonymous(),
+            .anonymous(),
         // Certificate and token together.
         whoami("authorization", "good certificate and bad token")
             .cert("alice")
@@ -141,7 +141,7 @@ fn shapes() -> Vec<Case> {
         whoami("authorization", "expired certificate and bad token")
             .cert("expired")
             .bearer("tok-none")
-            .is_unauthorized(),
+            .unauthorized(),
         alice(
             whoami("authorization", "nameless certificate and good token")
                 .cert("no-cn")
@@ -150,7 +150,7 @@ fn shapes() -> Vec<Case> {
         whoami("authorization", "foreign certificate and basic")
             .cert("stranger")
             .header("Authorization", "Basic eDp5")
-            .is_unauthorized(),
+            .unauthorized(),
     ]
 }
 
@@ -177,10 +177,10 @@ fn subprotocols() -> Vec<Case> {
         watch("token last", &format!("binary.k8s.io,{alice}"))
             .answers(101)
             .contains("alpha"),
-        watch("token alone", &alice).is_unauthorized(),
-        watch("unknown token", &format!("{none}, binary.k8s.io")).is_unauthorized(),
-        watch("two tokens", &format!("{alice}, {admin}, binary.k8s.io")).is_unauthorized(),
-        watch("padded", &format!("{alice}=, binary.k8s.io")).is_unauthorized(),
+        watch("token alone", &alice).unauthorized(),
+        watch("unknown token", &format!("{none}, binary.k8s.io")).unauthorized(),
+        watch("two tokens", &format!("{alice}, {admin}, binary.k8s.io")).unauthorized(),
+        watch("padded", &format!("{alice}=, binary.k8s.io")).unauthorized(),
         watch("empty", "base64url.bearer.authorization.k8s.io., binary.k8s.io")
             .answers(403)
             .contains("system:anonymous"),
@@ -194,7 +194,7 @@ fn subprotocols() -> Vec<Case> {
             "not UTF-8",
             "base64url.bearer.authorization.k8s.io._w, binary.k8s.io",
         )
-        .is_unauthorized(),
+        .unauthorized(),
         watch("header before subprotocol", &format!("{none}, binary.k8s.io"))
             .bearer("tok-alice")
             .answers(400),

@@ -124,10 +124,10 @@ pub(crate) fn cases() -> Vec<Case> {
         post("unparsable content type", MAPS).body(";", MAP.as_bytes()).answers(415),
         post("forbidden", MAPS).cert("nobody").json(MAP).answers(403),
         post("forbidden with a body that is no JSON", MAPS).cert("nobody").json("{").answers(403),
-        post("unauthorized with a body", MAPS).cert("expired").json(MAP).is_unauthorized(),
+        post("unauthorized with a body", MAPS).cert("expired").json(MAP).unauthorized(),
         post("two mebibytes", MAPS).json(&large(2 << 20)).answers(422),
         post("four mebibytes", MAPS).json(&large(4 << 20)).answers(413),
-        post("one mebibyte unauthorized", MAPS).only(H1).cert("expired").json(&large(1 << 20)).is_unauthorized(),
+        post("one mebibyte unauthorized", MAPS).only(H1).cert("expired").json(&large(1 << 20)).unauthorized(),
         post("subject access review", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
             .json(r#"{"spec":{"resourceAttributes":{"namespace":"twin","verb":"create","resource":"configmaps"}}}"#)
             .answers(201)
@@ -163,7 +163,7 @@ pub(crate) fn cases() -> Vec<Case> {
             .cert("expired")
             .header("Expect", "100-continue")
             .json(MAP)
-            .is_unauthorized(),
+            .unauthorized(),
         post("unknown expectation", MAPS).only(H1).header("Expect", "200-maybe").json(MAP).answers(417),
         post("body over both versions", MAPS).only(BOTH).json(MAP).answers(201),
     ]
