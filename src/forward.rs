@@ -14,6 +14,7 @@ mod upgrade;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{PathAndQuery, Scheme};
@@ -56,6 +57,9 @@ pub(crate) enum ForwardError {
     /// The backend switched protocols unasked, or to another one.
     #[error("the backend switched to a protocol that was not asked for")]
     UnaskedSwitch,
+    /// The client's body broke off or was no body; nobody can answer it.
+    #[error("the request body broke off: {0}")]
+    RequestBody(#[source] hyper::Error),
     /// The path, behind the backend's prefix, is no URI.
     #[error("the request target cannot be sent: {0}")]
     Target(#[source] http::Error),
@@ -89,6 +93,7 @@ pub(crate) async fn send(
     let target = pool.target();
     let protocol = headers::requested_upgrade(request.headers());
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
+    let upgrading = client.is_some();
 
     // Before identity is written, or a client could nominate our headers in Connection.
     headers::strip_hop_by_hop(request.headers_mut());
@@ -121,9 +126,11 @@ pub(crate) async fn send(
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
         return Err(ForwardError::RefusedIdentity);
     }
-    // A tunnel's far end answers for itself: its 101 passes as it is.
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         headers::strip_hop_by_hop(response.headers_mut());
+    }
+    // The far end of an upgrade answers for itself, also when it refuses.
+    if !upgrading {
         response.headers_mut().insert(AUDIT_ID, context.audit_id);
     }
     Ok(response.map(|body| body.until(deadline)))
@@ -136,19 +143,30 @@ async fn deliver(
     request: Request<Body>,
     kind: Kind,
 ) -> Result<Response<Body>, ForwardError> {
-    let again = (request.method().is_safe() && request.body().is_end_stream()).then(|| {
-        let mut copy = Request::new(Body::empty());
-        copy.method_mut().clone_from(request.method());
-        copy.uri_mut().clone_from(request.uri());
-        copy.headers_mut().clone_from(request.headers());
-        copy
-    });
-    match (pool.send(request, kind).await, again) {
-        (Err(SendError::Broken(error)), Some(again)) => {
-            tracing::debug!(%error, "sending a read again");
-            Ok(pool.send(again, kind).await?)
+    if request.body().is_end_stream() {
+        let again = request.method().is_safe().then(|| {
+            let mut copy = Request::new(Body::empty());
+            copy.method_mut().clone_from(request.method());
+            copy.uri_mut().clone_from(request.uri());
+            copy.headers_mut().clone_from(request.headers());
+            copy
+        });
+        return match (pool.send(request, kind).await, again) {
+            (Err(SendError::Broken(error)), Some(again)) => {
+                tracing::debug!(%error, "sending a read again");
+                Ok(pool.send(again, kind).await?)
+            }
+            (result, _) => Ok(result?),
+        };
+    }
+    let failed = Arc::new(AtomicBool::new(false));
+    let request = request.map(|body| body.telling_failure(Arc::clone(&failed)));
+    match pool.send(request, kind).await {
+        // The backend's stream broke because the client's did.
+        Err(SendError::Broken(error)) if failed.load(Ordering::Relaxed) => {
+            Err(ForwardError::RequestBody(error))
         }
-        (result, _) => Ok(result?),
+        result => Ok(result?),
     }
 }
 

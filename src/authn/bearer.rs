@@ -40,15 +40,20 @@ impl RequestAuthenticator for BearerAuthenticator {
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let token = match find(input.credentials.authorization.as_deref().unwrap_or_default()) {
-                Found::Nothing => return Ok(None),
-                Found::ExtraSpace => {
-                    input.warnings.add(EXTRA_SPACE);
-                    return Ok(None);
-                }
+                Found::Nothing | Found::ExtraSpace => return Ok(None),
                 Found::Token(token) => BearerToken::new(token),
             };
             known_or_error(self.tokens.authenticate(&token, input).await)
         })
+    }
+}
+
+/// Warns of a header whose token is ignored because of a blank too many. In kube-apiserver the authenticator of its own
+/// loopback token comes before all others and sees every header, so the warning comes whoever the client is.
+// apiserver: pkg/server/config.go, AuthorizeClientBearerToken
+pub(super) fn warn_of_extra_space(input: &AuthnInput<'_>) {
+    if find(input.credentials.authorization.as_deref().unwrap_or_default()) == Found::ExtraSpace {
+        input.warnings.add(EXTRA_SPACE);
     }
 }
 

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::anonymous::AnonymousAuthenticator;
+use super::bearer;
 use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, Verdict,
@@ -43,6 +44,7 @@ impl Chain {
 
     /// Finds out who makes a request.
     pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<Proven, AuthnError> {
+        bearer::warn_of_extra_space(input);
         let mut errors = Vec::new();
         let mut found = None;
         for member in &self.members {

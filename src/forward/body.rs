@@ -3,6 +3,8 @@
 
 use std::future::Future as _;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -46,6 +48,8 @@ pub(crate) enum Deadline {
 /// What is dropped with the body; at most the backend's stream and the client's exchange.
 #[derive(Default)]
 pub(crate) struct Ends {
+    /// Set when the stream broke off.
+    failed: Option<Arc<AtomicBool>>,
     stream: Option<EndGuard>,
     exchange: Option<EndGuard>,
 }
@@ -101,6 +105,13 @@ impl Body {
         }
     }
 
+    /// The same body; the flag is set if it breaks off.
+    #[must_use]
+    pub(crate) fn telling_failure(mut self, failed: Arc<AtomicBool>) -> Self {
+        self.ends().failed = Some(failed);
+        self
+    }
+
     /// The same body; the backend's stream is given back when it ends.
     #[must_use]
     pub(crate) fn holding_stream(mut self, guard: EndGuard) -> Self {
@@ -133,8 +144,16 @@ impl HttpBody for Body {
         match self.get_mut() {
             Self::Bytes { bytes, .. } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Streaming {
-                incoming, deadline, ..
+                incoming,
+                deadline,
+                end,
             } => match Pin::new(incoming).poll_frame(cx) {
+                Poll::Ready(Some(Err(error))) => {
+                    if let Some(failed) = &end.failed {
+                        failed.store(true, Ordering::Relaxed);
+                    }
+                    Poll::Ready(Some(Err(error.into())))
+                }
                 Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from))),
                 Poll::Pending => {
                     ready!(deadline.poll(cx));

@@ -289,6 +289,9 @@ impl Exchange {
                 warn!(%audit_id, %peer, path, %error, "refused an identity that the backend would not receive as it is");
             }
             Refusal::Panic => error!(%audit_id, %peer, path, "handling the request panicked"),
+            Refusal::Forward(ForwardError::RequestBody(error)) => {
+                info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), %error, "the request body broke off");
+            }
             Refusal::Forward(error) => {
                 error!(%audit_id, %peer, path, user = user.as_deref(), %error, "no answer from the backend");
             }

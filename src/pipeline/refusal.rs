@@ -63,6 +63,9 @@ impl Refusal {
                 | ForwardError::UnaskedSwitch
                 | ForwardError::Target(_),
             ) => Status::bad_gateway(audit_id),
+            Self::Forward(ForwardError::RequestBody(_)) => {
+                Status::bad_request("the request body is malformed or incomplete")
+            }
             Self::Forward(ForwardError::Timeout) => Status::timeout(),
             Self::Panic => Status::panicked(),
         }
@@ -76,7 +79,9 @@ impl Refusal {
             Self::Forward(ForwardError::Timeout) => Some("timeout"),
             Self::Forward(ForwardError::RefusedIdentity) => Some("refused_identity"),
             Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),
-            Self::Forward(ForwardError::UnfitIdentity(_) | ForwardError::Target(_))
+            Self::Forward(
+                ForwardError::UnfitIdentity(_) | ForwardError::RequestBody(_) | ForwardError::Target(_),
+            )
             | Self::Malformed(_)
             | Self::RequestInfo(_)
             | Self::BadTimeout(_)

@@ -142,7 +142,8 @@ pub(crate) fn cases() -> Vec<Case> {
         whoami(GROUP, "unknown impersonation header")
             .cert("admin")
             .header("Impersonate-Name", "bob")
-            .is("admin", &["system:masters", ALL]),
+            .is("admin", &["system:masters", ALL])
+            .declared("D-unknown-impersonation", 400),
         get(
             GROUP,
             "rights are the target's",

@@ -72,7 +72,7 @@ pub(crate) fn cases() -> Vec<Case> {
         // The old watch prefix, and time-outs.
         alice("watch prefix too short", "/api/v1/watch").answers(500),
         get("paths", "watch prefix too short, anonymous", "/api/v1/watch").answers(500),
-        alice("watch prefix with markup", "/api/v1/watch?x=<b>").only(H1).answers(500),
+        alice("watch prefix with markup", "/api/v1/watch?x=<b>").only(H1).answers(500).declared("D-target-characters", 400),
         alice("watch prefix", "/api/v1/watch/namespaces/twin-fixed/configmaps?resourceVersion=0&timeoutSeconds=1&labelSelector=none")
             .answers(200),
         alice("proxy prefix too short", "/api/v1/proxy").answers(500),

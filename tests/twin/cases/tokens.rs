@@ -18,18 +18,28 @@ fn rows() -> Vec<Case> {
             .is("nouid", &[ALL])
             .lacks(r#""uid":"u"#),
         by("one group", "tok-one-group").is("one", &["solo", ALL]),
-        by("empty group column", "tok-empty-group").is("emptygroup", &["", ALL]),
-        by("empty groups among others", "tok-comma-tail").is("commatail", &["a", "", "b", "", ALL]),
-        by("outer blanks", "tok-blanks").is(" blank user ", &[" g1", " g2 ", ALL]),
-        by("blank after system masters", "tok-masters-blank").is("mallory", &["system:masters ", ALL]),
+        by("empty group column", "tok-empty-group")
+            .is("emptygroup", &["", ALL])
+            .declared("D-empty-group", 201),
+        by("empty groups among others", "tok-comma-tail")
+            .is("commatail", &["a", "", "b", "", ALL])
+            .declared("D-empty-group", 201),
+        by("outer blanks", "tok-blanks")
+            .is(" blank user ", &[" g1", " g2 ", ALL])
+            .declared("D-identity-bytes", 401),
+        by("blank after system masters", "tok-masters-blank")
+            .is("mallory", &["system:masters ", ALL])
+            .declared("D-identity-bytes", 401),
         by("empty user name", "tok-no-name")
             .is("", &["ghosts", ALL])
-            .contains(r#""uid":"uid-no-name""#),
+            .contains(r#""uid":"uid-no-name""#)
+            .declared("D-no-name", 401),
         by("empty user name is forbidden by that name", "tok-no-name")
             .then("GET", "/api/v1/nodes")
             .bearer("tok-no-name")
             .answers(403)
-            .contains(r#"User \"\" cannot list"#),
+            .contains(r#"User \"\" cannot list"#)
+            .declared("D-no-name", 401),
         by("columns after the groups", "tok-more").is("more", &["g", ALL]),
         by("duplicate token, last row wins", "tok-twice").is("second", &["g2", ALL]),
         by("quoted token", "tok,quoted").is("quoted", &[ALL]),
@@ -42,7 +52,9 @@ fn rows() -> Vec<Case> {
         by("unauthenticated group", "tok-unauthenticated")
             .answers(403)
             .contains(r#"User \"unauth\""#),
-        by("control byte in the name", "tok-control").answers(201),
+        by("control byte in the name", "tok-control")
+            .answers(201)
+            .declared("D-identity-bytes", 401),
         by("hash is no comment", "#tok-hash").is("hash", &[ALL]),
         by("leading blank belongs to the token", "tok-blank").unauthorized(),
         by("duplicate groups", "tok-duplicate-groups").is("dup", &["a", "b", "a", ALL]),
@@ -197,7 +209,8 @@ fn subprotocols() -> Vec<Case> {
         .unauthorized(),
         watch("header before subprotocol", &format!("{none}, binary.k8s.io"))
             .bearer("tok-alice")
-            .answers(400),
+            .answers(400)
+            .declared("D-bearer-subprotocol", 101),
         watch(
             "bad header and good subprotocol",
             &format!("{alice}, binary.k8s.io"),
@@ -210,7 +223,8 @@ fn subprotocols() -> Vec<Case> {
             &format!("{none}, binary.k8s.io"),
         )
         .cert("alice")
-        .answers(400),
+        .answers(400)
+        .declared("D-bearer-subprotocol", 101),
         get(
             "subprotocol",
             "without upgrade",

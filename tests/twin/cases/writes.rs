@@ -156,7 +156,7 @@ pub(crate) fn cases() -> Vec<Case> {
         chunked("chunked", &format!("{:x}\r\n{MAP}\r\n0\r\n\r\n", MAP.len() + UNIQUE_IS_LONGER))
             .answers(201),
         chunked("chunked with trailer", "3\r\n{ }\r\n0\r\nX-Remote-User: admin\r\n\r\n").answers(422),
-        chunked("broken chunk size", "zz\r\n{}\r\n0\r\n\r\n").answers(500),
+        chunked("broken chunk size", "zz\r\n{}\r\n0\r\n\r\n").answers(500).declared("D-broken-body", 400),
         post("expect continue", MAPS).only(H1).header("Expect", "100-continue").json(MAP).answers(201),
         post("expect continue unauthorized", MAPS)
             .only(H1)

@@ -64,7 +64,9 @@ pub(crate) fn cases() -> Vec<Case> {
         by("certificate that says service account", "named-service-account")
             .is("system:serviceaccount:twin:default", &[ALL]),
         by("unit is no group", "ou-is-no-group").is("ou", &["org", ALL]),
-        by("empty group", "empty-group").is("empty-group", &["", "g", ALL]),
+        by("empty group", "empty-group")
+            .is("empty-group", &["", "g", ALL])
+            .declared("D-empty-group", 201),
         by("group with a comma", "group-with-comma").is("comma", &["a,b", ALL]),
         by("no common name", "no-cn").unauthorized(),
         by("empty common name", "empty-cn").unauthorized(),
@@ -76,16 +78,34 @@ pub(crate) fn cases() -> Vec<Case> {
             .contains(r#"a\"b\\c\u003cd\u003e\u0026e"#),
         by("unicode", "unicode").is("Zoë ☃", &["Größe", ALL]),
         by("name of a thousand bytes", "long-cn").answers(201),
-        by("blank before the name", "cn-leading-blank").is(" alice", &[ALL]),
-        by("blank after the name", "cn-trailing-blank").is("alice ", &[ALL]),
+        by("blank before the name", "cn-leading-blank")
+            .is(" alice", &[ALL])
+            .declared("D-identity-bytes", 401),
+        by("blank after the name", "cn-trailing-blank")
+            .is("alice ", &[ALL])
+            .declared("D-identity-bytes", 401),
         by("blanks within the name", "cn-inner-blank").is("alice  b", &[ALL]),
-        by("blank after a group", "group-trailing-blank").is("mallory", &["system:masters ", ALL]),
-        by("blank before a group", "group-leading-blank").is("mallory", &[" devs", ALL]),
-        by("tab before a group", "group-tab").is("mallory", &["\tdevs", ALL]),
-        by("newline in the name", "cn-newline").answers(201),
-        by("carriage return in the name", "cn-carriage-return").answers(201),
-        by("NUL in the name", "cn-nul").answers(201),
-        by("delete in the name", "cn-delete").answers(201),
+        by("blank after a group", "group-trailing-blank")
+            .is("mallory", &["system:masters ", ALL])
+            .declared("D-identity-bytes", 401),
+        by("blank before a group", "group-leading-blank")
+            .is("mallory", &[" devs", ALL])
+            .declared("D-identity-bytes", 401),
+        by("tab before a group", "group-tab")
+            .is("mallory", &["\tdevs", ALL])
+            .declared("D-identity-bytes", 401),
+        by("newline in the name", "cn-newline")
+            .answers(201)
+            .declared("D-identity-bytes", 401),
+        by("carriage return in the name", "cn-carriage-return")
+            .answers(201)
+            .declared("D-identity-bytes", 401),
+        by("NUL in the name", "cn-nul")
+            .answers(201)
+            .declared("D-identity-bytes", 401),
+        by("delete in the name", "cn-delete")
+            .answers(201)
+            .declared("D-identity-bytes", 401),
         // String types.
         by("PrintableString", "cn-printable").is("printable", &[ALL]),
         by("PrintableString with other characters", "cn-printable-bad").breaks(),
@@ -115,7 +135,8 @@ pub(crate) fn cases() -> Vec<Case> {
             .contains(r#""uid":"u-3""#),
         by("blank before the uid", "uid-outer-blank")
             .answers(201)
-            .contains(r#""uid":" u-4""#),
+            .contains(r#""uid":" u-4""#)
+            .declared("D-identity-bytes", 401),
     ];
     for kind in ["rsa", "p256", "p384", "p521", "ed25519"] {
         cases.push(by(&format!("{kind} key"), kind).is(kind, &[ALL]));
