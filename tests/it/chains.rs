@@ -331,7 +331,7 @@ fn every_chain_is_judged_as_go_judges_it() {
 
 /// The kind of an error: its text up to the first detail.
 fn class(error: &str) -> &str {
-    let end = error.find(['(', '"', ',']).unwrap_or(error.len());
+    let end = error.find(['"', ',']).unwrap_or(error.len());
     let head = &error[..end];
     ["current time", "not authorized to sign for this name"]
         .iter()

@@ -90,6 +90,8 @@ pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
 enum Node {
     Primitive(u8, Vec<u8>),
     Constructed(u8, Vec<Self>),
+    /// Bytes to be written as they are.
+    Raw(Vec<u8>),
 }
 
 impl Node {
@@ -126,6 +128,7 @@ impl Node {
     fn encode(&self) -> Vec<u8> {
         match self {
             Self::Primitive(tag, content) => tlv(*tag, content),
+            Self::Raw(bytes) => bytes.clone(),
             Self::Constructed(tag, list) => {
                 tlv(*tag, &list.iter().flat_map(Self::encode).collect::<Vec<_>>())
             }
@@ -134,7 +137,7 @@ impl Node {
 
     fn count(&self) -> usize {
         match self {
-            Self::Primitive(..) => 1,
+            Self::Primitive(..) | Self::Raw(_) => 1,
             Self::Constructed(_, list) => 1 + list.iter().map(Self::count).sum::<usize>(),
         }
     }
@@ -142,7 +145,11 @@ impl Node {
     /// Changes the `index`-th node, counted from the top.
     fn damage(&mut self, index: usize, rng: &mut Rng) {
         if index == 0 {
+            if rng.one_in(12) {
+                *self = Self::Raw(with_odd_length(&self.encode(), rng));
+            }
             match self {
+                Self::Raw(_) => {}
                 Self::Primitive(tag, content) => match rng.below(7) {
                     0 => *tag = rng.byte(),
                     1 => content.clear(),
@@ -185,6 +192,27 @@ impl Node {
                 index -= size;
             }
         }
+    }
+}
+
+/// An element whose length is written in more octets than it takes, or not at all.
+fn with_odd_length(element: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let (tag, first) = (element[0], element[1]);
+    let (length, content) = if first < 0x80 {
+        (vec![first], &element[2..])
+    } else {
+        element[2..]
+            .split_at_checked(usize::from(first & 0x7f))
+            .map(|(length, content)| (length.to_vec(), content))
+            .unwrap()
+    };
+    match rng.below(3) {
+        0 if first < 0x80 => [&[tag, 0x81], length.as_slice(), content].concat(),
+        0 | 1 => {
+            let count = u8::try_from(length.len() + 1).unwrap();
+            [&[tag, 0x80 | count, 0], length.as_slice(), content].concat()
+        }
+        _ => [&[tag, 0x80], content, &[0, 0]].concat(),
     }
 }
 

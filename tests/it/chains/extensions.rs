@@ -317,6 +317,7 @@ pub(super) fn uris(rng: &mut Rng) -> Vec<Case> {
         "http://a%25b/",
         "x://a:1:2/",
         "http://a:1:2/",
+        "https://a:1:2/",
         "http://a]b/",
         "http://a]b:1/",
         "HTTP://A/",

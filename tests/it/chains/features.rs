@@ -205,6 +205,14 @@ fn changes() -> Vec<(&'static str, Change)> {
             let key = seq(&[integer(3233), integer(0)]);
             b.raw_spki(seq(&[seq(&[oid("1.2.840.113549.1.1.1"), null()]), bits(&key)]))
         }),
+        ("key RSA exponent of 8 octets", |b| {
+            let key = seq(&[integer(3233), tlv(2, &[0x7f, 0, 0, 0, 0, 0, 0, 1])]);
+            b.raw_spki(seq(&[seq(&[oid("1.2.840.113549.1.1.1"), null()]), bits(&key)]))
+        }),
+        ("key RSA exponent of 9 octets", |b| {
+            let key = seq(&[integer(3233), tlv(2, &[1, 0, 0, 0, 0, 0, 0, 0, 1])]);
+            b.raw_spki(seq(&[seq(&[oid("1.2.840.113549.1.1.1"), null()]), bits(&key)]))
+        }),
         ("key RSA exponent huge", |b| {
             let key = seq(&[integer(3233), tlv(2, &[0, 0x80, 0, 0, 0, 0, 0, 0, 0])]);
             b.raw_spki(seq(&[seq(&[oid("1.2.840.113549.1.1.1"), null()]), bits(&key)]))
@@ -457,6 +465,15 @@ pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
             cases.push(Case::new(format!("{kind:?} {algorithm:?}"), &[&root], &leaf));
         }
     }
+    // Ed25519 has no parameters, not even NULL.
+    let root = Ca::with_key("root", KeyKind::Ed25519);
+    let identifier = seq(&[oid("1.3.101.112"), null()]);
+    let leaf = root
+        .leaf()
+        .cn("u")
+        .raw_algorithms(identifier.clone(), identifier)
+        .issue();
+    cases.push(Case::new("Ed25519 with NULL", &[&root], &leaf));
     // RSA-PSS, whose parameters can be written in many ways and mean what they say.
     let root = Ca::with_key("root", KeyKind::Rsa2048);
     let sha256 = || oid("2.16.840.1.101.3.4.2.1");

@@ -166,14 +166,20 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
             case.roots = vec![other.cert.clone()];
             cases.push(case);
         }
+    }
+    for count in [1, 50, 99, 100, 101, 102] {
         let crowd: Vec<Ca> = (0..count)
             .map(|_| Ca::build("crowd").skid(None).issue_ca())
             .collect();
         let roots: Vec<&Ca> = crowd.iter().collect();
+        let last = roots[count - 1];
+        cases.push(Case::new(format!("crowd of {count} roots"), &roots, &leaf(last)));
+        // One check more, for the intermediate; the budget is spent by all of the path together.
+        let below = leaf(&last.intermediate("below"));
         cases.push(Case::new(
-            format!("crowd of {count} roots"),
+            format!("crowd of {count} roots over an intermediate"),
             &roots,
-            &leaf(roots[count - 1]),
+            &below,
         ));
     }
 
