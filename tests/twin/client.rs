@@ -19,6 +19,9 @@ use tokio_rustls::client::TlsStream;
 /// How long one exchange may take before it counts as broken.
 const DEADLINE: Duration = Duration::from_secs(25);
 
+/// How the account of an exchange begins that did not end in time.
+pub(crate) const HANGS: &str = "no whole answer";
+
 /// A client certificate chain and its key.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity(Arc<CertifiedKey>);
@@ -137,7 +140,7 @@ pub(crate) async fn exchange(
             Ok(answer)
         }
         Ok(broken) => broken,
-        Err(_) => Err(Broken(format!("no whole answer within {DEADLINE:?}"))),
+        Err(_) => Err(Broken(format!("{HANGS} within {DEADLINE:?}"))),
     }
 }
 

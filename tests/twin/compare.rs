@@ -4,7 +4,7 @@
 //! continue tokens, the address, the case's unique name) is replaced. So the order of keys, white space and newlines count.
 
 use crate::case::{Expected, Step, Values};
-use crate::client::{Answer, Broken};
+use crate::client::{self, Answer, Broken};
 
 /// The headers that must agree, all values in order.
 const HEADERS: &[&str] = &[
@@ -75,6 +75,15 @@ pub(crate) fn differences(
     subject: (&Outcome, &Values),
 ) -> Vec<String> {
     let (left, right) = match (reference.0, subject.0) {
+        // A connection that hangs is not one that is refused.
+        (Err(left), Err(right))
+            if left.0.starts_with(client::HANGS) != right.0.starts_with(client::HANGS) =>
+        {
+            return vec![format!(
+                "reference: broken, {}, subject: broken, {}",
+                left.0, right.0
+            )];
+        }
         (Err(_), Err(_)) => return Vec::new(),
         (Ok(left), Err(right)) => {
             return vec![format!(
