@@ -119,11 +119,7 @@ pub enum AuthnError {
 impl AuthnError {
     /// Makes one error of the errors of several authenticators; none of none.
     pub fn of_all(mut errors: Vec<Self>) -> Option<Self> {
-        if errors.len() > 1 {
-            Some(Self::Several(errors))
-        } else {
-            errors.pop()
-        }
+        if errors.len() > 1 { Some(Self::Several(errors)) } else { errors.pop() }
     }
 
     /// Whether the credential may be good and could not be checked.

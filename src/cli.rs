@@ -22,12 +22,7 @@ const BAD_CONFIGURATION: u8 = 64;
 
 /// An authenticating and admitting front proxy for Kubernetes-style API servers.
 #[derive(Debug, Parser)]
-#[command(
-    name = "portcullis",
-    version,
-    arg_required_else_help = true,
-    max_term_width = 110
-)]
+#[command(name = "portcullis", version, arg_required_else_help = true, max_term_width = 110)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -74,9 +69,7 @@ impl Cli {
             Command::Completion { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "portcullis", &mut script);
-                std::io::stdout()
-                    .write_all(&script)
-                    .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+                std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
             }
         }
     }

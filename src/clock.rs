@@ -14,13 +14,8 @@ pub struct Clock(Arc<dyn Fn() -> UnixTime + Send + Sync>);
 impl Clock {
     /// The system's clock; a clock before 1970 reads as 1970, where every certificate is not yet valid.
     pub fn system() -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one place that reads the system's clock"
-        )]
-        Self(Arc::new(|| {
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-        }))
+        #[expect(clippy::disallowed_methods, reason = "the one place that reads the system's clock")]
+        Self(Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
     }
 
     /// A clock that a test controls.

@@ -1,4 +1,4 @@
-//! Configuration: wire types ([`flags`], [`kubeconfig`]), what they resolve to ([`settings`]), and the step between
+//! Configuration: wire types ([`flags`], kubeconfig), what they resolve to ([`settings`]), and the step between
 //! ([`resolve`]), which reads every file and reports every error at once.
 
 pub mod error;

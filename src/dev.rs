@@ -96,13 +96,7 @@ impl Dev {
         let pki = pki::open(&paths, clock.now())?;
         let backend = Backend::start(&paths, clock).await?;
         pki::write_kubeconfigs(&paths, port, backend.address().port())?;
-        Ok(Self {
-            paths,
-            port,
-            pki,
-            backend,
-            _lock: lock,
-        })
+        Ok(Self { paths, port, pki, backend, _lock: lock })
     }
 
     /// The files.
@@ -122,23 +116,9 @@ impl Dev {
 
     /// The text to print once the gateway serves: then every line of it can be pasted at once.
     pub fn announcement(&self, metrics: Option<SocketAddr>, color: bool) -> impl fmt::Display {
-        let Self {
-            paths,
-            port,
-            pki,
-            backend,
-            ..
-        } = self;
+        let Self { paths, port, pki, backend, .. } = self;
         let flags = self.gateway_flags();
-        Announcement {
-            paths,
-            port: *port,
-            pki: *pki,
-            backend: backend.address(),
-            metrics,
-            flags,
-            color,
-        }
+        Announcement { paths, port: *port, pki: *pki, backend: backend.address(), metrics, flags, color }
     }
 }
 
@@ -151,10 +131,7 @@ fn gateway_flags(paths: &Paths, port: u16) -> Vec<String> {
         ("tls-private-key-file", file(paths.pki("gateway.key"))),
         ("client-ca-file", file(paths.pki("client-ca.crt"))),
         ("token-auth-file", file(paths.tokens())),
-        (
-            "requestheader-client-ca-file",
-            file(paths.pki("front-proxy-ca.crt")),
-        ),
+        ("requestheader-client-ca-file", file(paths.pki("front-proxy-ca.crt"))),
         ("requestheader-allowed-names", FRONT_PROXY_NAME.to_owned()),
         ("requestheader-username-headers", "X-Remote-User".to_owned()),
         ("requestheader-uid-headers", "X-Remote-Uid".to_owned()),
@@ -182,21 +159,13 @@ fn free_port(port: u16) -> Result<u16, DevError> {
 /// keys and a `.gitignore`, which would be a nasty surprise in somebody's project.
 fn lock(dir: &Path) -> Result<File, DevError> {
     let path = dir.join("lock");
-    let failed = |source| DevError::Dir {
-        path: path.clone(),
-        source,
-    };
+    let failed = |source| DevError::Dir { path: path.clone(), source };
     pki::make_dir(dir)?;
     if !path.try_exists().map_err(failed)? && fs::read_dir(dir).map_err(failed)?.next().is_some() {
         return Err(DevError::DirForeign(dir.to_owned()));
     }
     fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(failed)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(DevError::DirTaken(dir.to_owned())),

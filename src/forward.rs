@@ -82,14 +82,8 @@ pub(crate) async fn send(
     context: Context,
     tunnel: impl FnOnce() -> EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    let Outbound {
-        mut request,
-        info,
-        deadline,
-        user,
-        by_front_proxy,
-        impersonate,
-    } = admitted.into_outbound();
+    let Outbound { mut request, info, deadline, user, by_front_proxy, impersonate } =
+        admitted.into_outbound();
     let target = pool.target();
     let protocol = headers::requested_upgrade(request.headers());
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
@@ -118,9 +112,7 @@ pub(crate) async fn send(
         Ok(response)
     };
     let mut response = match deadline {
-        Some(deadline) => timeout_at(deadline, sending)
-            .await
-            .map_err(|_| ForwardError::Timeout)??,
+        Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
         None => sending.await?,
     };
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
@@ -174,11 +166,7 @@ async fn deliver(
 // apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
 fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool) {
     let before: Vec<u8> = if by_front_proxy {
-        let lines: Vec<&[u8]> = headers
-            .get_all(X_FORWARDED_FOR)
-            .iter()
-            .map(HeaderValue::as_bytes)
-            .collect();
+        let lines: Vec<&[u8]> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
         lines.join(b", ".as_slice())
     } else {
         headers.remove(X_REAL_IP);
@@ -218,11 +206,7 @@ fn readdress(
     if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
         head.headers.insert(HOST, host);
     }
-    let path = head
-        .uri
-        .path_and_query()
-        .cloned()
-        .unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let path = if target.path_prefix.is_empty() {
         path
     } else {
@@ -236,16 +220,10 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() {
-        Body::empty()
-    } else {
-        Body::streaming(incoming)
-    };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::streaming(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
-        head.headers
-            .entry(CONTENT_LENGTH)
-            .or_insert(HeaderValue::from_static("0"));
+        head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
     }
     let mut request = Request::from_parts(head, body);
     request.extensions_mut().clear();
@@ -266,9 +244,7 @@ fn kind_of(info: &RequestInfo, unauthenticated: bool) -> Kind {
 /// Whether a 401 says that the backend does not believe the gateway. Behind its own authentication an answer carries
 /// the flow schema; an application behind `proxy` says what it likes.
 fn is_about_us(headers: &HeaderMap, info: &RequestInfo) -> bool {
-    let proxied = info.verb() == "proxy"
-        || info
-            .resource()
-            .is_some_and(|resource| resource.subresource == "proxy");
+    let proxied =
+        info.verb() == "proxy" || info.resource().is_some_and(|resource| resource.subresource == "proxy");
     !proxied && !headers.contains_key(FLOW_SCHEMA_UID)
 }

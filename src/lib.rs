@@ -6,10 +6,12 @@ pub mod clock;
 pub mod config;
 #[cfg(feature = "dev")]
 pub mod dev;
+pub mod escape;
 mod forward;
 mod listen;
 mod metrics;
 mod pipeline;
+pub mod query;
 pub mod request;
 pub mod server;
 mod snapshot;

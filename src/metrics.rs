@@ -161,10 +161,7 @@ impl Metrics {
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::error!(%error, "cannot render metrics");
         }
-        (
-            String::from_utf8_lossy(&text).into_owned(),
-            prometheus::TEXT_FORMAT,
-        )
+        (String::from_utf8_lossy(&text).into_owned(), prometheus::TEXT_FORMAT)
     }
 }
 
@@ -208,14 +205,8 @@ mod tests {
     #[test]
     fn names_are_kube_apiservers() {
         let metrics = Metrics::new();
-        metrics
-            .authentication_attempts
-            .with_label_values(&["success"])
-            .inc();
-        metrics
-            .authenticated_user_requests
-            .with_label_values(&[compressed_username("a@b")])
-            .inc();
+        metrics.authentication_attempts.with_label_values(&["success"]).inc();
+        metrics.authenticated_user_requests.with_label_values(&[compressed_username("a@b")]).inc();
         metrics.client_certificate_expiration.observe(-1.0);
         let (text, _) = metrics.render();
         for line in [
@@ -223,10 +214,7 @@ mod tests {
             "authenticated_user_requests{username=\"email_id\"} 1",
             "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 1",
         ] {
-            assert!(
-                text.lines().any(|found| found == line),
-                "{line} is missing in\n{text}"
-            );
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
     }
 }

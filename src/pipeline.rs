@@ -20,6 +20,7 @@ use refusal::Refusal;
 
 use crate::authn::{AuthnInput, Warnings};
 use crate::clock::Clock;
+use crate::escape::decode_path;
 use crate::forward::body::Body;
 use crate::forward::pool::Pool;
 use crate::forward::settings::IdentityMode;
@@ -27,7 +28,6 @@ use crate::forward::{self, Context};
 use crate::listen::{Connection, Handler};
 use crate::metrics::Metrics;
 use crate::request::deadline;
-use crate::request::escape::decode_path;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::snapshot::Snapshot;
@@ -58,13 +58,10 @@ impl Handler for Gateway {
         let snapshot = self.snapshot.load_full();
         let mut exchange = Exchange::begin(&connection, &request, &self.metrics);
         let answering = self.answer(&snapshot, &connection, &mut exchange, request);
-        let answered = AssertUnwindSafe(answering)
-            .catch_unwind()
-            .await
-            .unwrap_or_else(|_| {
-                self.metrics.panics.inc();
-                Err(Refusal::Panic)
-            });
+        let answered = AssertUnwindSafe(answering).catch_unwind().await.unwrap_or_else(|_| {
+            self.metrics.panics.inc();
+            Err(Refusal::Panic)
+        });
         exchange.finish(answered, &connection, snapshot.strict_transport_security.as_ref())
     }
 }
@@ -83,10 +80,7 @@ impl Gateway {
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(snapshot, exchange, identified)?;
         let admitted = admit(authorized);
-        let context = Context {
-            peer: connection.info.peer.ip(),
-            audit_id: exchange.audit_id_value(),
-        };
+        let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
         let tunnel = connection.keep_open();
         Ok(forward::send(&self.pool, admitted, context, move || Box::new(tunnel)).await?)
     }
@@ -147,9 +141,7 @@ fn impersonate(
     }
     match snapshot.identity {
         IdentityMode::RequestHeader => Ok(Authorized::by_backend(identified)),
-        IdentityMode::Impersonate => Err(Refusal::Impersonation {
-            user: exchange.user_name(),
-        }),
+        IdentityMode::Impersonate => Err(Refusal::Impersonation { user: exchange.user_name() }),
     }
 }
 

@@ -2,8 +2,8 @@
 
 pub mod credentials;
 pub mod deadline;
-pub mod escape;
+
 pub mod info;
-pub mod query;
+
 pub mod selector;
 pub(crate) mod wellformed;

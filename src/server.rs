@@ -86,13 +86,7 @@ impl Server {
             accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, backend = %settings.backend.address, "serving");
         let grace = settings.operation.shutdown_grace_period;
-        Ok(Self {
-            address,
-            metrics_address,
-            drain,
-            acceptor: Some(acceptor),
-            grace,
-        })
+        Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), grace })
     }
 
     /// The address that is served.
@@ -108,10 +102,7 @@ impl Server {
     /// Stops accepting, lets requests finish for the grace period, and ends what is left. Blocks.
     pub fn shut_down(mut self) {
         let grace = self.grace;
-        info!(
-            ?grace,
-            "shutting down: no new connections, requests in progress may finish"
-        );
+        info!(?grace, "shutting down: no new connections, requests in progress may finish");
         self.drain.send_replace(Drain::Draining);
         let Some(workers) = self.acceptor.take().and_then(|acceptor| acceptor.join().ok()) else {
             return;
@@ -156,17 +147,8 @@ fn worker(
     };
     let current = Arc::clone(snapshot);
     let tls = move || Arc::clone(&current.load().tls);
-    let limits = Limits {
-        http2_max_streams: settings.serving.http2_max_streams,
-    };
-    Worker::start(
-        format!("worker-{index}"),
-        Arc::new(gateway),
-        tls,
-        limits,
-        Arc::clone(metrics),
-        drain,
-    )
+    let limits = Limits { http2_max_streams: settings.serving.http2_max_streams };
+    Worker::start(format!("worker-{index}"), Arc::new(gateway), tls, limits, Arc::clone(metrics), drain)
 }
 
 /// The thread that accepts connections and answers `/metrics`. It gives the workers back when it stops accepting.
@@ -177,27 +159,23 @@ fn accept(
     metrics: Arc<Metrics>,
     mut drain: watch::Receiver<Drain>,
 ) -> io::Result<JoinHandle<Vec<Worker>>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    std::thread::Builder::new()
-        .name("acceptor".to_owned())
-        .spawn(move || {
-            runtime.block_on(async {
-                let side = async {
-                    match metrics_listener {
-                        Some(listener) => serve_metrics(listener, metrics).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    result = listener.accept_into(&workers) => warn!(?result, "the listener ended"),
-                    result = side => warn!(?result, "the metrics listener ended"),
-                    _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let side = async {
+                match metrics_listener {
+                    Some(listener) => serve_metrics(listener, metrics).await,
+                    None => std::future::pending().await,
                 }
-            });
-            workers
-        })
+            };
+            tokio::select! {
+                result = listener.accept_into(&workers) => warn!(?result, "the listener ended"),
+                result = side => warn!(?result, "the metrics listener ended"),
+                _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
+            }
+        });
+        workers
+    })
 }
 
 /// `/metrics`, plain HTTP.
@@ -215,9 +193,7 @@ async fn serve_metrics(listener: Listener, metrics: Arc<Metrics>) -> io::Result<
                 async move { Ok::<_, std::convert::Infallible>(response) }
             });
             let mut builder = http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(Duration::from_secs(10));
+            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
             builder.serve_connection(TokioIo::new(stream), service).await.ok();
         });
     }
@@ -230,9 +206,7 @@ fn metrics_response(request: &Request<Incoming>, metrics: &Metrics) -> Response<
     } else if request.method() == Method::GET || request.method() == Method::HEAD {
         let (text, content_type) = metrics.render();
         *response.body_mut() = Body::bytes(text);
-        response
-            .headers_mut()
-            .insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+        response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
     } else {
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     }

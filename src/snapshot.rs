@@ -79,24 +79,14 @@ impl Snapshot {
 impl Snapshot {
     /// Whether a front proxy writes identities into this header.
     pub(crate) fn is_front_proxy_header(&self, name: &HeaderName) -> bool {
-        self.front_proxy
-            .as_ref()
-            .is_some_and(|names| names.contains(name))
+        self.front_proxy.as_ref().is_some_and(|names| names.contains(name))
     }
 }
 
 /// The names of our CAs, sent to clients so that they pick the right certificate.
 fn hints(authentication: &Authentication) -> Arc<[DistinguishedName]> {
-    let front_proxies = authentication
-        .request_header
-        .as_ref()
-        .map(|request_header| &request_header.ca);
-    authentication
-        .client_ca
-        .iter()
-        .chain(front_proxies)
-        .flat_map(|ca| ca.subjects())
-        .collect()
+    let front_proxies = authentication.request_header.as_ref().map(|request_header| &request_header.ca);
+    authentication.client_ca.iter().chain(front_proxies).flat_map(|ca| ca.subjects()).collect()
 }
 
 /// The authenticators in kube-apiserver's order. A method that is off is absent; nothing at all is an error.
@@ -105,25 +95,17 @@ fn chain(authentication: &Authentication) -> Result<Chain, SnapshotError> {
     let audiences = &authentication.audiences;
     let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
     if let Some(request_header) = &authentication.request_header {
-        let verifier = FrontProxyVerifier::new(
-            Arc::clone(&request_header.ca),
-            request_header.allowed_names.clone(),
-        );
+        let verifier =
+            FrontProxyVerifier::new(Arc::clone(&request_header.ca), request_header.allowed_names.clone());
         let authenticator = RequestHeaderAuthenticator::new(verifier, request_header.headers.clone());
-        members.push(Box::new(AudienceAgnostic::new(
-            audiences.clone(),
-            Box::new(authenticator),
-        )));
+        members.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(authenticator))));
     }
     if let Some(client_ca) = &authentication.client_ca {
         members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
     }
     let mut tokens: Vec<Box<dyn TokenAuthenticator>> = Vec::new();
     if let Some(static_tokens) = &authentication.static_tokens {
-        tokens.push(Box::new(AudienceAgnostic::new(
-            audiences.clone(),
-            Box::new(Arc::clone(static_tokens)),
-        )));
+        tokens.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(Arc::clone(static_tokens)))));
     }
     if let Some(union) = token_union(tokens, OnError::Continue) {
         let union: Arc<dyn TokenAuthenticator> = Arc::from(union);

@@ -65,11 +65,7 @@ impl Received {
     ) -> Result<Self, Malformed> {
         wellformed::check(&request)?;
         let (credentials, impersonate) = Credentials::take_from(request.headers_mut(), front_proxy);
-        Ok(Self {
-            request,
-            credentials,
-            impersonate,
-        })
+        Ok(Self { request, credentials, impersonate })
     }
 
     /// The request, without its credentials.
@@ -81,11 +77,7 @@ impl Received {
 impl Routed {
     /// A request, what it means, and when it must be answered.
     pub(crate) fn new(received: Received, info: RequestInfo, deadline: Option<Instant>) -> Self {
-        Self {
-            received,
-            info,
-            deadline,
-        }
+        Self { received, info, deadline }
     }
 
     /// What the request means.
@@ -104,11 +96,7 @@ impl Identified {
     pub(crate) fn new(routed: Routed, proven: Proven) -> Self {
         let authenticated = proven.into_inner();
         let by_front_proxy = authenticated.method == crate::authn::request_header::METHOD;
-        Self {
-            routed,
-            user: authenticated.user,
-            by_front_proxy,
-        }
+        Self { routed, user: authenticated.user, by_front_proxy }
     }
 
     /// Whom the sender asks to act as.
@@ -122,19 +110,13 @@ impl Authorized {
     pub(crate) fn as_oneself(mut identified: Identified) -> Self {
         // Nothing is passed on by accident.
         identified.routed.received.impersonate = ImpersonateHeaders::default();
-        Self {
-            identified,
-            impersonate: None,
-        }
+        Self { identified, impersonate: None }
     }
 
     /// A request whose `Impersonate-*` headers the backend authorises.
     pub(crate) fn by_backend(mut identified: Identified) -> Self {
         let impersonate = std::mem::take(&mut identified.routed.received.impersonate);
-        Self {
-            identified,
-            impersonate: Some(impersonate),
-        }
+        Self { identified, impersonate: Some(impersonate) }
     }
 }
 
@@ -146,27 +128,9 @@ impl Admitted {
 
     /// Takes the request apart, to be sent.
     pub(crate) fn into_outbound(self) -> Outbound {
-        let Authorized {
-            identified,
-            impersonate,
-        } = self.0;
-        let Identified {
-            routed,
-            user,
-            by_front_proxy,
-        } = identified;
-        let Routed {
-            received,
-            info,
-            deadline,
-        } = routed;
-        Outbound {
-            request: received.request,
-            info,
-            deadline,
-            user,
-            by_front_proxy,
-            impersonate,
-        }
+        let Authorized { identified, impersonate } = self.0;
+        let Identified { routed, user, by_front_proxy } = identified;
+        let Routed { received, info, deadline } = routed;
+        Outbound { request: received.request, info, deadline, user, by_front_proxy, impersonate }
     }
 }

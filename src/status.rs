@@ -262,10 +262,7 @@ impl Status {
     /// 400 with `nosniff`, as impersonation answers it.
     // apiserver: pkg/endpoints/filters/impersonation — RespondWithError
     pub fn bad_impersonation(message: impl Into<String>) -> Self {
-        Self {
-            nosniff: true,
-            ..Self::bad_request(message)
-        }
+        Self { nosniff: true, ..Self::bad_request(message) }
     }
 
     /// 403. `reason` is what the authorizer said; empty when it said nothing.
@@ -279,23 +276,14 @@ impl Status {
         }
         let (group, resource, name) = match attempt.on {
             AttemptTarget::Path(_) => ("", "", ""),
-            AttemptTarget::Resource {
-                group,
-                resource,
-                name,
-                ..
-            } => (group, resource, name),
+            AttemptTarget::Resource { group, resource, name, .. } => (group, resource, name),
         };
         let message = if group.is_empty() && resource.is_empty() {
             format!("forbidden: {said}")
         } else if name.is_empty() {
             format!("{} is forbidden: {said}", group_resource(group, resource))
         } else {
-            format!(
-                "{} {} is forbidden: {said}",
-                group_resource(group, resource),
-                Quoted(name)
-            )
+            format!("{} {} is forbidden: {said}", group_resource(group, resource), Quoted(name))
         };
         Self {
             details: Some(about(group, resource, name)),
@@ -308,48 +296,33 @@ impl Status {
     // apimachinery: api/errors, NewGenericServerResponse
     pub fn not_found() -> Self {
         let message = "the server could not find the requested resource";
-        Self {
-            details: Some(Details::default()),
-            ..Self::new(Reason::NotFound, message)
-        }
+        Self { details: Some(Details::default()), ..Self::new(Reason::NotFound, message) }
     }
 
     /// 404 for an object.
     // apimachinery: api/errors, NewNotFound
     pub fn object_not_found(group: &str, resource: &str, name: &str) -> Self {
         let message = format!("{} {} not found", group_resource(group, resource), Quoted(name));
-        Self {
-            details: Some(about(group, resource, name)),
-            ..Self::new(Reason::NotFound, message)
-        }
+        Self { details: Some(about(group, resource, name)), ..Self::new(Reason::NotFound, message) }
     }
 
     /// 405.
     // apimachinery: api/errors, NewGenericServerResponse
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
-        Self {
-            details: Some(Details::default()),
-            ..Self::new(Reason::MethodNotAllowed, message)
-        }
+        Self { details: Some(Details::default()), ..Self::new(Reason::MethodNotAllowed, message) }
     }
 
     /// 413.
     // apimachinery: api/errors, NewRequestEntityTooLargeError
     pub fn request_entity_too_large(message: &str) -> Self {
-        Self::new(
-            Reason::RequestEntityTooLarge,
-            format!("Request entity is too large: {message}"),
-        )
+        Self::new(Reason::RequestEntityTooLarge, format!("Request entity is too large: {message}"))
     }
 
     /// 421: the TLS server name and the `Host` are those of different clusters.
     pub fn misdirected() -> Self {
         let message = "the requested host is not served on this connection";
-        Self {
-            code: StatusCode::MISDIRECTED_REQUEST,
-            ..Self::new(Reason::Unknown, message)
-        }
+        Self { code: StatusCode::MISDIRECTED_REQUEST, ..Self::new(Reason::Unknown, message) }
     }
 
     /// 429: too many requests are in flight.
@@ -357,10 +330,7 @@ impl Status {
     pub fn too_many_requests(retry_after: u32) -> Self {
         Self {
             retry_after: Some(retry_after),
-            ..Self::text(
-                Reason::TooManyRequests,
-                "Too many requests, please try again later.",
-            )
+            ..Self::text(Reason::TooManyRequests, "Too many requests, please try again later.")
         }
     }
 
@@ -368,11 +338,7 @@ impl Status {
     // apiserver: pkg/server/filters/with_retry_after.go
     pub fn shutting_down_try_later() -> Self {
         let message = "The apiserver is shutting down, please try again later.";
-        Self {
-            retry_after: Some(5),
-            close: true,
-            ..Self::text(Reason::TooManyRequests, message)
-        }
+        Self { retry_after: Some(5), close: true, ..Self::text(Reason::TooManyRequests, message) }
     }
 
     /// 503: the server is shutting down and takes no new requests.
@@ -388,14 +354,9 @@ impl Status {
 
     /// 503: this part of the service is away for now.
     pub fn service_unavailable(message: impl Into<String>, retry_after_seconds: Option<u32>) -> Self {
-        let details = retry_after_seconds.map(|retry_after_seconds| Details {
-            retry_after_seconds,
-            ..Details::default()
-        });
-        Self {
-            details,
-            ..Self::new(Reason::ServiceUnavailable, message)
-        }
+        let details = retry_after_seconds
+            .map(|retry_after_seconds| Details { retry_after_seconds, ..Details::default() });
+        Self { details, ..Self::new(Reason::ServiceUnavailable, message) }
     }
 
     /// 502: the backend did not answer as a backend should. The cause is in the log, under the id.
@@ -403,39 +364,23 @@ impl Status {
         let message = format!(
             "the gateway could not get an answer from the API server; the log says why, under request id {request_id}"
         );
-        Self {
-            code: StatusCode::BAD_GATEWAY,
-            ..Self::new(Reason::InternalError, message)
-        }
+        Self { code: StatusCode::BAD_GATEWAY, ..Self::new(Reason::InternalError, message) }
     }
 
     /// 504: the request's time is up and nothing was written yet.
     // apiserver: pkg/server/filters/timeout.go; apimachinery: api/errors, NewTimeoutError
     pub fn timeout() -> Self {
         let message = "Timeout: request did not complete within the allotted timeout";
-        Self {
-            details: Some(Details::default()),
-            form: Form::Untyped,
-            ..Self::new(Reason::Timeout, message)
-        }
+        Self { details: Some(Details::default()), form: Form::Untyped, ..Self::new(Reason::Timeout, message) }
     }
 
     /// 500 with a Status body. `message` must not name the cause of our own faults: give the request id instead.
     // apimachinery: api/errors, NewInternalError
     pub fn internal_error(message: &str) -> Self {
-        let cause = Cause {
-            message: message.to_owned(),
-            ..Cause::default()
-        };
+        let cause = Cause { message: message.to_owned(), ..Cause::default() };
         Self {
-            details: Some(Details {
-                causes: vec![cause],
-                ..Details::default()
-            }),
-            ..Self::new(
-                Reason::InternalError,
-                format!("Internal error occurred: {message}"),
-            )
+            details: Some(Details { causes: vec![cause], ..Details::default() }),
+            ..Self::new(Reason::InternalError, format!("Internal error occurred: {message}"))
         }
     }
 
@@ -454,11 +399,7 @@ impl Status {
     }
 
     fn text(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            form: Form::Text,
-            nosniff: true,
-            ..Self::new(reason, message)
-        }
+        Self { form: Form::Text, nosniff: true, ..Self::new(reason, message) }
     }
 
     /// The value of `Retry-After`, if the answer has one.
@@ -477,13 +418,7 @@ impl std::fmt::Display for Attempt<'_> {
         write!(f, "User {} cannot {} ", Quoted(self.user), self.verb)?;
         match self.on {
             AttemptTarget::Path(path) => write!(f, "path {}", Quoted(path)),
-            AttemptTarget::Resource {
-                group,
-                resource,
-                subresource,
-                namespace,
-                ..
-            } => {
+            AttemptTarget::Resource { group, resource, subresource, namespace, .. } => {
                 if subresource.is_empty() {
                     write!(f, "resource {} ", Quoted(resource))?;
                 } else {
@@ -503,11 +438,7 @@ impl std::fmt::Display for Attempt<'_> {
 /// A resource with its group, as messages name it.
 // apimachinery: pkg/runtime/schema/group_version.go, GroupResource.String
 fn group_resource(group: &str, resource: &str) -> String {
-    if group.is_empty() {
-        resource.to_owned()
-    } else {
-        format!("{resource}.{group}")
-    }
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
 fn about(group: &str, resource: &str, name: &str) -> Details {
@@ -538,13 +469,8 @@ fn sanitize(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const PODS: AttemptTarget<'_> = AttemptTarget::Resource {
-        group: "",
-        resource: "pods",
-        subresource: "",
-        namespace: "ns",
-        name: "x",
-    };
+    const PODS: AttemptTarget<'_> =
+        AttemptTarget::Resource { group: "", resource: "pods", subresource: "", namespace: "ns", name: "x" };
 
     #[test]
     fn forbidden_messages_are_those_of_kube_apiserver() {
@@ -557,11 +483,7 @@ mod tests {
         let cases = [
             Case {
                 name: "a named resource",
-                attempt: Attempt {
-                    user: "y",
-                    verb: "get",
-                    on: PODS,
-                },
+                attempt: Attempt { user: "y", verb: "get", on: PODS },
                 reason: "why",
                 message: r#"pods "x" is forbidden: User "y" cannot get resource "pods" in API group "" in the namespace "ns": why"#,
             },
@@ -583,11 +505,7 @@ mod tests {
             },
             Case {
                 name: "a path; the attempt is made safe, the reason is not",
-                attempt: Attempt {
-                    user: "<a>&\"b\"",
-                    verb: "get",
-                    on: AttemptTarget::Path("/<"),
-                },
+                attempt: Attempt { user: "<a>&\"b\"", verb: "get", on: AttemptTarget::Path("/<") },
                 reason: "a<b",
                 message: r#"forbidden: User "&lt;a&gt;&amp;\"b\"" cannot get path "/&lt;": a<b"#,
             },

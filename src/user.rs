@@ -30,18 +30,12 @@ pub struct UserInfo {
 impl UserInfo {
     /// A user with a name and nothing else.
     pub fn named(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            ..Self::default()
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 
     /// The identity of a client without a credential.
     pub fn anonymous() -> Self {
-        Self {
-            groups: vec![ALL_UNAUTHENTICATED.to_owned()],
-            ..Self::named(ANONYMOUS)
-        }
+        Self { groups: vec![ALL_UNAUTHENTICATED.to_owned()], ..Self::named(ANONYMOUS) }
     }
 
     /// Whether kube-apiserver counts the user as anonymous when it guards against HTTP/2 floods.

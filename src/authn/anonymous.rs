@@ -20,10 +20,7 @@ pub struct AnonymousAuthenticator {
 impl AnonymousAuthenticator {
     /// Lets in requests for these paths; for every path if there are none.
     pub fn new(paths: impl IntoIterator<Item = String>) -> Self {
-        Self {
-            paths: paths.into_iter().collect(),
-            user: Arc::new(UserInfo::anonymous()),
-        }
+        Self { paths: paths.into_iter().collect(), user: Arc::new(UserInfo::anonymous()) }
     }
 
     /// The identity, unless the path is not one of those let in.
@@ -63,20 +60,14 @@ mod tests {
             let mut request = TestRequest::new();
             (*path).clone_into(&mut request.path);
             let anonymous = AnonymousAuthenticator::new(paths.iter().map(|path| (*path).to_owned()));
-            assert_eq!(
-                anonymous.authenticate(&request.input()).is_some(),
-                *let_in,
-                "{paths:?} {path}"
-            );
+            assert_eq!(anonymous.authenticate(&request.input()).is_some(), *let_in, "{paths:?} {path}");
         }
     }
 
     #[test]
     fn the_identity_is_that_of_kube_apiserver() {
         let request = TestRequest::new().audiences(&["api"]);
-        let found = AnonymousAuthenticator::new([])
-            .authenticate(&request.input())
-            .expect("let in");
+        let found = AnonymousAuthenticator::new([]).authenticate(&request.input()).expect("let in");
         assert_eq!(*found.user, UserInfo::anonymous());
         assert_eq!(found.audiences, audiences_of(&["api"]));
     }

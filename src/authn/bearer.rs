@@ -91,10 +91,7 @@ mod tests {
         let mut request = TestRequest::new();
         request.credentials.authorization = header.map(str::to_owned);
         let bearer = BearerAuthenticator::new(Box::new(tokens));
-        let verdict = bearer
-            .authenticate(&request.input())
-            .now_or_never()
-            .expect("ready");
+        let verdict = bearer.authenticate(&request.input()).now_or_never().expect("ready");
         (verdict, request.warnings.take())
     }
 
@@ -130,10 +127,7 @@ mod tests {
 
     #[test]
     fn a_known_token_is_a_success() {
-        assert_eq!(
-            judge(Knows("tok"), Some("Bearer tok")),
-            (Ok(Some(success("alice", &[]))), vec![])
-        );
+        assert_eq!(judge(Knows("tok"), Some("Bearer tok")), (Ok(Some(success("alice", &[]))), vec![]));
     }
 
     #[test]
@@ -145,17 +139,11 @@ mod tests {
     #[test]
     fn the_error_of_the_token_authenticator_is_passed_on() {
         let error = AuthnError::Unavailable("issuer is away".to_owned());
-        assert_eq!(
-            judge(Fixed(Err(error.clone())), Some("Bearer tok")),
-            (Err(error), vec![])
-        );
+        assert_eq!(judge(Fixed(Err(error.clone())), Some("Bearer tok")), (Err(error), vec![]));
     }
 
     #[test]
     fn an_extra_space_is_no_opinion_with_a_warning() {
-        assert_eq!(
-            judge(Knows("tok"), Some("Bearer  tok")),
-            (Ok(None), vec![EXTRA_SPACE.to_owned()])
-        );
+        assert_eq!(judge(Knows("tok"), Some("Bearer  tok")), (Ok(None), vec![EXTRA_SPACE.to_owned()]));
     }
 }

@@ -62,10 +62,7 @@ impl Chain {
             if let Some(error) = AuthnError::of_all(errors) {
                 return Err(error);
             }
-            found = self
-                .anonymous
-                .as_ref()
-                .and_then(|anonymous| anonymous.authenticate(input));
+            found = self.anonymous.as_ref().and_then(|anonymous| anonymous.authenticate(input));
         }
         let found = found.ok_or(AuthnError::Unrecognized)?;
         check_audiences(input.audiences, &found.audiences)?;
@@ -82,10 +79,7 @@ fn with_authenticated_group(found: Authenticated) -> Authenticated {
     }
     let mut user = (*found.user).clone();
     user.groups.push(ALL_AUTHENTICATED.to_owned());
-    Authenticated {
-        user: Arc::new(user),
-        ..found
-    }
+    Authenticated { user: Arc::new(user), ..found }
 }
 
 // apiserver: pkg/endpoints/filters/authentication.go, audiencesAreAcceptable
@@ -94,11 +88,7 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
         return Ok(());
     }
     let list = |audiences: &[Audience]| {
-        audiences
-            .iter()
-            .map(|audience| audience.0.as_str())
-            .collect::<Vec<_>>()
-            .join(" ")
+        audiences.iter().map(|audience| audience.0.as_str()).collect::<Vec<_>>().join(" ")
     };
     Err(AuthnError::Invalid(format!(
         "unable to match the audience: [{}] , accepted: [{}]",
@@ -110,11 +100,7 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
 /// The audiences of both lists, in the order of the second one.
 // apiserver: pkg/authentication/authenticator/audiences.go, Intersect
 fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
-    requested
-        .iter()
-        .filter(|audience| own.contains(audience))
-        .cloned()
-        .collect()
+    requested.iter().filter(|audience| own.contains(audience)).cloned().collect()
 }
 
 /// What a union of token authenticators does with an error.
@@ -133,11 +119,7 @@ pub fn token_union(
     mut members: Vec<Box<dyn TokenAuthenticator>>,
     on_error: OnError,
 ) -> Option<Box<dyn TokenAuthenticator>> {
-    if members.len() > 1 {
-        Some(Box::new(TokenUnion { members, on_error }))
-    } else {
-        members.pop()
-    }
+    if members.len() > 1 { Some(Box::new(TokenUnion { members, on_error })) } else { members.pop() }
 }
 
 #[derive(Debug)]
@@ -197,11 +179,8 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return Ok(None);
         };
         if !found.audiences.is_empty() {
-            let returned: Vec<_> = found
-                .audiences
-                .iter()
-                .map(|audience| Quoted(&audience.0).to_string())
-                .collect();
+            let returned: Vec<_> =
+                found.audiences.iter().map(|audience| Quoted(&audience.0).to_string()).collect();
             return Err(AuthnError::Invalid(format!(
                 "audience agnostic authenticator wrapped an authenticator that returned audiences: [{}]",
                 returned.join(" ")
@@ -217,10 +196,7 @@ impl<A: RequestAuthenticator + ?Sized> RequestAuthenticator for AudienceAgnostic
     }
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.wrap(
-            input.audiences,
-            async move { self.delegate.authenticate(input).await },
-        ))
+        Box::pin(self.wrap(input.audiences, async move { self.delegate.authenticate(input).await }))
     }
 }
 
@@ -234,9 +210,7 @@ impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for AudienceAgnostic<A> 
         token: &'a BearerToken,
         input: &'a AuthnInput<'a>,
     ) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.wrap(input.audiences, async move {
-            self.delegate.authenticate(token, input).await
-        }))
+        Box::pin(self.wrap(input.audiences, async move { self.delegate.authenticate(token, input).await }))
     }
 }
 

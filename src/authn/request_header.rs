@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::x509::FrontProxyVerifier;
 use super::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
-use crate::request::escape;
+use crate::escape;
 use crate::status::quote::Quoted;
 use crate::user::UserInfo;
 
@@ -60,13 +60,8 @@ impl RequestHeaderNames {
 
     /// Whether a header carries a part of an identity.
     pub fn contains(&self, name: &HeaderName) -> bool {
-        [&self.user, &self.uid, &self.group]
-            .into_iter()
-            .any(|names| names.contains(name))
-            || self
-                .extra_prefixes
-                .iter()
-                .any(|prefix| name.as_str().starts_with(prefix))
+        [&self.user, &self.uid, &self.group].into_iter().any(|names| names.contains(name))
+            || self.extra_prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
     }
 
     /// Reads the identity; none if no header names a user.
@@ -74,10 +69,7 @@ impl RequestHeaderNames {
         let Some(name) = first_of(headers, &self.user)? else {
             return Ok(None);
         };
-        let mut user = UserInfo {
-            uid: first_of(headers, &self.uid)?,
-            ..UserInfo::named(name)
-        };
+        let mut user = UserInfo { uid: first_of(headers, &self.uid)?, ..UserInfo::named(name) };
         for name in &self.group {
             for value in headers.get_all(name) {
                 let group = text(name, value)?;
@@ -152,11 +144,7 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
         // The headers are not even read before the certificate is found to be a front proxy's.
         let verdict = self.verifier.verify(input).and_then(|is_front_proxy| {
-            if is_front_proxy {
-                judge(&self.names, &input.credentials.front_proxy)
-            } else {
-                Ok(None)
-            }
+            if is_front_proxy { judge(&self.names, &input.credentials.front_proxy) } else { Ok(None) }
         });
         Box::pin(std::future::ready(verdict))
     }
@@ -164,11 +152,7 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
 
 fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> Verdict {
     let user = names.read(headers)?;
-    Ok(user.map(|user| Authenticated {
-        user: user.into(),
-        audiences: Vec::new(),
-        method: METHOD,
-    }))
+    Ok(user.map(|user| Authenticated { user: user.into(), audiences: Vec::new(), method: METHOD }))
 }
 
 #[cfg(test)]
@@ -185,12 +169,7 @@ mod tests {
     }
 
     fn standard() -> RequestHeaderNames {
-        names(
-            &["X-Remote-User"],
-            &["X-Remote-Uid"],
-            &["X-Remote-Group"],
-            &["X-Remote-Extra-"],
-        )
+        names(&["X-Remote-User"], &["X-Remote-Uid"], &["X-Remote-Group"], &["X-Remote-Extra-"])
     }
 
     fn headers(lines: &[(&str, &[u8])]) -> HeaderMap {
@@ -229,20 +208,11 @@ mod tests {
             )
         };
         let cases = [
-            Case {
-                name: "nothing",
-                names: standard(),
-                lines: &[],
-                expected: None,
-            },
+            Case { name: "nothing", names: standard(), lines: &[], expected: None },
             Case {
                 name: "no user name",
                 names: standard(),
-                lines: &[
-                    ("X-Remote-Uid", b"1"),
-                    ("X-Remote-Group", b"a"),
-                    ("X-Remote-Extra-k", b"v"),
-                ],
+                lines: &[("X-Remote-Uid", b"1"), ("X-Remote-Group", b"a"), ("X-Remote-Extra-k", b"v")],
                 expected: None,
             },
             Case {
@@ -258,12 +228,7 @@ mod tests {
                     ("X-Remote-Extra-Scopes", b""),
                     ("Unrelated", b"x"),
                 ],
-                expected: Some((
-                    "Bob",
-                    Some("u1"),
-                    &["one", "two,three"],
-                    &[("scopes", &["a", ""])],
-                )),
+                expected: Some(("Bob", Some("u1"), &["one", "two,three"], &[("scopes", &["a", ""])])),
             },
             Case {
                 name: "the first value of the first header that has one",
@@ -292,11 +257,7 @@ mod tests {
             Case {
                 name: "extra prefixes in the order of the configuration",
                 names: several(),
-                lines: &[
-                    ("X-Remote-User", b"Bob"),
-                    ("X-Other-K", b"2"),
-                    ("X-Remote-Extra-K", b"1"),
-                ],
+                lines: &[("X-Remote-User", b"Bob"), ("X-Other-K", b"2"), ("X-Remote-Extra-K", b"1")],
                 expected: Some(("Bob", None, &[], &[("k", &["1", "2"])])),
             },
             Case {
@@ -342,10 +303,7 @@ mod tests {
             let expected = case.expected.map(|(name, uid, groups, extra)| UserInfo {
                 uid: uid.map(str::to_owned),
                 groups: strings(groups),
-                extra: extra
-                    .iter()
-                    .map(|(key, values)| ((*key).to_owned(), strings(values)))
-                    .collect(),
+                extra: extra.iter().map(|(key, values)| ((*key).to_owned(), strings(values))).collect(),
                 ..UserInfo::named(name)
             });
             assert_eq!(found, expected, "{}", case.name);
@@ -357,11 +315,7 @@ mod tests {
         let cases: &[&[(&str, &[u8])]] = &[
             &[("X-Remote-User", b"a\xff")],
             &[("X-Remote-User", b"a"), ("X-Remote-Uid", b"\xff")],
-            &[
-                ("X-Remote-User", b"a"),
-                ("X-Remote-Group", b"g"),
-                ("X-Remote-Group", b"\xff"),
-            ],
+            &[("X-Remote-User", b"a"), ("X-Remote-Group", b"g"), ("X-Remote-Group", b"\xff")],
             &[("X-Remote-User", b"a"), ("X-Remote-Extra-k", b"\xff")],
             &[("X-Remote-User", b"a"), ("X-Remote-Extra-%ff", b"v")],
         ];
@@ -373,9 +327,7 @@ mod tests {
     #[test]
     fn names_that_cannot_be_headers_are_configuration_errors() {
         let error = |name: &str| {
-            RequestHeaderNames::new(&strings(&[name]), &[], &[], &[])
-                .expect_err("refused")
-                .to_string()
+            RequestHeaderNames::new(&strings(&[name]), &[], &[], &[]).expect_err("refused").to_string()
         };
         assert_eq!(error(""), "empty header \"\"");
         assert_eq!(error("  "), "empty header \"  \"");
@@ -385,13 +337,8 @@ mod tests {
     #[test]
     fn every_header_of_an_identity_is_known() {
         let names = standard();
-        for name in [
-            "x-remote-user",
-            "x-remote-uid",
-            "x-remote-group",
-            "x-remote-extra-",
-            "x-remote-extra-k",
-        ] {
+        for name in ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-", "x-remote-extra-k"]
+        {
             assert!(names.contains(&HeaderName::from_static(name)), "{name}");
         }
         assert!(!names.contains(&HeaderName::from_static("x-remote-users")));

@@ -7,7 +7,7 @@ use super::request_header::RequestHeaderNames;
 use super::static_token::StaticTokenAuthenticator;
 use super::x509::CaBundle;
 
-/// Who clients may be: a method that is `None` is off. [`crate::snapshot`] turns this into a chain, which cannot be
+/// Who clients may be: a method that is `None` is off. a snapshot turns this into a chain, which cannot be
 /// empty.
 #[derive(Debug, Clone, Default)]
 pub struct Authentication {

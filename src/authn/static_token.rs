@@ -80,32 +80,22 @@ impl StaticTokenAuthenticator {
     pub fn parse(path: &str, content: &[u8]) -> Result<Self, TokenFileError> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new())
             .map_err(|_| TokenFileError::Random)?;
-        let mut tokens = Self {
-            key,
-            users: HashMap::new(),
-        };
+        let mut tokens = Self { key, users: HashMap::new() };
         let mut reader = csv::Reader::new(content);
         let mut number = 0_usize;
         loop {
-            let record = reader.next_record().map_err(|source| TokenFileError::Csv {
-                path: path.to_owned(),
-                source,
-            })?;
+            let record = reader
+                .next_record()
+                .map_err(|source| TokenFileError::Csv { path: path.to_owned(), source })?;
             let Some(record) = record else { return Ok(tokens) };
             let fields: Vec<String> = record
                 .fields
                 .into_iter()
                 .map(String::from_utf8)
                 .collect::<Result<_, _>>()
-                .map_err(|_| TokenFileError::NotText {
-                    path: path.to_owned(),
-                    line: record.line,
-                })?;
+                .map_err(|_| TokenFileError::NotText { path: path.to_owned(), line: record.line })?;
             let [token, name, uid, more @ ..] = fields.as_slice() else {
-                return Err(TokenFileError::Columns {
-                    path: path.to_owned(),
-                    found: fields.len(),
-                });
+                return Err(TokenFileError::Columns { path: path.to_owned(), found: fields.len() });
             };
             number += 1;
             if token.is_empty() {
@@ -122,11 +112,7 @@ impl StaticTokenAuthenticator {
             };
             let digest = tokens.digest(token);
             if tokens.users.insert(digest, Arc::new(user)).is_some() {
-                tracing::warn!(
-                    path,
-                    record = number,
-                    "duplicate token in token file, the last one counts"
-                );
+                tracing::warn!(path, record = number, "duplicate token in token file, the last one counts");
             }
         }
     }
@@ -148,9 +134,7 @@ impl StaticTokenAuthenticator {
 
 impl fmt::Debug for StaticTokenAuthenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StaticTokenAuthenticator")
-            .field("tokens", &self.users.len())
-            .finish_non_exhaustive()
+        f.debug_struct("StaticTokenAuthenticator").field("tokens", &self.users.len()).finish_non_exhaustive()
     }
 }
 
@@ -165,11 +149,8 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
         _input: &'a AuthnInput<'a>,
     ) -> BoxFuture<'a, Verdict> {
         let user = self.users.get(&self.digest(token.expose()));
-        let found = user.map(|user| Authenticated {
-            user: Arc::clone(user),
-            audiences: Vec::new(),
-            method: METHOD,
-        });
+        let found =
+            user.map(|user| Authenticated { user: Arc::clone(user), audiences: Vec::new(), method: METHOD });
         Box::pin(std::future::ready(Ok(found)))
     }
 }
@@ -188,10 +169,7 @@ mod tests {
     fn user(tokens: &StaticTokenAuthenticator, token: &str) -> Option<UserInfo> {
         let request = TestRequest::new();
         let token = BearerToken::new(token);
-        let verdict = tokens
-            .authenticate(&token, &request.input())
-            .now_or_never()
-            .expect("ready");
+        let verdict = tokens.authenticate(&token, &request.input()).now_or_never().expect("ready");
         verdict.expect("no error").map(|found| (*found.user).clone())
     }
 
@@ -236,36 +214,21 @@ mod tests {
                 "token1,user1,uid1\ntoken2,user2\n",
                 "token file '/t.csv' must have at least 3 columns (token, user name, user uid), found 2",
             ),
-            (
-                "x",
-                "token file '/t.csv' must have at least 3 columns (token, user name, user uid), found 1",
-            ),
-            (
-                ",u",
-                "token file '/t.csv' must have at least 3 columns (token, user name, user uid), found 2",
-            ),
-            (
-                "a,b,c\"",
-                "token file '/t.csv': parse error on line 1, column 6: bare \" in non-quoted-field",
-            ),
+            ("x", "token file '/t.csv' must have at least 3 columns (token, user name, user uid), found 1"),
+            (",u", "token file '/t.csv' must have at least 3 columns (token, user name, user uid), found 2"),
+            ("a,b,c\"", "token file '/t.csv': parse error on line 1, column 6: bare \" in non-quoted-field"),
         ];
         for (content, error) in CASES {
             assert_eq!(parse(content).expect_err("refused"), *error, "{content}");
         }
         let error = StaticTokenAuthenticator::parse("/t.csv", b"a,b,c\na,\xff,c").expect_err("refused");
-        assert_eq!(
-            error.to_string(),
-            "token file '/t.csv': the record on line 2 is not UTF-8"
-        );
+        assert_eq!(error.to_string(), "token file '/t.csv': the record on line 2 is not UTF-8");
     }
 
     #[test]
     fn a_file_that_is_not_there_is_an_error_that_names_it() {
         let error = StaticTokenAuthenticator::load(Path::new("/no/such/file")).expect_err("no file");
-        assert!(
-            error.to_string().starts_with("token file '/no/such/file': "),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("token file '/no/such/file': "), "{error}");
     }
 
     #[test]

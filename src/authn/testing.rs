@@ -57,10 +57,7 @@ impl TestRequest {
 }
 
 pub(crate) fn audiences_of(audiences: &[&str]) -> Vec<Audience> {
-    audiences
-        .iter()
-        .map(|audience| Audience((*audience).to_owned()))
-        .collect()
+    audiences.iter().map(|audience| Audience((*audience).to_owned())).collect()
 }
 
 /// A success.

@@ -50,10 +50,7 @@ impl RequestAuthenticator for WebSocketAuthenticator {
 /// The token among the protocols.
 fn find(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
     let mut token = None;
-    for encoded in protocols
-        .iter()
-        .filter_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL_PREFIX))
-    {
+    for encoded in protocols.iter().filter_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL_PREFIX)) {
         if token.is_some() {
             return Err("multiple base64.bearer.authorization tokens specified");
         }
@@ -67,10 +64,7 @@ fn find(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
         return Ok(None);
     };
     // There must be one left to answer with.
-    if protocols
-        .iter()
-        .all(|protocol| protocol.starts_with(BEARER_PROTOCOL_PREFIX))
-    {
+    if protocols.iter().all(|protocol| protocol.starts_with(BEARER_PROTOCOL_PREFIX)) {
         return Err("missing additional subprotocol");
     }
     Ok(Some(BearerToken::new(token)))
@@ -93,61 +87,26 @@ mod tests {
             ("none", vec![], Ok(None)),
             ("others", vec!["a".into(), "b".into()], Ok(None)),
             ("empty", vec![P.into(), "b".into()], Ok(None)),
-            (
-                "token and another",
-                vec![format!("{P}dG9r"), "b".into()],
-                Ok(Some(success("alice", &[]))),
-            ),
-            (
-                "token last",
-                vec!["a".into(), format!("{P}dG9r")],
-                Ok(Some(success("alice", &[]))),
-            ),
-            (
-                "unused bits",
-                vec!["a".into(), format!("{P}dG8"), "b".into()],
-                invalid("invalid bearer token"),
-            ),
-            (
-                "alone",
-                vec![format!("{P}dG9r")],
-                invalid("missing additional subprotocol"),
-            ),
-            (
-                "two",
-                vec![format!("{P}dG9r"), format!("{P}dG9r"), "b".into()],
-                invalid(multiple),
-            ),
-            (
-                "empty first",
-                vec![P.into(), format!("{P}dG9r"), "b".into()],
-                invalid(multiple),
-            ),
-            (
-                "padded",
-                vec![format!("{P}dG9yLg=="), "b".into()],
-                invalid(encoding),
-            ),
+            ("token and another", vec![format!("{P}dG9r"), "b".into()], Ok(Some(success("alice", &[])))),
+            ("token last", vec!["a".into(), format!("{P}dG9r")], Ok(Some(success("alice", &[])))),
+            ("unused bits", vec!["a".into(), format!("{P}dG8"), "b".into()], invalid("invalid bearer token")),
+            ("alone", vec![format!("{P}dG9r")], invalid("missing additional subprotocol")),
+            ("two", vec![format!("{P}dG9r"), format!("{P}dG9r"), "b".into()], invalid(multiple)),
+            ("empty first", vec![P.into(), format!("{P}dG9r"), "b".into()], invalid(multiple)),
+            ("padded", vec![format!("{P}dG9yLg=="), "b".into()], invalid(encoding)),
             ("no base64", vec![format!("{P}!"), "b".into()], invalid(encoding)),
             (
                 "no text",
                 vec![format!("{P}_w"), "b".into()],
                 invalid("invalid base64.bearer.authorization token"),
             ),
-            (
-                "unknown",
-                vec![format!("{P}b3RoZXI"), "b".into()],
-                invalid("invalid bearer token"),
-            ),
+            ("unknown", vec![format!("{P}b3RoZXI"), "b".into()], invalid("invalid bearer token")),
         ];
         for (name, protocols, expected) in cases {
             let mut request = TestRequest::new();
             request.credentials.websocket_protocols = protocols;
             let authenticator = WebSocketAuthenticator::new(Box::new(Knows("tok")));
-            let verdict = authenticator
-                .authenticate(&request.input())
-                .now_or_never()
-                .expect("ready");
+            let verdict = authenticator.authenticate(&request.input()).now_or_never().expect("ready");
             assert_eq!(verdict, expected, "{name}");
         }
     }

@@ -49,9 +49,7 @@ pub fn parse_for_handshake(
 ) -> Result<SubjectPublicKeyInfoDer<'static>, ParseError> {
     let certificate = Certificate::parse(certificate.clone().into_owned())?;
     if !certificate.public_key.usable_in_tls() {
-        return Err(ParseError(
-            "tls: client certificate contains an unsupported public key",
-        ));
+        return Err(ParseError("tls: client certificate contains an unsupported public key"));
     }
     Ok(SubjectPublicKeyInfoDer::from(certificate.spki))
 }
@@ -66,9 +64,7 @@ pub fn parse_chain_for_handshake(
     for intermediate in intermediates {
         let parsed = Certificate::parse(intermediate.clone().into_owned())?;
         if !parsed.public_key.allowed_in_tls() {
-            return Err(ParseError(
-                "tls: client sent certificate containing RSA key larger than 8192 bits",
-            ));
+            return Err(ParseError("tls: client sent certificate containing RSA key larger than 8192 bits"));
         }
     }
     Ok(key)
@@ -186,12 +182,7 @@ impl CaBundle {
     }
 
     fn judge(&self, chain: &UnverifiedChain, now: UnixTime) -> Judgement {
-        let always = |verdict| Judgement {
-            verdict,
-            leaf: None,
-            from: UnixTime::ZERO,
-            until: UnixTime::MAX,
-        };
+        let always = |verdict| Judgement { verdict, leaf: None, from: UnixTime::ZERO, until: UnixTime::MAX };
         let parsed = match parse_all(chain) {
             Ok(parsed) => parsed,
             Err(error) => return always(Err(error)),
@@ -210,21 +201,11 @@ impl CaBundle {
                     valid_until: until,
                     user: OnceLock::new(),
                 };
-                Judgement {
-                    verdict: Ok(chain),
-                    leaf: None,
-                    from,
-                    until,
-                }
+                Judgement { verdict: Ok(chain), leaf: None, from, until }
             }
             Err(error) => {
                 let (from, until) = unchanged_span(now, parsed.iter().chain(self.certificates()));
-                Judgement {
-                    verdict: Err(error),
-                    leaf: Some(identifier(leaf)),
-                    from,
-                    until,
-                }
+                Judgement { verdict: Err(error), leaf: Some(identifier(leaf)), from, until }
             }
         }
     }
@@ -234,12 +215,7 @@ fn parse_all(chain: &UnverifiedChain) -> Result<Vec<Certificate>, VerifyError> {
     if chain.0.len() > MAX_CERTIFICATES {
         return Err(VerifyError::TooManyCertificates);
     }
-    Ok(chain
-        .0
-        .iter()
-        .cloned()
-        .map(Certificate::parse)
-        .collect::<Result<_, _>>()?)
+    Ok(chain.0.iter().cloned().map(Certificate::parse).collect::<Result<_, _>>()?)
 }
 
 /// How kube-apiserver names a certificate in its log.
@@ -291,12 +267,10 @@ fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>)
 }
 
 fn hex(octets: &[u8]) -> String {
-    octets
-        .iter()
-        .fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
-            let _infallible = write!(text, "{octet:02x}");
-            text
-        })
+    octets.iter().fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
+        let _infallible = write!(text, "{octet:02x}");
+        text
+    })
 }
 
 /// Verdicts on one connection's chain. Judging costs signature checks, and a connection carries many requests.
@@ -334,22 +308,10 @@ impl VerdictMemo {
             return known.verdict.clone();
         }
         // Judged without the lock: two requests may do the same work once, none waits for the other.
-        let Judgement {
-            verdict,
-            leaf,
-            from,
-            until,
-        } = bundle.judge(&input.conn.peer_chain, now);
-        let verdict = verdict
-            .map(Arc::new)
-            .map_err(|error| Arc::new(Refusal { error, leaf }));
-        let remembered = Remembered {
-            generation,
-            bundle: fingerprint,
-            from,
-            until,
-            verdict: verdict.clone(),
-        };
+        let Judgement { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
+        let verdict = verdict.map(Arc::new).map_err(|error| Arc::new(Refusal { error, leaf }));
+        let remembered =
+            Remembered { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
         known.retain(|one| one.generation == generation && one.bundle != fingerprint);
         if known.len() >= Self::CAPACITY {
@@ -380,23 +342,13 @@ impl X509Authenticator {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
-        let chain = input
-            .conn
-            .verdicts
-            .verify(input, &self.bundle)
-            .map_err(|refusal| {
-                let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
-                AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
-            })?;
-        let user = chain
-            .user()
-            .map_err(|error| AuthnError::Invalid(error.to_string()))?;
+        let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
+            let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
+            AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
+        })?;
+        let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is good for all of them.
-        Ok(user.map(|user| Authenticated {
-            user,
-            audiences: Vec::new(),
-            method: self.name(),
-        }))
+        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name() }))
     }
 }
 
@@ -422,10 +374,7 @@ pub struct FrontProxyVerifier {
 impl FrontProxyVerifier {
     /// Trusts certificates of `bundle` whose common name is in the list; an empty list allows every name.
     pub fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>) -> Self {
-        Self {
-            bundle,
-            allowed_names,
-        }
+        Self { bundle, allowed_names }
     }
 
     /// Whether the client is a front proxy: `false` if it presented no certificate, an error if it presented one
@@ -443,8 +392,6 @@ impl FrontProxyVerifier {
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
             return Ok(true);
         }
-        Err(AuthnError::Invalid(format!(
-            "x509: subject with cn={name} is not in the allowed list"
-        )))
+        Err(AuthnError::Invalid(format!("x509: subject with cn={name} is not in the allowed list")))
     }
 }

@@ -83,18 +83,14 @@ fn report_errors(errors: &ConfigErrors, output: Output) -> ExitCode {
             problem: &error.problem,
             fix: error.fix.as_deref(),
         });
-        let failure = Failure {
-            errors: items.collect(),
-        };
+        let failure = Failure { errors: items.collect() };
         print(&(serde_json::to_string_pretty(&failure).unwrap_or_default() + "\n"));
     }
     misconfigured(errors)
 }
 
 fn print(text: &str) -> ExitCode {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 impl Report {
@@ -125,10 +121,7 @@ impl Report {
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics,
-            backend: format!(
-                "https://{}{}",
-                settings.backend.address, settings.backend.path_prefix
-            ),
+            backend: format!("https://{}{}", settings.backend.address, settings.backend.path_prefix),
             identity: match settings.backend.identity {
                 IdentityMode::RequestHeader => "requestHeader",
                 IdentityMode::Impersonate => "impersonate",
@@ -142,10 +135,7 @@ impl Report {
     fn table(&self) -> String {
         let mut rows = vec![
             ("serves", self.serving.clone()),
-            (
-                "metrics",
-                self.metrics.clone().unwrap_or_else(|| "off".to_owned()),
-            ),
+            ("metrics", self.metrics.clone().unwrap_or_else(|| "off".to_owned())),
             ("backend", self.backend.clone()),
             ("identity", self.identity.to_owned()),
         ];
@@ -158,11 +148,8 @@ impl Report {
         for warning in &self.warnings {
             rows.push(("warning", warning.clone()));
         }
-        let lines = rows
-            .iter()
-            .map(|(title, value)| format!("{title:<9} {value}").trim_end().to_owned() + "\n");
-        lines
-            .chain(std::iter::once("the configuration is good\n".to_owned()))
-            .collect()
+        let lines =
+            rows.iter().map(|(title, value)| format!("{title:<9} {value}").trim_end().to_owned() + "\n");
+        lines.chain(std::iter::once("the configuration is good\n".to_owned())).collect()
     }
 }

@@ -15,11 +15,7 @@ use crate::server::Server;
 use crate::telemetry;
 
 pub(super) fn run(options: &DevOptions) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("cannot start a thread: {error}")),
     };
@@ -54,12 +50,7 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
     if let Err(error) = super::serve::wait_for_signal() {
         return failed(&format!("cannot wait for signals: {error}"));
     }
-    writeln!(
-        out,
-        "\nStopped. The files stay in {}.",
-        dev.paths().dir().display()
-    )
-    .ok();
+    writeln!(out, "\nStopped. The files stay in {}.", dev.paths().dir().display()).ok();
     // Dropped, not drained: nobody's work is at stake here, and Ctrl-C should end it at once.
     drop(server);
     ExitCode::SUCCESS

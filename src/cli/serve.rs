@@ -34,9 +34,7 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
 
 /// Waits for SIGTERM or SIGINT.
 pub(super) fn wait_for_signal() -> std::io::Result<&'static str> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

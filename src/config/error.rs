@@ -20,12 +20,7 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error in the value of a flag.
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            file: None,
-            problem: problem.into(),
-            fix: None,
-        }
+        Self { key: key.into(), file: None, problem: problem.into(), fix: None }
     }
 
     /// The same error, in a file.
@@ -64,11 +59,7 @@ pub struct ConfigErrors(pub Vec<ConfigError>);
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        write!(
-            f,
-            "the configuration has {count} error{}:",
-            if count == 1 { "" } else { "s" }
-        )?;
+        write!(f, "the configuration has {count} error{}:", if count == 1 { "" } else { "s" })?;
         self.0.iter().try_for_each(|error| write!(f, "\n  - {error}"))
     }
 }

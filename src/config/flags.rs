@@ -166,11 +166,7 @@ pub enum LogFormat {
 impl MetricsAddress {
     /// Reads the value of `--metrics-bind-address`.
     pub fn parse(text: &str) -> Result<Self, std::net::AddrParseError> {
-        if text == "0" {
-            Ok(Self::Off)
-        } else {
-            text.parse().map(Self::On)
-        }
+        if text == "0" { Ok(Self::Off) } else { text.parse().map(Self::On) }
     }
 }
 

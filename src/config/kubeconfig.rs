@@ -26,11 +26,7 @@ pub(super) fn load(
     let mut reader = Reader { key, file, errors };
     let before = reader.errors.len();
     let backend = reader.backend(identity);
-    if reader.errors.len() > before {
-        None
-    } else {
-        backend
-    }
+    if reader.errors.len() > before { None } else { backend }
 }
 
 struct Reader<'a> {
@@ -41,8 +37,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn report(&mut self, problem: impl Into<String>, fix: &str) {
-        self.errors
-            .push(ConfigError::new(self.key, problem).in_file(self.file).fix(fix));
+        self.errors.push(ConfigError::new(self.key, problem).in_file(self.file).fix(fix));
     }
 
     /// The value, or a report of why there is none.
@@ -72,11 +67,8 @@ impl Reader<'_> {
             _ => {}
         }
         let (address, path_prefix) = address?;
-        let name = cluster
-            .tls_server_name
-            .as_deref()
-            .filter(|name| !name.is_empty())
-            .unwrap_or(&address.host);
+        let name =
+            cluster.tls_server_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&address.host);
         let parsed =
             ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
         let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
@@ -94,19 +86,12 @@ impl Reader<'_> {
 
     fn current(&mut self, config: &Kubeconfig) -> Option<(Cluster, AuthInfo)> {
         let name = config.current_context.clone().filter(|name| !name.is_empty());
-        let name = self.checked(
-            name.ok_or("current-context is not set".to_owned()),
-            "set current-context",
-        )?;
-        let context = config
-            .contexts
-            .iter()
-            .find(|named| named.name == name)
-            .and_then(|named| named.context.clone());
-        let context = self.checked(
-            context.ok_or(format!("context {name:?} does not exist")),
-            "add it to contexts",
-        )?;
+        let name =
+            self.checked(name.ok_or("current-context is not set".to_owned()), "set current-context")?;
+        let context =
+            config.contexts.iter().find(|named| named.name == name).and_then(|named| named.context.clone());
+        let context =
+            self.checked(context.ok_or(format!("context {name:?} does not exist")), "add it to contexts")?;
         let cluster = config.clusters.iter().find(|named| named.name == context.cluster);
         let cluster = cluster.and_then(|named| named.cluster.clone());
         let missing = format!("cluster {:?} of context {name:?} does not exist", context.cluster);
@@ -121,10 +106,7 @@ impl Reader<'_> {
 
     fn address(&mut self, cluster: &Cluster) -> Option<(HostPort, String)> {
         if cluster.insecure_skip_tls_verify == Some(true) {
-            self.report(
-                "insecure-skip-tls-verify is not allowed",
-                "give certificate-authority instead",
-            );
+            self.report("insecure-skip-tls-verify is not allowed", "give certificate-authority instead");
         }
         if cluster.proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
             self.report("proxy-url is not supported", "connect to the API server directly");
@@ -136,11 +118,7 @@ impl Reader<'_> {
 
     fn roots(&mut self, cluster: &Cluster) -> Option<rustls::RootCertStore> {
         let data = cluster.certificate_authority_data.as_deref();
-        let pem = self.material(
-            "certificate-authority",
-            data,
-            cluster.certificate_authority.as_deref(),
-        )?;
+        let pem = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
         let mut roots = rustls::RootCertStore::empty();
         let Some(pem) = pem else {
             // As client-go: without a CA of its own, the system's are trusted.
@@ -161,10 +139,7 @@ impl Reader<'_> {
             "give PEM certificates",
         )?;
         if roots.is_empty() {
-            self.report(
-                "certificate-authority holds no certificate",
-                "give PEM certificates",
-            );
+            self.report("certificate-authority holds no certificate", "give PEM certificates");
         }
         Some(roots)
     }
@@ -175,10 +150,7 @@ impl Reader<'_> {
             user.client_certificate_data.as_deref(),
             user.client_certificate.as_deref(),
         )?;
-        let key_data = user
-            .client_key_data
-            .as_ref()
-            .map(|key| key.expose_secret().to_owned());
+        let key_data = user.client_key_data.as_ref().map(|key| key.expose_secret().to_owned());
         let key = self.material("client-key", key_data.as_deref(), user.client_key.as_deref())?;
         let (chain, key) = match (chain, key) {
             (Some(chain), Some(key)) => (chain, key),
@@ -208,13 +180,9 @@ impl Reader<'_> {
         // As client-go: tokenFile takes precedence over token.
         if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
             let text = std::fs::read_to_string(path).map_err(|error| format!("tokenFile {path}: {error}"));
-            return self
-                .checked(text, "give a readable file")
-                .map(|text| BearerToken::new(text.trim()));
+            return self.checked(text, "give a readable file").map(|text| BearerToken::new(text.trim()));
         }
-        user.token
-            .as_ref()
-            .map(|token| BearerToken::new(token.expose_secret()))
+        user.token.as_ref().map(|token| BearerToken::new(token.expose_secret()))
     }
 
     fn refuse_other_credentials(&mut self, user: &AuthInfo) {
@@ -241,9 +209,7 @@ impl Reader<'_> {
     fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Vec<u8>>> {
         // As client-go: inline data takes precedence over the file.
         if let Some(data) = data.filter(|data| !data.is_empty()) {
-            let decoded = STANDARD
-                .decode(data)
-                .map_err(|error| format!("{field}-data: {error}"));
+            let decoded = STANDARD.decode(data).map_err(|error| format!("{field}-data: {error}"));
             return self.checked(decoded, "give base64").map(Some);
         }
         let Some(path) = path.filter(|path| !path.is_empty()) else {
@@ -256,9 +222,7 @@ impl Reader<'_> {
 
 /// The host, the port, and the path prefix without a trailing slash.
 fn parse_server(server: &str) -> Result<(HostPort, String), String> {
-    let uri: Uri = server
-        .parse()
-        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    let uri: Uri = server.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
     match uri.scheme_str() {
         Some("https") => {}
         Some("http") => return Err("http is not allowed: identity headers would go unprotected".to_owned()),
@@ -271,19 +235,12 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     if uri.query().is_some() {
         return Err("a query in the URL is not supported".to_owned());
     }
-    let host = authority
-        .host()
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned();
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
     if host.is_empty() {
         return Err("no host".to_owned());
     }
     let port = authority.port_u16().unwrap_or(443);
-    Ok((
-        HostPort { host, port },
-        uri.path().trim_end_matches('/').to_owned(),
-    ))
+    Ok((HostPort { host, port }, uri.path().trim_end_matches('/').to_owned()))
 }
 
 /// An error with its causes, on one line.
@@ -313,10 +270,7 @@ mod tests {
             ("https://api.example.com", Ok(("api.example.com", 443, ""))),
             ("https://api.example.com/", Ok(("api.example.com", 443, ""))),
             ("https://[::1]:6443", Ok(("::1", 6443, ""))),
-            (
-                "https://r.example.com/k8s/clusters/c-1/",
-                Ok(("r.example.com", 443, "/k8s/clusters/c-1")),
-            ),
+            ("https://r.example.com/k8s/clusters/c-1/", Ok(("r.example.com", 443, "/k8s/clusters/c-1"))),
             ("http://10.0.0.1", Err("http is not allowed")),
             ("10.0.0.1:6443", Err("not an https")),
             ("https://u:p@10.0.0.1", Err("user name")),

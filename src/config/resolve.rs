@@ -44,12 +44,9 @@ pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
     let serving = resolver.serving(&flags.serving);
     let authentication = resolver.authentication(&flags.authentication);
     let backend = match &flags.backend.backend_kubeconfig {
-        Some(file) => kubeconfig::load(
-            "--backend-kubeconfig",
-            file,
-            flags.backend.identity,
-            &mut resolver.errors,
-        ),
+        Some(file) => {
+            kubeconfig::load("--backend-kubeconfig", file, flags.backend.identity, &mut resolver.errors)
+        }
         None => resolver.fail(ConfigError::new("--backend-kubeconfig", "is required").fix(
             "give a kubeconfig with the address and CA of the API server, and the gateway's certificate",
         )),
@@ -64,17 +61,8 @@ pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
     match (serving, backend, operation) {
         (Some(serving), Some(backend), Some(operation)) if resolver.errors.is_empty() => {
             let impersonation = flags.backend.impersonation;
-            let settings = Settings {
-                serving,
-                authentication,
-                backend,
-                impersonation,
-                operation,
-            };
-            Ok(Resolved {
-                settings,
-                warnings: resolver.warnings,
-            })
+            let settings = Settings { serving, authentication, backend, impersonation, operation };
+            Ok(Resolved { settings, warnings: resolver.warnings })
         }
         _ => Err(ConfigErrors(resolver.errors)),
     }
@@ -98,21 +86,17 @@ impl Resolver {
 
     fn read(&mut self, key: &str, file: &Path) -> Option<Vec<u8>> {
         let result = std::fs::read(file).map_err(|error| {
-            ConfigError::new(key, error.to_string())
-                .in_file(file)
-                .fix("give a readable file")
+            ConfigError::new(key, error.to_string()).in_file(file).fix("give a readable file")
         });
         self.ok(result)
     }
 
     fn duration(&mut self, key: &str, text: &str) -> Option<Duration> {
-        let parsed = parse_duration(text)
-            .map_err(|error| error.to_string())
-            .and_then(|nanoseconds| {
-                u64::try_from(nanoseconds)
-                    .map(Duration::from_nanos)
-                    .map_err(|_| "must not be negative".to_owned())
-            });
+        let parsed = parse_duration(text).map_err(|error| error.to_string()).and_then(|nanoseconds| {
+            u64::try_from(nanoseconds)
+                .map(Duration::from_nanos)
+                .map_err(|_| "must not be negative".to_owned())
+        });
         let result = parsed
             .map_err(|problem| ConfigError::new(key, problem).fix("give a duration such as 60s or 1m30s"));
         self.ok(result)
@@ -181,9 +165,7 @@ impl Resolver {
             ),
         };
         let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| {
-            ConfigError::new(key_flag, error.to_string())
-                .in_file(key_file)
-                .fix("give a PEM private key")
+            ConfigError::new(key_flag, error.to_string()).in_file(key_file).fix("give a PEM private key")
         });
         let key = self.ok(key);
         let (chain, key) = (chain?, key?);
@@ -193,9 +175,7 @@ impl Resolver {
                 .fix("give an RSA, ECDSA or Ed25519 key")
         });
         let key = self.ok(key)?;
-        let leaf_names = names
-            .or_else(|| chain.first().map(certificate_names))
-            .unwrap_or_default();
+        let leaf_names = names.or_else(|| chain.first().map(certificate_names)).unwrap_or_default();
         let certified = CertifiedKey::new(chain, key);
         if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
             certified.keys_match()
@@ -206,11 +186,7 @@ impl Resolver {
                     .fix("give the key that belongs to the certificate"),
             );
         }
-        Some(ServingCertificate {
-            key: Arc::new(certified),
-            names: leaf_names,
-            file: cert_file.to_owned(),
-        })
+        Some(ServingCertificate { key: Arc::new(certified), names: leaf_names, file: cert_file.to_owned() })
     }
 
     fn sni_certificates(&mut self, values: &[String]) -> Option<Vec<ServingCertificate>> {
@@ -220,15 +196,13 @@ impl Resolver {
         for value in values {
             // component-base: cli/flag/namedcertkey_flag.go
             let (files, names) = match value.split_once(':') {
-                Some((files, names)) => (
-                    files,
-                    Some(names.split(',').map(str::trim).map(str::to_lowercase).collect()),
-                ),
+                Some((files, names)) => {
+                    (files, Some(names.split(',').map(str::trim).map(str::to_lowercase).collect()))
+                }
                 None => (value.as_str(), None),
             };
-            let Some((cert, key)) = files
-                .split_once(',')
-                .filter(|(_, key)| !key.is_empty() && !key.contains(','))
+            let Some((cert, key)) =
+                files.split_once(',').filter(|(_, key)| !key.is_empty() && !key.contains(','))
             else {
                 self.errors.push(
                     ConfigError::new(flag, format!("{value:?} is not a pair of files"))
@@ -247,9 +221,7 @@ impl Resolver {
             None | Some("" | "VersionTLS12") => Some(vec![&TLS13, &TLS12]),
             Some("VersionTLS13") => Some(vec![&TLS13]),
             Some(old @ ("VersionTLS10" | "VersionTLS11")) => {
-                self.warnings.push(format!(
-                    "--tls-min-version: {old} is not supported; using VersionTLS12"
-                ));
+                self.warnings.push(format!("--tls-min-version: {old} is not supported; using VersionTLS12"));
                 Some(vec![&TLS13, &TLS12])
             }
             Some(other) => self.fail(
@@ -267,10 +239,7 @@ impl Resolver {
         // As Go, whose TLS 1.3 suites cannot be configured: the flag is about TLS 1.2.
         let all = std::mem::take(&mut provider.cipher_suites);
         let name_of = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
-        for name in names
-            .iter()
-            .filter(|name| !GO_CIPHER_SUITES.contains(&name.as_str()))
-        {
+        for name in names.iter().filter(|name| !GO_CIPHER_SUITES.contains(&name.as_str())) {
             self.errors.push(
                 ConfigError::new(
                     "--tls-cipher-suites",
@@ -279,16 +248,9 @@ impl Resolver {
                 .fix("give IANA names such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
             );
         }
-        for name in names
-            .iter()
-            .filter(|name| GO_CIPHER_SUITES.contains(&name.as_str()))
-        {
-            if !all
-                .iter()
-                .any(|suite| name_of(suite).replace("TLS13_", "TLS_") == go_name(name))
-            {
-                self.warnings
-                    .push(format!("--tls-cipher-suites: {name} is not safe and not offered"));
+        for name in names.iter().filter(|name| GO_CIPHER_SUITES.contains(&name.as_str())) {
+            if !all.iter().any(|suite| name_of(suite).replace("TLS13_", "TLS_") == go_name(name)) {
+                self.warnings.push(format!("--tls-cipher-suites: {name} is not safe and not offered"));
             }
         }
         provider.cipher_suites = all
@@ -327,30 +289,22 @@ impl Resolver {
 
     /// What is wrong is in `self.errors`; a method whose files are bad is off here, and nothing is served.
     fn authentication(&mut self, flags: &AuthenticationFlags) -> Authentication {
-        let client_ca = flags
-            .client_ca_file
-            .as_ref()
-            .and_then(|file| self.ca_bundle("--client-ca-file", file));
+        let client_ca =
+            flags.client_ca_file.as_ref().and_then(|file| self.ca_bundle("--client-ca-file", file));
         let request_header = if let Some(file) = &flags.requestheader_client_ca_file {
             self.request_header(file, flags, client_ca.as_deref())
         } else {
             self.unused_request_header_flags(flags);
             None
         };
-        let static_tokens = flags
-            .token_auth_file
-            .as_ref()
-            .and_then(|file| self.static_tokens(file));
+        let static_tokens = flags.token_auth_file.as_ref().and_then(|file| self.static_tokens(file));
         let none_on = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
             && flags.token_auth_file.is_none();
         if none_on && !flags.anonymous_auth {
             self.errors.push(
-                ConfigError::new(
-                    "--anonymous-auth",
-                    "is off, and no other authentication method is on",
-                )
-                .fix("give --client-ca-file, --token-auth-file or --requestheader-client-ca-file"),
+                ConfigError::new("--anonymous-auth", "is off, and no other authentication method is on")
+                    .fix("give --client-ca-file, --token-auth-file or --requestheader-client-ca-file"),
             );
         }
         Authentication {
@@ -375,9 +329,7 @@ impl Resolver {
     fn ca_bundle(&mut self, flag: &str, file: &Path) -> Option<Arc<CaBundle>> {
         let pem = self.read(flag, file)?;
         let parsed = CaBundle::from_pem(&pem).map_err(|error| {
-            ConfigError::new(flag, error.to_string())
-                .in_file(file)
-                .fix("give PEM certificates of the CAs")
+            ConfigError::new(flag, error.to_string()).in_file(file).fix("give PEM certificates of the CAs")
         });
         self.ok(parsed).map(Arc::new)
     }
@@ -392,16 +344,10 @@ impl Resolver {
         let allowed_names = listed(&flags.requestheader_allowed_names);
         // kubernetes: pkg/kubeapiserver/options/authentication.go, RequestHeaderAuthenticationOptions.Validate
         for (name, values) in [
-            (
-                "requestheader-username-headers",
-                &flags.requestheader_username_headers,
-            ),
+            ("requestheader-username-headers", &flags.requestheader_username_headers),
             ("requestheader-uid-headers", &flags.requestheader_uid_headers),
             ("requestheader-group-headers", &flags.requestheader_group_headers),
-            (
-                "requestheader-extra-headers-prefix",
-                &flags.requestheader_extra_headers_prefix,
-            ),
+            ("requestheader-extra-headers-prefix", &flags.requestheader_extra_headers_prefix),
             ("requestheader-allowed-names", &flags.requestheader_allowed_names),
         ] {
             if listed(values).iter().any(|value| value.trim().is_empty()) {
@@ -410,21 +356,9 @@ impl Resolver {
             }
         }
         for (flag, values, standard) in [
-            (
-                "username-headers",
-                &flags.requestheader_username_headers,
-                "X-Remote-User",
-            ),
-            (
-                "group-headers",
-                &flags.requestheader_group_headers,
-                "X-Remote-Group",
-            ),
-            (
-                "extra-headers-prefix",
-                &flags.requestheader_extra_headers_prefix,
-                "X-Remote-Extra-",
-            ),
+            ("username-headers", &flags.requestheader_username_headers, "X-Remote-User"),
+            ("group-headers", &flags.requestheader_group_headers, "X-Remote-Group"),
+            ("extra-headers-prefix", &flags.requestheader_extra_headers_prefix, "X-Remote-Extra-"),
         ] {
             if !values.is_empty() && !values.iter().any(|value| value.eq_ignore_ascii_case(standard)) {
                 self.warnings.push(format!(
@@ -434,11 +368,7 @@ impl Resolver {
             }
         }
         let uids = listed(&flags.requestheader_uid_headers);
-        if !uids.is_empty()
-            && !uids
-                .iter()
-                .any(|value| value.eq_ignore_ascii_case("X-Remote-Uid"))
-        {
+        if !uids.is_empty() && !uids.iter().any(|value| value.eq_ignore_ascii_case("X-Remote-Uid")) {
             let problem = "--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - \
                            API aggregation will not work";
             self.errors
@@ -477,11 +407,7 @@ impl Resolver {
             ConfigError::new("--requestheader-username-headers", error.to_string())
                 .fix("give valid header names")
         });
-        Some(RequestHeader {
-            ca,
-            allowed_names,
-            headers: self.ok(headers)?,
-        })
+        Some(RequestHeader { ca, allowed_names, headers: self.ok(headers)? })
     }
 
     fn unused_request_header_flags(&mut self, flags: &AuthenticationFlags) {
@@ -504,8 +430,7 @@ impl Resolver {
         let request_timeout = self.duration("--request-timeout", &flags.request_timeout);
         let shutdown_grace_period = self.duration("--shutdown-grace-period", &flags.shutdown_grace_period);
         if request_timeout.is_some_and(|timeout| timeout.is_zero()) {
-            self.errors
-                .push(ConfigError::new("--request-timeout", "must be positive").fix("give 1m0s"));
+            self.errors.push(ConfigError::new("--request-timeout", "must be positive").fix("give 1m0s"));
         }
         let metrics = MetricsAddress::parse(&flags.metrics_bind_address).map_err(|error| {
             ConfigError::new("--metrics-bind-address", error.to_string())
@@ -541,22 +466,13 @@ fn certificate_names(leaf: &CertificateDer<'static>) -> Vec<String> {
     };
     let mut names: Vec<String> = Vec::new();
     if let Ok(Some(alternative)) = parsed.subject_alternative_name() {
-        names.extend(
-            alternative
-                .value
-                .general_names
-                .iter()
-                .filter_map(|name| match name {
-                    GeneralName::DNSName(name) => Some(name.to_lowercase()),
-                    _ => None,
-                }),
-        );
+        names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_lowercase()),
+            _ => None,
+        }));
     }
     if names.is_empty() {
-        let common = parsed
-            .subject()
-            .iter_common_name()
-            .filter_map(|name| name.as_str().ok());
+        let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
         names.extend(common.map(str::to_lowercase));
     }
     names

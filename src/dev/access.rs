@@ -28,17 +28,11 @@ pub(super) fn may(user: &UserInfo, attempt: &Attempt<'_>) -> bool {
     match attempt.on {
         AttemptTarget::Path(path) => {
             let public = PUBLIC.iter().any(|root| {
-                path.strip_prefix(root)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             });
             reads && (authenticated || public)
         }
-        AttemptTarget::Resource {
-            resource,
-            subresource,
-            namespace,
-            ..
-        } => {
+        AttemptTarget::Resource { resource, subresource, namespace, .. } => {
             let protected = namespace == PROTECTED_NAMESPACE;
             let secrets =
                 resource == "secrets" && (protected || (namespace.is_empty() && attempt.verb != "create"));
@@ -51,30 +45,13 @@ pub(super) fn may(user: &UserInfo, attempt: &Attempt<'_>) -> bool {
 
 /// Refuses what [`may`] does not allow.
 pub(super) fn authorize(user: &UserInfo, attempt: &Attempt<'_>) -> Result<(), Status> {
-    if may(user, attempt) {
-        Ok(())
-    } else {
-        Err(Status::forbidden(attempt, ""))
-    }
+    if may(user, attempt) { Ok(()) } else { Err(Status::forbidden(attempt, "")) }
 }
 
 /// Whether `user` may act as the user called `name`.
 pub(super) fn authorize_impersonation(user: &UserInfo, name: &str) -> Result<(), Status> {
-    let on = AttemptTarget::Resource {
-        group: "",
-        resource: "users",
-        subresource: "",
-        namespace: "",
-        name,
-    };
-    authorize(
-        user,
-        &Attempt {
-            user: &user.name,
-            verb: "impersonate",
-            on,
-        },
-    )
+    let on = AttemptTarget::Resource { group: "", resource: "users", subresource: "", namespace: "", name };
+    authorize(user, &Attempt { user: &user.name, verb: "impersonate", on })
 }
 
 /// The rules above, roughly, for `kubectl auth can-i --list`.
@@ -82,16 +59,7 @@ pub(super) fn rules(user: &UserInfo) -> Value {
     let verbs: &[&str] = if is_master(user) {
         &["*"]
     } else {
-        &[
-            "get",
-            "list",
-            "watch",
-            "create",
-            "update",
-            "patch",
-            "delete",
-            "deletecollection",
-        ]
+        &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
     };
     json!({
         "resourceRules": [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}],
@@ -108,13 +76,7 @@ fn is_master(user: &UserInfo) -> bool {
 mod tests {
     use super::*;
 
-    type Case = (
-        &'static [&'static str],
-        &'static str,
-        &'static str,
-        &'static str,
-        bool,
-    );
+    type Case = (&'static [&'static str], &'static str, &'static str, &'static str, bool);
     const MASTER: &[&str] = &["system:masters", "system:authenticated"];
     const PERSON: &[&str] = &["developers", "system:authenticated"];
     const NOBODY: &[&str] = &["system:unauthenticated"];
@@ -145,20 +107,13 @@ mod tests {
     fn four_rules_decide() {
         for case @ (groups, verb, resource, namespace, want) in CASES {
             let groups = groups.iter().map(|&group| group.to_owned()).collect();
-            let user = UserInfo {
-                groups,
-                ..UserInfo::named("u")
-            };
+            let user = UserInfo { groups, ..UserInfo::named("u") };
             let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
             let on = match resource.strip_prefix('/') {
                 Some(_) => AttemptTarget::Path(resource),
-                None => AttemptTarget::Resource {
-                    group: "",
-                    resource: plural,
-                    subresource,
-                    namespace,
-                    name: "",
-                },
+                None => {
+                    AttemptTarget::Resource { group: "", resource: plural, subresource, namespace, name: "" }
+                }
             };
             assert_eq!(may(&user, &Attempt { user: "u", verb, on }), *want, "{case:?}");
         }

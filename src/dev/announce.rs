@@ -27,19 +27,11 @@ impl fmt::Display for Announcement<'_> {
         let file = |path: &Path| quoted(&path.display().to_string());
         let curl = format!("curl --cacert {}", file(&self.paths.pki("server-ca.crt")));
         let here = std::env::current_dir().unwrap_or_default();
-        let pki = format!(
-            "a throw-away PKI, {}; good until {}",
-            self.pki.origin,
-            self.pki.expires.date()
-        );
+        let pki = format!("a throw-away PKI, {}; good until {}", self.pki.origin, self.pki.expires.date());
 
         writeln!(f, "{}\n", self.paint(BOLD, "Portcullis is running."))?;
         let mut facts = vec![
-            (
-                "gateway",
-                gateway.clone(),
-                "the real one, as `portcullis serve` runs it",
-            ),
+            ("gateway", gateway.clone(), "the real one, as `portcullis serve` runs it"),
             (
                 "backend",
                 format!("https://{}", self.backend),
@@ -48,20 +40,9 @@ impl fmt::Display for Announcement<'_> {
             ("files", file(self.paths.dir()), &pki),
         ];
         if let Some(metrics) = self.metrics {
-            facts.insert(
-                1,
-                (
-                    "metrics",
-                    format!("http://{metrics}/metrics"),
-                    "what the gateway counts",
-                ),
-            );
+            facts.insert(1, ("metrics", format!("http://{metrics}/metrics"), "what the gateway counts"));
         }
-        let width = facts
-            .iter()
-            .map(|(_, what, _)| what.chars().count())
-            .max()
-            .unwrap_or_default();
+        let width = facts.iter().map(|(_, what, _)| what.chars().count()).max().unwrap_or_default();
         for (name, what, remark) in facts {
             writeln!(f, "  {name:<9} {what:<width$}   {}", self.paint(DIM, remark))?;
         }
@@ -71,10 +52,7 @@ impl fmt::Display for Announcement<'_> {
             "In another terminal",
             &[
                 (format!("cd {}", file(&here)), ""),
-                (
-                    format!("export KUBECONFIG={}", file(&self.paths.kubeconfig())),
-                    "",
-                ),
+                (format!("export KUBECONFIG={}", file(&self.paths.kubeconfig())), ""),
             ],
         )?;
         self.section(
@@ -82,14 +60,8 @@ impl fmt::Display for Announcement<'_> {
             "Who am I?",
             &[
                 ("kubectl auth whoami".to_owned(), "alice, by her certificate"),
-                (
-                    "kubectl --context bob auth whoami".to_owned(),
-                    "bob, by a bearer token",
-                ),
-                (
-                    "kubectl --context admin auth whoami --as carol".to_owned(),
-                    "admin, acting as carol",
-                ),
+                ("kubectl --context bob auth whoami".to_owned(), "bob, by a bearer token"),
+                ("kubectl --context admin auth whoami --as carol".to_owned(), "admin, acting as carol"),
             ],
         )?;
         self.section(
@@ -97,21 +69,12 @@ impl fmt::Display for Announcement<'_> {
             "Work as usual",
             &[
                 ("kubectl get ns".to_owned(), ""),
-                (
-                    "kubectl create configmap hello --from-literal=from=alice".to_owned(),
-                    "",
-                ),
+                ("kubectl create configmap hello --from-literal=from=alice".to_owned(), ""),
                 ("kubectl get configmaps -w".to_owned(), "a watch, until Ctrl-C"),
-                (
-                    "kubectl get secrets -n kube-system".to_owned(),
-                    "forbidden to alice, not to admin",
-                ),
+                ("kubectl get secrets -n kube-system".to_owned(), "forbidden to alice, not to admin"),
             ],
         )?;
-        let token = format!(
-            "-H \"Authorization: Bearer $(cat {})\"",
-            file(&self.paths.token())
-        );
+        let token = format!("-H \"Authorization: Bearer $(cat {})\"", file(&self.paths.token()));
         self.section(
             f,
             "Without kubectl",
@@ -122,22 +85,12 @@ impl fmt::Display for Announcement<'_> {
                 ),
                 (format!("{curl} {gateway}/version"), ""),
                 (format!("{curl} {gateway}/api/v1/namespaces"), ""),
-                (
-                    "# a wrong token is not anonymous (401), bob's is good".to_owned(),
-                    "",
-                ),
-                (
-                    format!("{curl} {gateway}/version -H 'Authorization: Bearer wrong'"),
-                    "",
-                ),
+                ("# a wrong token is not anonymous (401), bob's is good".to_owned(), ""),
+                (format!("{curl} {gateway}/version -H 'Authorization: Bearer wrong'"), ""),
                 (format!("{curl} {gateway}/api/v1/namespaces {token}"), ""),
             ],
         )?;
-        self.section(
-            f,
-            "What this runs, in long (with another --secure-port it runs beside this one)",
-            &[],
-        )?;
+        self.section(f, "What this runs, in long (with another --secure-port it runs beside this one)", &[])?;
         write!(f, "  {}", self.paint(COMMAND, &format!("{} serve", program())))?;
         for flag in &self.flags {
             write!(f, " \\\n    {}", self.paint(COMMAND, &quoted(flag)))?;
@@ -154,11 +107,8 @@ impl Announcement<'_> {
     /// A heading, and commands with their remarks in one column.
     fn section(&self, f: &mut fmt::Formatter<'_>, heading: &str, lines: &[Line]) -> fmt::Result {
         writeln!(f, "\n{}\n", self.paint(BOLD, heading))?;
-        let width = lines
-            .iter()
-            .filter(|(_, remark)| !remark.is_empty())
-            .map(|(line, _)| line.chars().count())
-            .max();
+        let width =
+            lines.iter().filter(|(_, remark)| !remark.is_empty()).map(|(line, _)| line.chars().count()).max();
         for (line, remark) in lines {
             let style = if line.starts_with('#') { DIM } else { COMMAND };
             write!(f, "  {}", self.paint(style, line))?;
@@ -172,21 +122,14 @@ impl Announcement<'_> {
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
-        if self.color {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
 /// The command as it was typed (`cargo run` types a path); in a test, its name.
 fn program() -> String {
     let typed = std::env::args().next().unwrap_or_default();
-    if Path::new(&typed)
-        .file_name()
-        .is_some_and(|name| name == "portcullis")
-    {
+    if Path::new(&typed).file_name().is_some_and(|name| name == "portcullis") {
         quoted(&typed)
     } else {
         "portcullis".to_owned()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::resources::Resource;
 use super::store::{Key, Store};
 use super::table::Table;
-use crate::request::query;
+use crate::query;
 use crate::status::{Cause, Details, Reason, Status};
 use crate::user::UserInfo;
 
@@ -28,11 +28,7 @@ pub(super) struct Ask<'a> {
 
 impl<'a> Ask<'a> {
     pub(super) fn key(&self) -> Key {
-        Key {
-            plural: self.resource.plural,
-            namespace: self.namespace.to_owned(),
-            name: self.name.to_owned(),
-        }
+        Key { plural: self.resource.plural, namespace: self.namespace.to_owned(), name: self.name.to_owned() }
     }
 
     /// The namespace as a filter: `None` for all.
@@ -65,27 +61,16 @@ impl Resource {
     }
 
     pub(super) fn already_exists(&self, name: &str) -> Status {
-        self.refusal(
-            Reason::AlreadyExists,
-            name,
-            format!("{} {name:?} already exists", self.qualified()),
-        )
+        self.refusal(Reason::AlreadyExists, name, format!("{} {name:?} already exists", self.qualified()))
     }
 
     pub(super) fn conflict(&self, name: &str, why: &str) -> Status {
-        let message = format!(
-            "Operation cannot be fulfilled on {} {name:?}: {why}",
-            self.qualified()
-        );
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", self.qualified());
         self.refusal(Reason::Conflict, name, message)
     }
 
     pub(super) fn forbidden(&self, name: &str, why: &str) -> Status {
-        self.refusal(
-            Reason::Forbidden,
-            name,
-            format!("{} {name:?} is forbidden: {why}", self.qualified()),
-        )
+        self.refusal(Reason::Forbidden, name, format!("{} {name:?} is forbidden: {why}", self.qualified()))
     }
 
     /// One invalid field.
@@ -97,20 +82,12 @@ impl Resource {
         };
         let required = message.starts_with("Required");
         let cause = Cause {
-            kind: if required {
-                "FieldValueRequired"
-            } else {
-                "FieldValueInvalid"
-            }
-            .to_owned(),
+            kind: if required { "FieldValueRequired" } else { "FieldValueInvalid" }.to_owned(),
             message: message.to_owned(),
             field: field.to_owned(),
         };
-        let mut status = self.refusal(
-            Reason::Invalid,
-            name,
-            format!("{kind} {name:?} is invalid: {field}: {message}"),
-        );
+        let mut status =
+            self.refusal(Reason::Invalid, name, format!("{kind} {name:?} is invalid: {field}: {message}"));
         if let Some(details) = &mut status.details {
             self.kind.clone_into(&mut details.kind);
             details.causes = vec![cause];
@@ -120,29 +97,18 @@ impl Resource {
 
     pub(super) fn unreadable(&self, error: impl std::fmt::Display) -> Status {
         let kind = self.kind;
-        Status::bad_request(format!(
-            "{kind} in version \"v1\" cannot be handled as a {kind}: {error}"
-        ))
+        Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {error}"))
     }
 
     /// `plural.group`, as messages have it.
     fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.plural.to_owned()
-        } else {
-            format!("{}.{}", self.plural, self.group)
-        }
+        if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 
     fn refusal(&self, reason: Reason, name: &str, message: String) -> Status {
         let (name, group, kind) = (name.to_owned(), self.group.to_owned(), self.plural.to_owned());
         Status {
-            details: Some(Details {
-                name,
-                group,
-                kind,
-                ..Details::default()
-            }),
+            details: Some(Details { name, group, kind, ..Details::default() }),
             ..Status::new(reason, message)
         }
     }

@@ -44,7 +44,7 @@ use super::watch::watch;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{CaBundle, UnverifiedChain, VerdictMemo};
 use crate::clock::Clock;
-use crate::request::escape::decode_path;
+use crate::escape::decode_path;
 use crate::request::info::RequestInfo;
 use crate::status::render::{Negotiation, render};
 use crate::status::{Reason, Status};
@@ -90,10 +90,7 @@ impl Backend {
         let address = listener.local_addr()?;
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, acceptor, shared));
-        Ok(Self {
-            address,
-            _tasks: tasks,
-        })
+        Ok(Self { address, _tasks: tasks })
     }
 
     /// Where it listens.
@@ -113,14 +110,9 @@ struct Shared {
 fn identities(paths: &Paths) -> Result<Identities, BackendError> {
     let path = paths.pki("front-proxy-ca.crt");
     let bundle = CaBundle::from_pem(&std::fs::read(&path)?);
-    let bundle = bundle.map_err(|error| BackendError::Tls {
-        path: path.clone(),
-        problem: error.to_string(),
-    })?;
-    let impossible = BackendError::Tls {
-        path,
-        problem: "cannot be used".to_owned(),
-    };
+    let bundle =
+        bundle.map_err(|error| BackendError::Tls { path: path.clone(), problem: error.to_string() })?;
+    let impossible = BackendError::Tls { path, problem: "cannot be used".to_owned() };
     Identities::new(&Arc::new(bundle)).ok_or(impossible)
 }
 
@@ -185,12 +177,7 @@ async fn connection(
     let (_, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
     let peer_chain = UnverifiedChain::new(session.peer_certificates().unwrap_or_default().to_vec());
-    let conn = Arc::new(ConnInfo {
-        peer,
-        server_name: None,
-        peer_chain,
-        verdicts: VerdictMemo::default(),
-    });
+    let conn = Arc::new(ConnInfo { peer, server_name: None, peer_chain, verdicts: VerdictMemo::default() });
     let service = service_fn(move |request| {
         let (shared, conn) = (Arc::clone(&shared), Arc::clone(&conn));
         async move { Ok::<_, Infallible>(serve(&shared, &conn, request).await) }
@@ -200,9 +187,7 @@ async fn connection(
         let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         return Ok(builder.serve_connection(io, service).await?);
     }
-    Ok(hyper::server::conn::http1::Builder::new()
-        .serve_connection(io, service)
-        .await?)
+    Ok(hyper::server::conn::http1::Builder::new().serve_connection(io, service).await?)
 }
 
 async fn serve(shared: &Shared, conn: &ConnInfo, request: Request<Incoming>) -> Response<Body> {
@@ -221,10 +206,8 @@ async fn answer(
     body: Incoming,
 ) -> Result<Response<Body>, Status> {
     let store = &shared.store;
-    let Caller { user, impersonator } = shared
-        .identities
-        .caller(conn, &head.headers, shared.clock.now())
-        .await?;
+    let Caller { user, impersonator } =
+        shared.identities.caller(conn, &head.headers, shared.clock.now()).await?;
     if let Some(impersonator) = impersonator {
         access::authorize_impersonation(&impersonator, &user.name)?;
     }
@@ -243,9 +226,7 @@ async fn answer(
             !resource.namespaced || !asked.namespace.is_empty() || ["list", "watch"].contains(&info.verb());
         asked.version == "v1" && known && placed && asked.parts.split('/').count() <= 3
     };
-    let resource = find(asked.group, asked.resource)
-        .filter(served)
-        .ok_or_else(Status::not_found)?;
+    let resource = find(asked.group, asked.resource).filter(served).ok_or_else(Status::not_found)?;
     let on_object = asked.parts.contains('/');
     let fits = match info.verb() {
         "create" | "deletecollection" => !on_object,
@@ -259,12 +240,8 @@ async fn answer(
     if !fits || !resource.verbs().contains(&info.verb()) {
         return Err(Status::method_not_allowed());
     }
-    let header = |name| {
-        head.headers
-            .get(name)
-            .and_then(|value: &HeaderValue| value.to_str().ok())
-            .unwrap_or_default()
-    };
+    let header =
+        |name| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
     let query = head.uri.query().unwrap_or_default();
     let mut ask = Ask {
         store,
@@ -283,18 +260,14 @@ async fn answer(
     match ask.verb {
         "watch" => {
             let mut response = Response::new(watch(&ask)?.boxed_unsync());
-            response
-                .headers_mut()
-                .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Ok(response)
         }
         "list" => {
             let selector = Selector::parse(&ask)?;
             let (revision, objects) = store.list(resource, ask.scope());
-            let chosen = objects
-                .iter()
-                .map(|(_, object)| &**object)
-                .filter(|object| selector.matches(object));
+            let chosen =
+                objects.iter().map(|(_, object)| &**object).filter(|object| selector.matches(object));
             let list = match ask.table {
                 Some(table) => table.render(resource, chosen, Some(&revision.to_string()), true, store.now()),
                 None => objects::list(resource, revision, chosen),
@@ -302,18 +275,12 @@ async fn answer(
             Ok(json(200, &list))
         }
         "get" => {
-            let object = store
-                .get(&ask.key())
-                .ok_or_else(|| resource.not_found(ask.name))?;
+            let object = store.get(&ask.key()).ok_or_else(|| resource.not_found(ask.name))?;
             Ok(shown(200, &object, &ask))
         }
         _ => {
             let too_large = |_| Status::request_entity_too_large("limit is 3145728");
-            let body = Limited::new(body, BODY_LIMIT)
-                .collect()
-                .await
-                .map_err(too_large)?
-                .to_bytes();
+            let body = Limited::new(body, BODY_LIMIT).collect().await.map_err(too_large)?.to_bytes();
             write(&Ask { body: &body, ..ask })
         }
     }
@@ -321,26 +288,18 @@ async fn answer(
 
 /// Paths that are no resource.
 fn outside(path: &str) -> Result<Response<Body>, Status> {
-    let rest = ["/healthz", "/livez", "/readyz"]
-        .iter()
-        .find_map(|root| path.strip_prefix(root));
+    let rest = ["/healthz", "/livez", "/readyz"].iter().find_map(|root| path.strip_prefix(root));
     if rest.is_some_and(|rest| ["", "/", "/ping"].contains(&rest)) {
         return Ok(Response::new(Full::new(Bytes::from_static(b"ok")).boxed_unsync()));
     }
-    discovery::document(path)
-        .map(|document| json(200, &document))
-        .ok_or_else(Status::not_found)
+    discovery::document(path).map(|document| json(200, &document)).ok_or_else(Status::not_found)
 }
 
 fn write(ask: &Ask<'_>) -> Result<Response<Body>, Status> {
     if matches!(ask.resource.does, Does::Review) {
         return Ok(json(201, &reviews::answer(ask)?));
     }
-    let Done {
-        code,
-        object,
-        warnings,
-    } = objects::write(ask)?;
+    let Done { code, object, warnings } = objects::write(ask)?;
     let mut response = shown(code, &object, ask);
     for warning in warnings {
         if let Ok(value) = HeaderValue::from_str(&format!("299 - {warning:?}")) {
@@ -356,10 +315,7 @@ fn shown(code: u16, object: &Value, ask: &Ask<'_>) -> Response<Body> {
         Some(table) if *at(object, "/kind") == *ask.resource.kind => {
             let revision = text(object, "/metadata/resourceVersion");
             let objects = std::iter::once(object);
-            json(
-                code,
-                &table.render(ask.resource, objects, Some(revision), true, ask.store.now()),
-            )
+            json(code, &table.render(ask.resource, objects, Some(revision), true, ask.store.now()))
         }
         _ => json(code, object),
     }
@@ -368,8 +324,6 @@ fn shown(code: u16, object: &Value, ask: &Ask<'_>) -> Response<Body> {
 fn json(code: u16, value: &Value) -> Response<Body> {
     let mut response = Response::new(Full::new(Bytes::from(format!("{value:#}\n"))).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -8,10 +8,7 @@ use super::resources::{Does, GROUPS, Resource, of_group};
 
 /// The document at a path that is no resource.
 pub(super) fn document(path: &str) -> Option<Value> {
-    let parts = path
-        .split('/')
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>();
+    let parts = path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>();
     let known = |group: &&str| !group.is_empty() && GROUPS.contains(group);
     Some(match parts.as_slice() {
         ["version"] => json!({
@@ -20,11 +17,8 @@ pub(super) fn document(path: &str) -> Option<Value> {
         }),
         ["api"] => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
         ["apis"] => {
-            let groups = GROUPS
-                .iter()
-                .filter(|group| known(group))
-                .map(|group| api_group(group))
-                .collect::<Vec<_>>();
+            let groups =
+                GROUPS.iter().filter(|group| known(group)).map(|group| api_group(group)).collect::<Vec<_>>();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         ["apis", group] if known(group) => {
@@ -49,11 +43,7 @@ pub(super) fn document(path: &str) -> Option<Value> {
 }
 
 fn root(group: &str) -> String {
-    if group.is_empty() {
-        "api/v1".to_owned()
-    } else {
-        format!("apis/{group}/v1")
-    }
+    if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") }
 }
 
 fn api_group(group: &str) -> Value {
@@ -83,10 +73,7 @@ fn resource_list(group: &str) -> Value {
             entries.push(entry(resource, name, &["get", "patch", "update"]));
         }
     }
-    let version = root(group)
-        .trim_start_matches("apis/")
-        .trim_start_matches("api/")
-        .to_owned();
+    let version = root(group).trim_start_matches("apis/").trim_start_matches("api/").to_owned();
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": entries})
 }
 
@@ -96,11 +83,7 @@ fn openapi(group: &str) -> Value {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for resource in of_group(group) {
         let kind = json!({"group": resource.group, "version": "v1", "kind": resource.kind});
-        let place = if resource.namespaced {
-            "namespaces/{namespace}/"
-        } else {
-            ""
-        };
+        let place = if resource.namespaced { "namespaces/{namespace}/" } else { "" };
         let operation = json!({
             "x-kubernetes-group-version-kind": kind,
             "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],

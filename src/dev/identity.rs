@@ -39,19 +39,10 @@ impl Identities {
             let names = RequestHeaderNames::new(&user, &uid, &group, &extra).ok()?;
             let verifier =
                 FrontProxyVerifier::new(Arc::clone(front_proxies), vec![GATEWAY_CLIENT_NAME.to_owned()]);
-            Chain::new(
-                vec![Box::new(RequestHeaderAuthenticator::new(verifier, names))],
-                None,
-            )
-            .ok()
+            Chain::new(vec![Box::new(RequestHeaderAuthenticator::new(verifier, names))], None).ok()
         };
         Some(Self {
-            asserted: chain([
-                "x-remote-user",
-                "x-remote-uid",
-                "x-remote-group",
-                "x-remote-extra-",
-            ])?,
+            asserted: chain(["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-"])?,
             impersonated: chain([
                 "impersonate-user",
                 "impersonate-uid",
@@ -68,41 +59,17 @@ impl Identities {
         headers: &HeaderMap,
         now: UnixTime,
     ) -> Result<Caller, Status> {
-        let credentials = Credentials {
-            authorization: None,
-            front_proxy: headers.clone(),
-            ..Credentials::default()
-        };
+        let credentials =
+            Credentials { authorization: None, front_proxy: headers.clone(), ..Credentials::default() };
         let warnings = Warnings::default();
         let (credentials, warnings) = (&credentials, &warnings);
-        let input = AuthnInput {
-            conn,
-            credentials,
-            path: "",
-            audiences: &[],
-            generation: 0,
-            now,
-            warnings,
-        };
-        let asserted = self
-            .asserted
-            .authenticate(&input)
-            .await
-            .map_err(|_| Status::unauthorized())?;
-        if !headers
-            .keys()
-            .any(|name| name.as_str().starts_with("impersonate-"))
-        {
-            return Ok(Caller {
-                user: asserted.user().clone(),
-                impersonator: None,
-            });
+        let input = AuthnInput { conn, credentials, path: "", audiences: &[], generation: 0, now, warnings };
+        let asserted = self.asserted.authenticate(&input).await.map_err(|_| Status::unauthorized())?;
+        if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+            return Ok(Caller { user: asserted.user().clone(), impersonator: None });
         }
         let incomplete = |_| Status::bad_impersonation("impersonation headers without impersonating a user");
         let impersonated = self.impersonated.authenticate(&input).await.map_err(incomplete)?;
-        Ok(Caller {
-            user: impersonated.user().clone(),
-            impersonator: Some(asserted.user().clone()),
-        })
+        Ok(Caller { user: impersonated.user().clone(), impersonator: Some(asserted.user().clone()) })
     }
 }

@@ -29,10 +29,7 @@ pub(super) fn set(value: &mut Value, path: &str, new: impl Into<Value>) {
 
 /// Takes a field out of an object.
 pub(super) fn take(value: &mut Value, field: &str) -> Value {
-    value
-        .as_object_mut()
-        .and_then(|fields| fields.remove(field))
-        .unwrap_or_default()
+    value.as_object_mut().and_then(|fields| fields.remove(field)).unwrap_or_default()
 }
 
 /// Makes what is at a JSON pointer what it is in `old`, absent if it is absent there.

@@ -25,11 +25,7 @@ pub(super) struct Done {
 
 #[expect(clippy::unnecessary_wraps, reason = "the end of every change")]
 fn done(code: u16, object: impl Into<Arc<Value>>) -> Result<Done, Status> {
-    Ok(Done {
-        code,
-        object: object.into(),
-        warnings: Vec::new(),
-    })
+    Ok(Done { code, object: object.into(), warnings: Vec::new() })
 }
 
 const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -79,10 +75,9 @@ pub(super) fn body(ask: &Ask<'_>) -> Result<Value, Status> {
     if !object.is_object() {
         return Err(Status::bad_request("the object provided is no JSON object"));
     }
-    for (field, expected) in [
-        ("/apiVersion", ask.resource.api_version()),
-        ("/kind", ask.resource.kind.to_owned()),
-    ] {
+    for (field, expected) in
+        [("/apiVersion", ask.resource.api_version()), ("/kind", ask.resource.kind.to_owned())]
+    {
         let given = text(&object, field);
         if !given.is_empty() && given != expected {
             let message =
@@ -118,16 +113,12 @@ fn check(ask: &Ask<'_>, object: &Value, warnings: &mut Vec<String>) -> Result<Va
     unknown_fields(object, &known, "", &mut unknown);
     match &*ask.parameter("fieldValidation") {
         "Strict" if !unknown.is_empty() => {
-            return Err(ask
-                .resource
-                .unreadable(format!("strict decoding error: {}", unknown.join(", "))));
+            return Err(ask.resource.unreadable(format!("strict decoding error: {}", unknown.join(", "))));
         }
         "Ignore" => {}
         _ => warnings.extend(unknown),
     }
-    known
-        .get_mut("metadata")
-        .map(|metadata| take(metadata, "managedFields"));
+    known.get_mut("metadata").map(|metadata| take(metadata, "managedFields"));
     Ok(known)
 }
 
@@ -141,9 +132,7 @@ fn create(ask: &Ask<'_>, writer: &mut Writer<'_>, mut object: Value) -> Result<D
     let resource = ask.resource;
     place(ask, &mut object)?;
     if !text(&object, "/metadata/resourceVersion").is_empty() {
-        return Err(Status::bad_request(
-            "resourceVersion should not be set on objects to be created",
-        ));
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let prefix = text(&object, "/metadata/generateName");
     if text(&object, "/metadata/name").is_empty() && !prefix.is_empty() {
@@ -154,22 +143,10 @@ fn create(ask: &Ask<'_>, writer: &mut Writer<'_>, mut object: Value) -> Result<D
     let name = text(&object, "/metadata/name").to_owned();
     check_name(resource, &name)?;
     if let (true, Some(namespaces)) = (resource.namespaced, find("", NAMESPACES)) {
-        let key = Key {
-            plural: NAMESPACES,
-            namespace: String::new(),
-            name: ask.namespace.to_owned(),
-        };
-        writer
-            .get(&key)
-            .ok_or_else(|| namespaces.not_found(ask.namespace))?;
+        let key = Key { plural: NAMESPACES, namespace: String::new(), name: ask.namespace.to_owned() };
+        writer.get(&key).ok_or_else(|| namespaces.not_found(ask.namespace))?;
     }
-    if writer
-        .get(&Key {
-            name: name.clone(),
-            ..ask.key()
-        })
-        .is_some()
-    {
+    if writer.get(&Key { name: name.clone(), ..ask.key() }).is_some() {
         return Err(resource.already_exists(&name));
     }
     if resource.plural == SIGNING_REQUESTS {
@@ -192,14 +169,7 @@ fn insert(
     complete(store, resource, &mut object);
     let part = |path| text(&object, path).to_owned();
     let (name, namespace) = (part("/metadata/name"), part("/metadata/namespace"));
-    let stored = writer.put(
-        Key {
-            plural: resource.plural,
-            namespace,
-            name: name.clone(),
-        },
-        object,
-    );
+    let stored = writer.put(Key { plural: resource.plural, namespace, name: name.clone() }, object);
     if let (NAMESPACES, Some(accounts)) = (resource.plural, find("", "serviceaccounts")) {
         let metadata = json!({"name": "default", "namespace": name});
         insert(
@@ -233,11 +203,7 @@ fn normalize_secret(resource: &Resource, object: &mut Value) {
         set(object, "/type", "Opaque");
     }
     for (key, value) in take(object, "stringData").as_object().into_iter().flatten() {
-        set(
-            object,
-            &format!("/data/{key}"),
-            STANDARD.encode(value.as_str().unwrap_or_default()),
-        );
+        set(object, &format!("/data/{key}"), STANDARD.encode(value.as_str().unwrap_or_default()));
     }
 }
 
@@ -263,11 +229,7 @@ fn stamp_signing_request(ask: &Ask<'_>, name: &str, object: &mut Value) -> Resul
 fn patch(ask: &Ask<'_>, warnings: &mut Vec<String>) -> Result<Done, Status> {
     let apply = ask.media_type() == "application/apply-patch+yaml";
     let unreadable = |error| {
-        let hint = if apply {
-            "; this backend reads them in JSON, as kubectl sends them"
-        } else {
-            ""
-        };
+        let hint = if apply { "; this backend reads them in JSON, as kubectl sends them" } else { "" };
         Status::bad_request(format!("error decoding patch: {error}{hint}"))
     };
     let patch: Value = serde_json::from_slice(ask.body).map_err(unreadable)?;
@@ -304,11 +266,7 @@ fn without_directives(patch: Value) -> Value {
     match patch {
         Value::Object(fields) => {
             let fields = fields.into_iter().filter(|(key, _)| !key.starts_with('$'));
-            Value::Object(
-                fields
-                    .map(|(key, value)| (key, without_directives(value)))
-                    .collect(),
-            )
+            Value::Object(fields.map(|(key, value)| (key, without_directives(value))).collect())
         }
         Value::Array(items) => items.into_iter().map(without_directives).collect(),
         other => other,
@@ -327,10 +285,8 @@ fn change(
     place(ask, &mut new)?;
     let name = text(&new, "/metadata/name");
     if name != ask.name {
-        let message = format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            ask.name
-        );
+        let message =
+            format!("the name of the object ({name}) does not match the name on the URL ({})", ask.name);
         return Err(Status::bad_request(message));
     }
     preconditions(resource, ask.name, at(&new, "/metadata"), old)?;
@@ -342,9 +298,7 @@ fn change(
     match ask.subresource {
         "" if resource.subresources.is_empty() => {}
         // What has subresources has its spec and status from the server.
-        "" => ["/spec", "/status"]
-            .iter()
-            .for_each(|path| keep(&mut new, old, path)),
+        "" => ["/spec", "/status"].iter().for_each(|path| keep(&mut new, old, path)),
         subresource => {
             new = Value::clone(old);
             if subresource == "approval" {
@@ -417,28 +371,18 @@ fn preconditions(resource: &Resource, name: &str, given: &Value, old: &Value) ->
 }
 
 fn delete_options(ask: &Ask<'_>) -> Result<Value, Status> {
-    if ask.body.is_empty() {
-        Ok(json!({}))
-    } else {
-        parse(ask)
-    }
+    if ask.body.is_empty() { Ok(json!({})) } else { parse(ask) }
 }
 
 fn delete_collection(ask: &Ask<'_>) -> Result<Done, Status> {
     let (selector, options) = (Selector::parse(ask)?, delete_options(ask)?);
     let (revision, objects) = ask.store.list(ask.resource, ask.scope());
-    let chosen = objects
-        .into_iter()
-        .filter(|(_, object)| selector.matches(object))
-        .collect::<Vec<_>>();
+    let chosen = objects.into_iter().filter(|(_, object)| selector.matches(object)).collect::<Vec<_>>();
     ask.store.write(|writer| {
         for (key, old) in &chosen {
             delete(ask, writer, key.clone(), old, &options)?;
         }
-        done(
-            200,
-            list(ask.resource, revision, chosen.iter().map(|(_, object)| &**object)),
-        )
+        done(200, list(ask.resource, revision, chosen.iter().map(|(_, object)| &**object)))
     })
 }
 
@@ -456,11 +400,7 @@ fn delete(
         return Err(resource.forbidden(&name, "this namespace may not be deleted"));
     }
     let mut last = Value::clone(old);
-    set(
-        &mut last,
-        "/metadata/deletionTimestamp",
-        ask.store.now().to_string(),
-    );
+    set(&mut last, "/metadata/deletionTimestamp", ask.store.now().to_string());
     if namespace {
         set(&mut last, "/status/phase", "Terminating");
     }

@@ -62,13 +62,7 @@ const LEAVES: &[Leaf] = &[
 
 impl Leaf {
     const fn server(file: &'static str, common_name: &'static str) -> Self {
-        Self {
-            file,
-            issuer: SERVER_CA,
-            common_name,
-            organization: None,
-            server: true,
-        }
+        Self { file, issuer: SERVER_CA, common_name, organization: None, server: true }
     }
 
     const fn client(
@@ -77,13 +71,7 @@ impl Leaf {
         common_name: &'static str,
         organization: Option<&'static str>,
     ) -> Self {
-        Self {
-            file,
-            issuer,
-            common_name,
-            organization,
-            server: false,
-        }
+        Self { file, issuer, common_name, organization, server: false }
     }
 }
 
@@ -203,26 +191,17 @@ pub fn open(paths: &Paths, now: UnixTime) -> Result<Pki, PkiError> {
     let current = paths.pki("");
     if !current.try_exists().map_err(at(&current))? {
         make(paths, now)?;
-        return Ok(Pki {
-            origin: Origin::Created,
-            expires: check(paths)?,
-        });
+        return Ok(Pki { origin: Origin::Created, expires: check(paths)? });
     }
     let expires = check(paths)?;
     if expires > now + RENEW_BEFORE {
-        return Ok(Pki {
-            origin: Origin::Reused,
-            expires,
-        });
+        return Ok(Pki { origin: Origin::Reused, expires });
     }
     let old = paths.dir().join("pki.old");
     remove_dir(&old)?;
     fs::rename(&current, &old).map_err(at(&old))?;
     make(paths, now)?;
-    Ok(Pki {
-        origin: Origin::Renewed,
-        expires: check(paths)?,
-    })
+    Ok(Pki { origin: Origin::Renewed, expires: check(paths)? })
 }
 
 /// Writes the configurations of kubectl and of the gateway's backend; ports differ from start to start.
@@ -282,11 +261,8 @@ fn make(paths: &Paths, now: OffsetDateTime) -> Result<(), PkiError> {
     for &authority in AUTHORITIES {
         let mut params = params(&format!("portcullis-dev-{authority}"), None, now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::CrlSign,
-        ];
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?;
         write_pair(&new, authority, &certificate.pem(), &key)?;
@@ -327,9 +303,7 @@ fn params(
     params.not_after = now + VALID_FOR;
     params.distinguished_name = DistinguishedName::new();
     if let Some(organization) = organization {
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, organization);
+        params.distinguished_name.push(DnType::OrganizationName, organization);
     }
     params.distinguished_name.push(DnType::CommonName, name);
     Ok(params)
@@ -379,11 +353,9 @@ fn check(paths: &Paths) -> Result<OffsetDateTime, PkiError> {
 fn read(paths: &Paths, file: &str) -> Result<Vec<u8>, PkiError> {
     let path = paths.pki(file);
     fs::read(&path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => PkiError::Broken {
-            path,
-            problem: "missing".to_owned(),
-            pki: paths.pki(""),
-        },
+        io::ErrorKind::NotFound => {
+            PkiError::Broken { path, problem: "missing".to_owned(), pki: paths.pki("") }
+        }
         _ => PkiError::Io { path, source },
     })
 }
@@ -398,10 +370,7 @@ fn write_tokens(paths: &Paths) -> Result<(), PkiError> {
     }
     let token = fs::read_to_string(&token_path).map_err(at(&token_path))?;
     let (user, groups) = TOKEN_USER;
-    write_once(
-        &paths.tokens(),
-        format!("{},{user},uid-{user},\"{groups}\"\n", token.trim()).as_bytes(),
-    )
+    write_once(&paths.tokens(), format!("{},{user},uid-{user},\"{groups}\"\n", token.trim()).as_bytes())
 }
 
 fn data_encoding(bytes: &[u8]) -> String {
@@ -415,11 +384,7 @@ fn write_pair(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> Resul
 }
 
 fn write_once(path: &Path, content: &[u8]) -> Result<(), PkiError> {
-    if path.try_exists().map_err(at(path))? {
-        Ok(())
-    } else {
-        write(path, content)
-    }
+    if path.try_exists().map_err(at(path))? { Ok(()) } else { write(path, content) }
 }
 
 /// Writes a file that only its owner can read, by way of a new file, so that no reader sees half of it.
@@ -438,11 +403,7 @@ fn write(path: &Path, content: &[u8]) -> Result<(), PkiError> {
 
 /// Makes a directory that only its owner can enter.
 pub(super) fn make_dir(path: &Path) -> Result<(), PkiError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(at(path))
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
 }
 
 fn remove_dir(path: &Path) -> Result<(), PkiError> {
@@ -454,10 +415,7 @@ fn remove_dir(path: &Path) -> Result<(), PkiError> {
 
 fn at(path: &Path) -> impl Fn(io::Error) -> PkiError + use<> {
     let path = path.to_owned();
-    move |source| PkiError::Io {
-        path: path.clone(),
-        source,
-    }
+    move |source| PkiError::Io { path: path.clone(), source }
 }
 
 #[cfg(test)]
@@ -478,18 +436,9 @@ mod tests {
     fn second_start_uses_the_same_pki_and_tokens() {
         let (_dir, paths) = fresh();
         assert_eq!(open(&paths, NOW).unwrap().origin, Origin::Created);
-        let first = (
-            fs::read(paths.pki("alice.crt")).unwrap(),
-            fs::read(paths.tokens()).unwrap(),
-        );
+        let first = (fs::read(paths.pki("alice.crt")).unwrap(), fs::read(paths.tokens()).unwrap());
         assert_eq!(open(&paths, NOW).unwrap().origin, Origin::Reused);
-        assert_eq!(
-            first,
-            (
-                fs::read(paths.pki("alice.crt")).unwrap(),
-                fs::read(paths.tokens()).unwrap()
-            )
-        );
+        assert_eq!(first, (fs::read(paths.pki("alice.crt")).unwrap(), fs::read(paths.tokens()).unwrap()));
     }
 
     #[test]
@@ -499,10 +448,7 @@ mod tests {
         write_kubeconfigs(&paths, 6443, 1).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(paths.dir()), mode(&paths.pki(""))), (0o700, 0o700));
-        for file in fs::read_dir(paths.dir())
-            .unwrap()
-            .chain(fs::read_dir(paths.pki("")).unwrap())
-        {
+        for file in fs::read_dir(paths.dir()).unwrap().chain(fs::read_dir(paths.pki("")).unwrap()) {
             let file = file.unwrap().path();
             if file.is_file() {
                 assert_eq!(mode(&file), 0o600, "{}", file.display());
@@ -510,11 +456,7 @@ mod tests {
         }
         fs::set_permissions(paths.pki("alice.key"), Permissions::from_mode(0o644)).unwrap();
         open(&paths, NOW).unwrap();
-        assert_eq!(
-            mode(&paths.pki("alice.key")),
-            0o600,
-            "a key that became readable is closed again"
-        );
+        assert_eq!(mode(&paths.pki("alice.key")), 0o600, "a key that became readable is closed again");
     }
 
     #[test]
@@ -525,10 +467,7 @@ mod tests {
         let later = NOW + StdDuration::from_secs(364 * DAY + 1);
         let renewed = open(&paths, later).unwrap();
         assert_eq!(renewed.origin, Origin::Renewed);
-        assert_eq!(
-            renewed.expires.unix_timestamp().unsigned_abs(),
-            later.as_secs() + 365 * DAY
-        );
+        assert_eq!(renewed.expires.unix_timestamp().unsigned_abs(), later.as_secs() + 365 * DAY);
         assert!(paths.dir().join("pki.old/alice.key").exists());
         assert_eq!(token, fs::read(paths.token()).unwrap());
         assert_eq!(open(&paths, later).unwrap().origin, Origin::Reused);
@@ -538,11 +477,7 @@ mod tests {
     fn damaged_pki_is_an_error_that_names_the_file() {
         type Damage = fn(&Paths);
         let cases: &[(&str, Damage, &str)] = &[
-            (
-                "a file is gone",
-                |p| fs::remove_file(p.pki("alice.key")).unwrap(),
-                "alice.key: missing",
-            ),
+            ("a file is gone", |p| fs::remove_file(p.pki("alice.key")).unwrap(), "alice.key: missing"),
             (
                 "an empty directory",
                 |p| {
@@ -551,11 +486,7 @@ mod tests {
                 },
                 "server-ca.crt: missing",
             ),
-            (
-                "not PEM",
-                |p| fs::write(p.pki("admin.crt"), "x").unwrap(),
-                "admin.crt: not PEM",
-            ),
+            ("not PEM", |p| fs::write(p.pki("admin.crt"), "x").unwrap(), "admin.crt: not PEM"),
             (
                 "a key of another",
                 |p| {
@@ -576,10 +507,7 @@ mod tests {
             open(&paths, NOW).unwrap();
             damage(&paths);
             let error = open(&paths, NOW).unwrap_err().to_string();
-            assert!(
-                error.contains(want) && error.contains("remove the directory"),
-                "{name}: {error}"
-            );
+            assert!(error.contains(want) && error.contains("remove the directory"), "{name}: {error}");
         }
     }
 

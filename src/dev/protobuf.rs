@@ -64,10 +64,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
 }
 
 fn message(name: &str, bytes: &[u8]) -> Option<Value> {
-    let fields = MESSAGES
-        .iter()
-        .find_map(|line| line.split_once(' ').filter(|(known, _)| *known == name))?
-        .1;
+    let fields = MESSAGES.iter().find_map(|line| line.split_once(' ').filter(|(known, _)| *known == name))?.1;
     let (mut object, mut reader) = (Value::Object(Map::new()), Reader(bytes));
     while !reader.0.is_empty() {
         let (number, wire) = reader.field()?;
@@ -78,10 +75,7 @@ fn message(name: &str, bytes: &[u8]) -> Option<Value> {
         let Some((field, kind)) = known else { continue };
         let place = object.as_object_mut()?.entry(field).or_insert(Value::Null);
         if let Some(item) = kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')) {
-            let mut items = std::mem::take(place)
-                .as_array_mut()
-                .map(std::mem::take)
-                .unwrap_or_default();
+            let mut items = std::mem::take(place).as_array_mut().map(std::mem::take).unwrap_or_default();
             items.push(value(item, wire)?);
             *place = items.into();
         } else if let Some(item) = kind.strip_prefix('{').and_then(|kind| kind.strip_suffix('}')) {
@@ -95,9 +89,7 @@ fn message(name: &str, bytes: &[u8]) -> Option<Value> {
         }
     }
     // Go writes fields that are not set as empty ones.
-    object
-        .as_object_mut()?
-        .retain(|_, value| !value.is_null() && value.as_str() != Some(""));
+    object.as_object_mut()?.retain(|_, value| !value.is_null() && value.as_str() != Some(""));
     Some(object)
 }
 
@@ -123,10 +115,9 @@ fn value(kind: &str, wire: Wire<'_>) -> Option<Value> {
         ("bytes", Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
         ("time", Wire::Bytes([])) => Value::Null,
         ("time", Wire::Bytes(bytes)) => match Reader(bytes).field()? {
-            (1, Wire::Number(seconds)) => Timestamp::from_second(seconds.cast_signed())
-                .ok()?
-                .to_string()
-                .into(),
+            (1, Wire::Number(seconds)) => {
+                Timestamp::from_second(seconds.cast_signed()).ok()?.to_string().into()
+            }
             _ => Value::Null,
         },
         ("values", Wire::Bytes(bytes)) => {
@@ -204,22 +195,10 @@ mod tests {
 
     #[test]
     fn secret_reads_as_its_json() {
-        let metadata = [
-            field(1, b"s"),
-            field(2, b""),
-            field(8, b""),
-            field(14, b"a/b"),
-            field(14, b"c/d"),
-        ]
-        .concat();
+        let metadata =
+            [field(1, b"s"), field(2, b""), field(8, b""), field(14, b"a/b"), field(14, b"c/d")].concat();
         let data = [field(1, b"k"), field(2, b"\xff")].concat();
-        let raw = [
-            field(1, &metadata),
-            field(2, &data),
-            field(3, b"Opaque"),
-            vec![5 << 3, 0],
-        ]
-        .concat();
+        let raw = [field(1, &metadata), field(2, &data), field(3, b"Opaque"), vec![5 << 3, 0]].concat();
         let want = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": false, "data": {"k": "/w=="},
             "metadata": {"name": "s", "finalizers": ["a/b", "c/d"]},
@@ -232,10 +211,7 @@ mod tests {
         let good = envelope("ConfigMap", &field(1, &field(1, b"n")));
         assert!(decode(&good).is_some());
         for end in 0..good.len() {
-            assert!(
-                decode(&good[..end]).is_none_or(|object| object["metadata"].is_null()),
-                "cut at {end}"
-            );
+            assert!(decode(&good[..end]).is_none_or(|object| object["metadata"].is_null()), "cut at {end}");
         }
         assert_eq!(decode(&envelope("Pod", &[])), None);
         assert_eq!(decode(b"{}"), None);

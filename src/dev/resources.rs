@@ -35,25 +35,14 @@ pub(super) struct Resource {
 impl Resource {
     /// The `apiVersion` of its objects.
     pub(super) fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            "v1".to_owned()
-        } else {
-            format!("{}/v1", self.group)
-        }
+        if self.group.is_empty() { "v1".to_owned() } else { format!("{}/v1", self.group) }
     }
 
     pub(super) fn verbs(&self) -> &'static [&'static str] {
         match self.does {
-            Does::Store(_) => &[
-                "create",
-                "delete",
-                "deletecollection",
-                "get",
-                "list",
-                "patch",
-                "update",
-                "watch",
-            ],
+            Does::Store(_) => {
+                &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+            }
             Does::Nothing => &["get", "list", "watch"],
             Does::Review => &["create"],
         }
@@ -114,16 +103,7 @@ const fn row(
     fields: &'static [&'static str],
     does: Does,
 ) -> Resource {
-    Resource {
-        group,
-        plural,
-        kind,
-        namespaced,
-        short_name,
-        subresources,
-        fields,
-        does,
-    }
+    Resource { group, plural, kind, namespaced, short_name, subresources, fields, does }
 }
 
 /// The resources of one group, in the order of the table.
@@ -145,11 +125,7 @@ pub(super) fn unknown_fields(given: &Value, known: &Value, path: &str, unknown: 
     match (given, known) {
         (Value::Object(given), Value::Object(known)) => {
             for (key, value) in given.iter().filter(|(_, value)| !value.is_null()) {
-                let path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                };
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match known.get(key) {
                     Some(known) => unknown_fields(value, known, &path, unknown),
                     None => unknown.push(format!("unknown field {path:?}")),

@@ -15,24 +15,14 @@ pub(super) fn answer(ask: &Ask<'_>) -> Result<Value, Status> {
     let spec = at(&review, "/spec").clone();
     let status = match ask.resource.plural {
         "selfsubjectreviews" => {
-            set(
-                &mut review,
-                "/metadata/creationTimestamp",
-                ask.store.now().to_string(),
-            );
+            set(&mut review, "/metadata/creationTimestamp", ask.store.now().to_string());
             json!({"userInfo": user_info(ask.user)})
         }
         "selfsubjectaccessreviews" => decide(ask.user, &spec),
         "subjectaccessreviews" => {
             let groups = at(&spec, "/groups").as_array().into_iter().flatten();
             let groups = groups.filter_map(Value::as_str).map(str::to_owned).collect();
-            decide(
-                &UserInfo {
-                    groups,
-                    ..UserInfo::named(text(&spec, "/user"))
-                },
-                &spec,
-            )
+            decide(&UserInfo { groups, ..UserInfo::named(text(&spec, "/user")) }, &spec)
         }
         _ => access::rules(ask.user),
     };
@@ -60,25 +50,9 @@ fn decide(user: &UserInfo, spec: &Value) -> Value {
     } else {
         let subresource = text(attributes, "/subresource");
         // As in a request, where a namespace is in itself.
-        let namespace = text(
-            attributes,
-            if resource == "namespaces" {
-                "/name"
-            } else {
-                "/namespace"
-            },
-        );
+        let namespace = text(attributes, if resource == "namespaces" { "/name" } else { "/namespace" });
         let (group, name) = (text(attributes, "/group"), text(attributes, "/name"));
-        (
-            text(attributes, "/verb"),
-            AttemptTarget::Resource {
-                group,
-                resource,
-                subresource,
-                namespace,
-                name,
-            },
-        )
+        (text(attributes, "/verb"), AttemptTarget::Resource { group, resource, subresource, namespace, name })
     };
     json!({"allowed": access::may(user, &Attempt { user: &user.name, verb, on })})
 }

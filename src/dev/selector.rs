@@ -31,17 +31,12 @@ impl Selector {
                 return Err(Status::bad_request(format!("field label not supported: {field}")));
             }
         }
-        Ok(Self {
-            labels: parse_labels(labels).map_err(bad)?,
-            fields: fields.to_owned(),
-        })
+        Ok(Self { labels: parse_labels(labels).map_err(bad)?, fields: fields.to_owned() })
     }
 
     pub(super) fn matches(&self, object: &Value) -> bool {
         let labels = at(object, "/metadata/labels");
-        self.labels
-            .iter()
-            .all(|wanted| accepts(wanted, labels.get(&wanted.key).and_then(Value::as_str)))
+        self.labels.iter().all(|wanted| accepts(wanted, labels.get(&wanted.key).and_then(Value::as_str)))
             && parse_fields(&self.fields).is_ok_and(|fields| {
                 fields.iter().all(|wanted| {
                     let path = format!("/{}", wanted.field.replace('.', "/"));
@@ -95,9 +90,7 @@ mod tests {
         });
         let secrets = find("", "secrets").unwrap();
         for (labels, fields, want) in CASES {
-            let got = Selector::read(labels, fields, secrets)
-                .ok()
-                .map(|selector| selector.matches(&object));
+            let got = Selector::read(labels, fields, secrets).ok().map(|selector| selector.matches(&object));
             assert_eq!(got, *want, "{labels:?} {fields:?}");
         }
     }

@@ -55,15 +55,8 @@ pub(super) struct Store {
 impl Store {
     pub(super) fn new(clock: Clock) -> Self {
         // Revisions start above zero: "0" means "any" to clients.
-        let state = State {
-            revision: 1,
-            ..State::default()
-        };
-        Self {
-            state: Mutex::new(state),
-            revision: watch::Sender::new(1),
-            clock,
-        }
+        let state = State { revision: 1, ..State::default() };
+        Self { state: Mutex::new(state), revision: watch::Sender::new(1), clock }
     }
 
     /// The current time, as objects carry it.
@@ -98,22 +91,15 @@ impl Store {
         namespace: Option<&str>,
     ) -> Result<(u64, Vec<Arc<Change>>), Status> {
         let state = self.lock();
-        let oldest = state
-            .history
-            .front()
-            .map_or(state.revision, |change| change.revision - 1);
+        let oldest = state.history.front().map_or(state.revision, |change| change.revision - 1);
         if position < oldest {
             let message = format!("too old resource version: {position} ({oldest})");
             return Err(Status::new(Reason::Expired, message));
         }
-        let from = state
-            .history
-            .partition_point(|change| change.revision <= position);
+        let from = state.history.partition_point(|change| change.revision <= position);
         let changes = state.history.iter().skip(from);
-        let changes = changes
-            .filter(|change| within(&change.key, resource, namespace))
-            .map(Arc::clone)
-            .collect();
+        let changes =
+            changes.filter(|change| within(&change.key, resource, namespace)).map(Arc::clone).collect();
         Ok((state.revision, changes))
     }
 
@@ -149,12 +135,7 @@ impl Writer<'_> {
 
     /// The keys of everything in a namespace.
     pub(super) fn in_namespace(&self, namespace: &str) -> Vec<Key> {
-        self.state
-            .objects
-            .keys()
-            .filter(|key| key.namespace == namespace)
-            .cloned()
-            .collect()
+        self.state.objects.keys().filter(|key| key.namespace == namespace).cloned().collect()
     }
 
     /// Stores an object under the next revision and returns it as stored.
@@ -176,10 +157,7 @@ impl Writer<'_> {
     fn next(&mut self, mut object: Value) -> Arc<Value> {
         self.state.revision += 1;
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.insert(
-                "resourceVersion".to_owned(),
-                self.state.revision.to_string().into(),
-            );
+            metadata.insert("resourceVersion".to_owned(), self.state.revision.to_string().into());
         }
         Arc::new(object)
     }
@@ -189,13 +167,7 @@ impl Writer<'_> {
             self.state.history.pop_front();
         }
         let object = Arc::clone(object);
-        let change = Change {
-            revision: self.state.revision,
-            key,
-            before,
-            object,
-            deleted,
-        };
+        let change = Change { revision: self.state.revision, key, before, object, deleted };
         self.state.history.push_back(Arc::new(change));
     }
 }

@@ -51,10 +51,7 @@ impl Table {
             })
         });
         let rows = objects.map(|object| {
-            let cells = names
-                .iter()
-                .map(|name| cell(name, object, now))
-                .collect::<Vec<_>>();
+            let cells = names.iter().map(|name| cell(name, object, now)).collect::<Vec<_>>();
             let mut row = json!({"cells": cells});
             match self.include {
                 Include::None => {}
@@ -87,14 +84,9 @@ fn columns_of(resource: &Resource) -> &'static [&'static str] {
         "namespaces" => &["Name", "Status", "Age"],
         "secrets" => &["Name", "Type", "Data", "Age"],
         "serviceaccounts" => &["Name", "Secrets", "Age"],
-        "certificatesigningrequests" => &[
-            "Name",
-            "Age",
-            "SignerName",
-            "Requestor",
-            "RequestedDuration",
-            "Condition",
-        ],
+        "certificatesigningrequests" => {
+            &["Name", "Age", "SignerName", "Requestor", "RequestedDuration", "Condition"]
+        }
         "leases" => &["Name", "Holder", "Age"],
         _ => &["Name", "Age"],
     }
@@ -140,16 +132,11 @@ fn cell(column: &str, object: &Value, now: Timestamp) -> Value {
 fn condition(object: &Value) -> String {
     let status = at(object, "/status");
     let types = at(status, "/conditions").as_array().into_iter().flatten();
-    let mut words = types
-        .filter_map(|condition| at(condition, "/type").as_str())
-        .collect::<Vec<_>>();
+    let mut words = types.filter_map(|condition| at(condition, "/type").as_str()).collect::<Vec<_>>();
     if words.is_empty() {
         words.push("Pending");
     }
-    if at(status, "/certificate")
-        .as_str()
-        .is_some_and(|certificate| !certificate.is_empty())
-    {
+    if at(status, "/certificate").as_str().is_some_and(|certificate| !certificate.is_empty()) {
         words.push("Issued");
     }
     words.join(",")
@@ -167,11 +154,7 @@ fn age(time: &Value, now: Timestamp) -> String {
 fn human(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let two = |big: u64, unit: char, small: u64, small_unit: char| {
-        if small == 0 {
-            format!("{big}{unit}")
-        } else {
-            format!("{big}{unit}{small}{small_unit}")
-        }
+        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
     };
     match () {
         () if seconds < 120 => format!("{seconds}s"),
@@ -213,15 +196,9 @@ mod tests {
     #[test]
     fn only_the_first_choice_decides_on_a_table() {
         for (accept, want) in [
-            (
-                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-                true,
-            ),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", true),
             ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", false),
-            (
-                "application/json, application/json;as=Table;v=v1;g=meta.k8s.io",
-                false,
-            ),
+            ("application/json, application/json;as=Table;v=v1;g=meta.k8s.io", false),
             ("", false),
         ] {
             assert_eq!(Table::wanted(accept, "").is_some(), want, "{accept}");

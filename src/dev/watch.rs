@@ -45,11 +45,7 @@ pub(super) fn watch(
     ask: &Ask<'_>,
 ) -> Result<impl Body<Data = Bytes, Error = Infallible> + Send + use<>, Status> {
     let from = ask.parameter("resourceVersion");
-    let asked = if from.is_empty() {
-        Ok(0)
-    } else {
-        from.parse::<u64>()
-    };
+    let asked = if from.is_empty() { Ok(0) } else { from.parse::<u64>() };
     let asked = asked.map_err(|_| Status::bad_request(format!("invalid resource version {from:?}")))?;
     let initial = ask.is_true("sendInitialEvents");
     let bookmarks = ask.is_true("allowWatchBookmarks").then(|| {
@@ -69,10 +65,7 @@ pub(super) fn watch(
         columns_sent: false,
         bookmarks,
         end: Instant::now()
-            + ask
-                .parameter("timeoutSeconds")
-                .parse()
-                .map_or(DEFAULT_TIMEOUT, Duration::from_secs),
+            + ask.parameter("timeoutSeconds").parse().map_or(DEFAULT_TIMEOUT, Duration::from_secs),
         ended: false,
     };
     if asked == 0 || initial {
@@ -105,10 +98,7 @@ impl Watcher {
             let (bookmarks, revisions) = (&mut self.bookmarks, &mut self.revisions);
             // Marked as seen before reading: a change in between wakes the next turn again.
             revisions.mark_unchanged();
-            match self
-                .store
-                .since(self.position, self.resource, self.namespace.as_deref())
-            {
+            match self.store.since(self.position, self.resource, self.namespace.as_deref()) {
                 Ok((revision, changes)) => {
                     self.position = revision;
                     if !changes.is_empty() {
@@ -121,10 +111,7 @@ impl Watcher {
                 Err(status) => {
                     let status = render(
                         &status,
-                        &Negotiation {
-                            accept: "application/json".into(),
-                            ..Negotiation::default()
-                        },
+                        &Negotiation { accept: "application/json".into(), ..Negotiation::default() },
                     );
                     let object = serde_json::from_slice::<Value>(status.body()).unwrap_or_default();
                     self.pending.push_back(line("ERROR", &object));
@@ -148,10 +135,7 @@ impl Watcher {
 
     /// What a change means to this watch: an object that stops matching is gone for it.
     fn tell(&mut self, change: &Change) {
-        let before = change
-            .before
-            .as_ref()
-            .is_some_and(|object| self.selector.matches(object));
+        let before = change.before.as_ref().is_some_and(|object| self.selector.matches(object));
         let after = !change.deleted && self.selector.matches(&change.object);
         match (before, after) {
             (false, true) => self.push("ADDED", &change.object),
@@ -180,11 +164,7 @@ impl Watcher {
             "metadata": {"resourceVersion": self.position.to_string()},
         });
         if initial {
-            set(
-                &mut object,
-                "/metadata/annotations/k8s.io~1initial-events-end",
-                "true",
-            );
+            set(&mut object, "/metadata/annotations/k8s.io~1initial-events-end", "true");
         }
         self.pending.push_back(line("BOOKMARK", &object));
     }

@@ -69,38 +69,26 @@ impl Body {
     /// A body of our own.
     pub(crate) fn bytes(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self::Bytes {
-            bytes: (!bytes.is_empty()).then_some(bytes),
-            end: Ends::default(),
-        }
+        Self::Bytes { bytes: (!bytes.is_empty()).then_some(bytes), end: Ends::default() }
     }
 
     /// No body.
     pub(crate) fn empty() -> Self {
-        Self::Bytes {
-            bytes: None,
-            end: Ends::default(),
-        }
+        Self::Bytes { bytes: None, end: Ends::default() }
     }
 
     /// A body that is passed through.
     pub(crate) fn streaming(incoming: Incoming) -> Self {
-        Self::Streaming {
-            incoming,
-            deadline: Deadline::None,
-            end: Ends::default(),
-        }
+        Self::Streaming { incoming, deadline: Deadline::None, end: Ends::default() }
     }
 
     /// The same body, which breaks off at the deadline.
     #[must_use]
     pub(crate) fn until(self, instant: Option<Instant>) -> Self {
         match self {
-            Self::Streaming { incoming, end, .. } => Self::Streaming {
-                incoming,
-                deadline: instant.map_or(Deadline::None, Deadline::At),
-                end,
-            },
+            Self::Streaming { incoming, end, .. } => {
+                Self::Streaming { incoming, deadline: instant.map_or(Deadline::None, Deadline::At), end }
+            }
             bytes @ Self::Bytes { .. } => bytes,
         }
     }
@@ -143,11 +131,7 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Bytes { bytes, .. } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Streaming {
-                incoming,
-                deadline,
-                end,
-            } => match Pin::new(incoming).poll_frame(cx) {
+            Self::Streaming { incoming, deadline, end } => match Pin::new(incoming).poll_frame(cx) {
                 Poll::Ready(Some(Err(error))) => {
                     if let Some(failed) = &end.failed {
                         failed.store(true, Ordering::Relaxed);
@@ -173,9 +157,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Bytes { bytes, .. } => SizeHint::with_exact(
-                bytes
-                    .as_ref()
-                    .map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
+                bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
             Self::Streaming { incoming, .. } => incoming.size_hint(),
         }

@@ -79,9 +79,7 @@ pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut upgrades = headers.get_all(UPGRADE).iter();
     let protocol = upgrades.next()?;
     let known = [b"websocket".as_slice(), b"SPDY/3.1".as_slice()];
-    let tunnelled = known
-        .iter()
-        .any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
+    let tunnelled = known.iter().any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
     (connection && tunnelled && upgrades.next().is_none()).then(|| protocol.clone())
 }
 
@@ -156,46 +154,18 @@ mod tests {
     fn only_two_protocols_are_tunnelled() {
         let cases: &[(&[(&str, &str)], bool)] = &[
             (&[("connection", "Upgrade"), ("upgrade", "websocket")], true),
-            (
-                &[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")],
-                true,
-            ),
-            (
-                &[
-                    ("connection", "keep-alive"),
-                    ("connection", "UPGRADE"),
-                    ("upgrade", "WebSocket"),
-                ],
-                true,
-            ),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")], true),
+            (&[("connection", "keep-alive"), ("connection", "UPGRADE"), ("upgrade", "WebSocket")], true),
             (&[("upgrade", "websocket")], false),
             (&[("connection", "not-upgrade"), ("upgrade", "websocket")], false),
             (&[("connection", "Upgrade"), ("upgrade", "h2c")], false),
-            (
-                &[
-                    ("connection", "Upgrade"),
-                    ("upgrade", "h2c"),
-                    ("upgrade", "websocket"),
-                ],
-                false,
-            ),
+            (&[("connection", "Upgrade"), ("upgrade", "h2c"), ("upgrade", "websocket")], false),
             (&[("connection", "Upgrade"), ("upgrade", "websocket, h2c")], false),
-            (
-                &[
-                    ("connection", "Upgrade"),
-                    ("upgrade", "websocket"),
-                    ("upgrade", "websocket"),
-                ],
-                false,
-            ),
+            (&[("connection", "Upgrade"), ("upgrade", "websocket"), ("upgrade", "websocket")], false),
             (&[("connection", "Upgrade")], false),
         ];
         for (lines, expected) in cases {
-            assert_eq!(
-                requested_upgrade(&headers(lines)).is_some(),
-                *expected,
-                "{lines:?}"
-            );
+            assert_eq!(requested_upgrade(&headers(lines)).is_some(), *expected, "{lines:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use http::header::{HeaderName, HeaderValue};
 
 use super::headers::strip_identity;
 use super::settings::IdentityMode;
-use crate::request::escape::encode_extra_key;
+use crate::escape::encode_extra_key;
 use crate::user::UserInfo;
 
 /// Header names of one identity mode.
@@ -58,10 +58,8 @@ pub(crate) fn write_identity(
     }
     for (key, values) in &user.extra {
         let name = format!("{}{}", names.extra_prefix, encode_extra_key(key));
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| UnfitIdentity::NotByteForByte {
-            field: "extra key",
-            value: key.clone(),
-        })?;
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| UnfitIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
         for value in values {
             headers.append(&name, fit("extra value", value)?);
         }
@@ -90,10 +88,7 @@ impl Names {
 
 /// The value as a header carries it, if every receiver reads it as it is.
 fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnfitIdentity> {
-    let unfit = || UnfitIdentity::NotByteForByte {
-        field,
-        value: value.to_owned(),
-    };
+    let unfit = || UnfitIdentity::NotByteForByte { field, value: value.to_owned() };
     let trimmed = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let bytes = value.as_bytes();
     if trimmed(bytes.first()) || trimmed(bytes.last()) {
@@ -117,22 +112,14 @@ mod tests {
             "b".to_owned(),
             "system:authenticated".to_owned(),
         ];
-        user.extra.insert(
-            "example.com/Team K".to_owned(),
-            vec!["x".to_owned(), String::new()],
-        );
+        user.extra.insert("example.com/Team K".to_owned(), vec!["x".to_owned(), String::new()]);
         user
     }
 
     fn lines(headers: &HeaderMap) -> Vec<(String, String)> {
         headers
             .iter()
-            .map(|(name, value)| {
-                (
-                    name.to_string(),
-                    String::from_utf8(value.as_bytes().to_vec()).unwrap(),
-                )
-            })
+            .map(|(name, value)| (name.to_string(), String::from_utf8(value.as_bytes().to_vec()).unwrap()))
             .collect()
     }
 
@@ -160,9 +147,7 @@ mod tests {
 
     #[test]
     fn what_would_not_arrive_byte_for_byte_is_refused() {
-        for bad in [
-            " a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\u{7f}b", "a\u{1}b", " ",
-        ] {
+        for bad in [" a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\u{7f}b", "a\u{1}b", " "] {
             let cases = [
                 UserInfo::named(bad),
                 {
@@ -192,11 +177,7 @@ mod tests {
             }
         }
         assert_eq!(
-            write_identity(
-                &mut HeaderMap::new(),
-                &UserInfo::named(""),
-                IdentityMode::RequestHeader
-            ),
+            write_identity(&mut HeaderMap::new(), &UserInfo::named(""), IdentityMode::RequestHeader),
             Err(UnfitIdentity::NoName)
         );
     }

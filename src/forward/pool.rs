@@ -171,17 +171,10 @@ impl Pool {
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             self.http1_only.store(true, Ordering::Relaxed);
             let sender = self.begin_http1(TokioIo::new(stream)).await?;
-            lock(&self.http1).push(IdleHttp1 {
-                sender,
-                since: Instant::now(),
-            });
+            lock(&self.http1).push(IdleHttp1 { sender, since: Instant::now() });
             return Ok(());
         }
-        let window = if kind == Kind::Long {
-            LONG_WINDOW
-        } else {
-            SHORT_WINDOW
-        };
+        let window = if kind == Kind::Long { LONG_WINDOW } else { SHORT_WINDOW };
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(window)
@@ -204,9 +197,7 @@ impl Pool {
         let driven = std::future::poll_fn(move |cx| {
             let polled = connection.as_mut().poll(cx);
             if let Some(http2) = shared.upgrade() {
-                http2
-                    .limit
-                    .store(connection.current_max_send_streams(), Ordering::Relaxed);
+                http2.limit.store(connection.current_max_send_streams(), Ordering::Relaxed);
             }
             polled
         });
@@ -219,29 +210,16 @@ impl Pool {
     }
 
     fn lane(&self, kind: Kind) -> &Lane {
-        if kind == Kind::Long {
-            &self.long
-        } else {
-            &self.short
-        }
+        if kind == Kind::Long { &self.long } else { &self.short }
     }
 
     async fn send_http1(self: &Arc<Self>, request: Request<Body>) -> Result<Sent, SendError> {
         let mut sender = match self.idle_http1() {
             Some(sender) => sender,
-            None => {
-                self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?))
-                    .await?
-            }
+            None => self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await?,
         };
         let sent = sender.try_send_request(request).await;
-        settle(
-            sent,
-            Box::new(ReturnHttp1 {
-                sender: Some(sender),
-                pool: Arc::clone(self),
-            }),
-        )
+        settle(sent, Box::new(ReturnHttp1 { sender: Some(sender), pool: Arc::clone(self) }))
     }
 
     fn idle_http1(&self) -> Option<http1::SendRequest<Body>> {
@@ -289,9 +267,7 @@ fn settle(
     guard: EndGuard,
 ) -> Result<Sent, SendError> {
     match sent {
-        Ok(response) => Ok(Sent::Answered(
-            response.map(|body| Body::streaming(body).holding_stream(guard)),
-        )),
+        Ok(response) => Ok(Sent::Answered(response.map(|body| Body::streaming(body).holding_stream(guard)))),
         Err(mut error) => match error.take_message() {
             Some(request) => Ok(Sent::NotWritten(request, error.into_error())),
             None => Err(SendError::Broken(error.into_error())),
@@ -304,9 +280,7 @@ impl Lane {
     fn pick(&self) -> Option<Stream> {
         let mut connections = lock(&self.connections);
         connections.retain(|connection| !connection.sender.is_closed());
-        let least = connections
-            .iter()
-            .min_by_key(|connection| connection.streams.load(Ordering::Relaxed))?;
+        let least = connections.iter().min_by_key(|connection| connection.streams.load(Ordering::Relaxed))?;
         let room = (least.limit.load(Ordering::Relaxed).saturating_mul(FILL_PERCENT) / 100).max(1);
         if least.streams.load(Ordering::Relaxed) >= room {
             return None;
@@ -340,10 +314,7 @@ impl Drop for ReturnHttp1 {
         };
         runtime.spawn(async move {
             if sender.ready().await.is_ok() {
-                lock(&pool.http1).push(IdleHttp1 {
-                    sender,
-                    since: Instant::now(),
-                });
+                lock(&pool.http1).push(IdleHttp1 { sender, since: Instant::now() });
             }
         });
     }
@@ -351,9 +322,7 @@ impl Drop for ReturnHttp1 {
 
 fn http1_builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder
-        .max_headers(MAX_HEADER_LINES)
-        .max_buf_size(MAX_HEADER_BYTES);
+    builder.max_headers(MAX_HEADER_LINES).max_buf_size(MAX_HEADER_BYTES);
     builder
 }
 
@@ -370,8 +339,6 @@ impl std::fmt::Debug for IdleHttp1 {
 
 impl std::fmt::Debug for Http2 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Http2")
-            .field("streams", &self.streams)
-            .finish_non_exhaustive()
+        f.debug_struct("Http2").field("streams", &self.streams).finish_non_exhaustive()
     }
 }

@@ -111,10 +111,7 @@ impl Target {
     /// Dials. The address that is connected to is the one that was resolved here.
     pub(super) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let address = || self.address.to_string();
-        let tcp = |cause: String| ConnectError::Tcp {
-            address: address(),
-            cause,
-        };
+        let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
         let dial = TcpStream::connect((self.address.host.as_str(), self.address.port));
         let stream = match timeout(CONNECT_TIMEOUT, dial).await {
             Ok(Ok(stream)) => stream,
@@ -122,20 +119,12 @@ impl Target {
             Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
         };
         stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
-        let tls = |cause: String| ConnectError::Tls {
-            address: address(),
-            cause,
-        };
+        let tls = |cause: String| ConnectError::Tls { address: address(), cause };
         let connector = match offer {
             Offer::Either => &self.either,
             Offer::Http1 => &self.http1,
         };
-        match timeout(
-            HANDSHAKE_TIMEOUT,
-            connector.connect(self.server_name.clone(), stream),
-        )
-        .await
-        {
+        match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(tls(error.to_string())),
             Err(_) => Err(tls(format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
@@ -143,17 +132,12 @@ impl Target {
     }
 
     pub(super) fn http_error(&self, error: &hyper::Error) -> ConnectError {
-        ConnectError::Http {
-            address: self.address.to_string(),
-            cause: error.to_string(),
-        }
+        ConnectError::Http { address: self.address.to_string(), cause: error.to_string() }
     }
 }
 
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Target")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
+        f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
     }
 }

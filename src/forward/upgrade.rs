@@ -24,9 +24,7 @@ pub(super) async fn tunnel(
     client: OnUpgrade,
     guard: EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    request
-        .headers_mut()
-        .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
     let mut response = pool.upgrade(request).await?;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -49,8 +47,7 @@ pub(super) async fn tunnel(
     });
     let (mut head, _) = response.into_parts();
     strip_hop_by_hop(&mut head.headers);
-    head.headers
-        .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     head.headers.insert(UPGRADE, protocol);
     Ok(Response::from_parts(head, Body::empty()))
 }

@@ -89,10 +89,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let before = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: before.maximum,
-        maximum: before.maximum,
-    };
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => info!(open_files = ?before.maximum, "raised the limit of open files"),
         Err(error) => warn!(%error, open_files = ?before.current, "cannot raise the limit of open files"),

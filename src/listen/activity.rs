@@ -68,11 +68,7 @@ impl Activity {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let timeout = if self.reading.load(Ordering::Relaxed) {
-            HEADER_TIMEOUT
-        } else {
-            IDLE_TIMEOUT
-        };
+        let timeout = if self.reading.load(Ordering::Relaxed) { HEADER_TIMEOUT } else { IDLE_TIMEOUT };
         Some(self.opened + Duration::from_millis(self.since.load(Ordering::Relaxed)) + timeout)
     }
 
@@ -159,24 +155,13 @@ mod tests {
         let activity = Activity::new(true);
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = Watched::new(server, Arc::clone(&activity));
-        assert_eq!(
-            activity.deadline(),
-            Some(opened + HEADER_TIMEOUT),
-            "the first header is due at once"
-        );
+        assert_eq!(activity.deadline(), Some(opened + HEADER_TIMEOUT), "the first header is due at once");
 
         let busy = activity.begin();
-        assert_eq!(
-            activity.deadline(),
-            None,
-            "a request in progress may take as long as it likes"
-        );
+        assert_eq!(activity.deadline(), None, "a request in progress may take as long as it likes");
         tokio::time::advance(Duration::from_secs(200)).await;
         drop(busy);
-        assert_eq!(
-            activity.deadline(),
-            Some(opened + Duration::from_secs(200) + IDLE_TIMEOUT)
-        );
+        assert_eq!(activity.deadline(), Some(opened + Duration::from_secs(200) + IDLE_TIMEOUT));
 
         tokio::time::advance(Duration::from_mins(1)).await;
         client.write_all(b"G").await.unwrap();
@@ -191,11 +176,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(10)).await;
         client.write_all(b"E").await.unwrap();
         server.read_u8().await.unwrap();
-        assert_eq!(
-            activity.deadline(),
-            Some(begun + HEADER_TIMEOUT),
-            "further bytes do not extend it"
-        );
+        assert_eq!(activity.deadline(), Some(begun + HEADER_TIMEOUT), "further bytes do not extend it");
     }
 
     #[tokio::test(start_paused = true)]

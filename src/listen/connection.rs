@@ -141,9 +141,7 @@ impl Worker {
         let (sender, mut receiver) = mpsc::unbounded_channel::<(std::net::TcpStream, SocketAddr)>();
         let open = Arc::new(OpenCount::default());
         let counted = Arc::clone(&open);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = async move {
             let aborted = async |mut drain: watch::Receiver<Drain>| {
                 drain.wait_for(|phase| *phase == Drain::Abort).await.ok();
@@ -157,12 +155,8 @@ impl Worker {
                 let Ok(stream) = TcpStream::from_std(stream) else {
                     continue;
                 };
-                let connection = Accepted {
-                    stream,
-                    peer,
-                    open: Open::new(&counted),
-                    metrics: Arc::clone(&metrics),
-                };
+                let connection =
+                    Accepted { stream, peer, open: Open::new(&counted), metrics: Arc::clone(&metrics) };
                 tokio::spawn(connection.serve(tls(), Arc::clone(&handler), limits, drain.clone()));
             }
             // No more connections come; the runtime, and every task on it, goes when the last one has ended.
@@ -173,9 +167,7 @@ impl Worker {
                 }
             }
         };
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || runtime.block_on(run))?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || runtime.block_on(run))?;
         Ok(Self { sender, open, thread })
     }
 
@@ -215,12 +207,7 @@ impl Accepted {
         limits: Limits,
         drain: watch::Receiver<Drain>,
     ) {
-        let Self {
-            stream,
-            peer,
-            open,
-            metrics,
-        } = self;
+        let Self { stream, peer, open, metrics } = self;
         // Boxed, so that the handshake's state is gone once the connection serves.
         let handshake = Box::pin(timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream))).await;
         let stream = match handshake {
@@ -275,13 +262,9 @@ async fn drive<H: Handler>(
         async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) }
     });
     let serving = if connection.http2 {
-        Serving::Http2 {
-            connection: http2_builder(limits).serve_connection(io, service),
-        }
+        Serving::Http2 { connection: http2_builder(limits).serve_connection(io, service) }
     } else {
-        Serving::Http1 {
-            connection: http1_builder().serve_connection(io, service).with_upgrades(),
-        }
+        Serving::Http1 { connection: http1_builder().serve_connection(io, service).with_upgrades() }
     };
     let mut serving = pin!(serving);
     let mut timer = pin!(sleep_until(tokio::time::Instant::now() + HEADER_TIMEOUT));

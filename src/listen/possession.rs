@@ -50,9 +50,7 @@ impl ClientCertVerifier for PossessionVerifier {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         // Go aborts the handshake for certificates it cannot parse; so do we, and nothing else is judged here.
-        std::iter::once(end_entity)
-            .chain(intermediates)
-            .try_for_each(|cert| Self::key(cert).map(|_| ()))?;
+        std::iter::once(end_entity).chain(intermediates).try_for_each(|cert| Self::key(cert).map(|_| ()))?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -72,11 +70,10 @@ impl ClientCertVerifier for PossessionVerifier {
             .find(|(scheme, _)| *scheme == signed.scheme)
             .ok_or_else(bad_signature)?;
         // TLS 1.2 schemes do not name a curve, so each algorithm of the scheme is tried.
-        if algorithms.iter().any(|algorithm| {
-            entity
-                .verify_signature(*algorithm, message, signed.signature())
-                .is_ok()
-        }) {
+        if algorithms
+            .iter()
+            .any(|algorithm| entity.verify_signature(*algorithm, message, signed.signature()).is_ok())
+        {
             Ok(HandshakeSignatureValid::assertion())
         } else {
             Err(bad_signature())

@@ -44,14 +44,9 @@ impl ByServerName {
         };
         // An exact name goes before a wildcard, whatever the order of the flags.
         let wildcard = name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
-        let find = |wanted: &str| {
-            self.named
-                .iter()
-                .find(|cert| cert.names.iter().any(|known| known == wanted))
-        };
-        find(&name)
-            .or_else(|| wildcard.as_deref().and_then(find))
-            .unwrap_or(&self.default)
+        let find =
+            |wanted: &str| self.named.iter().find(|cert| cert.names.iter().any(|known| known == wanted));
+        find(&name).or_else(|| wildcard.as_deref().and_then(find)).unwrap_or(&self.default)
     }
 }
 

@@ -170,9 +170,7 @@ impl Exchange {
         warnings: Vec<String>,
     ) {
         self.warnings = warnings;
-        self.unauthenticated = verdict
-            .as_ref()
-            .map_or(true, |proven| proven.user().is_unauthenticated());
+        self.unauthenticated = verdict.as_ref().map_or(true, |proven| proven.user().is_unauthenticated());
         let metrics = &self.end.metrics;
         let result = match verdict {
             Ok(proven) => {
@@ -188,10 +186,7 @@ impl Exchange {
             Err(_) => "error",
         };
         metrics.authentication_attempts.with_label_values(&[result]).inc();
-        metrics
-            .authentication_duration
-            .with_label_values(&[result])
-            .observe(took.as_secs_f64());
+        metrics.authentication_duration.with_label_values(&[result]).observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -211,9 +206,7 @@ impl Exchange {
         let headers = response.headers_mut();
         add_warnings(headers, &self.warnings);
         if let Some(directives) = strict_transport_security {
-            headers
-                .entry(STRICT_TRANSPORT_SECURITY)
-                .or_insert_with(|| directives.clone());
+            headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
         }
         if self.http2 && self.unauthenticated {
             // apiserver: pkg/endpoints/filters/authentication.go — one request per connection for nobody in particular
@@ -221,13 +214,7 @@ impl Exchange {
         }
         self.end.code = response.status();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Line {
-                audit_id,
-                peer,
-                path,
-                user,
-                ..
-            } = &self.end.line;
+            let Line { audit_id, peer, path, user, .. } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
         }
         response.map(|body| body.holding_exchange(Box::new(self.end)))
@@ -255,28 +242,19 @@ impl Exchange {
         let mut response = Response::new(Body::bytes(text));
         *response.status_mut() = code;
         if !text.is_empty() {
-            response.headers_mut().insert(
-                CONTENT_TYPE,
-                HeaderValue::from_static("text/plain; charset=utf-8"),
-            );
-        }
-        if !self.http2 {
             response
                 .headers_mut()
-                .insert(CONNECTION, HeaderValue::from_static("close"));
+                .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        }
+        if !self.http2 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
     /// The cause, for the operator.
     fn tell(&self, refusal: &Refusal) {
-        let Line {
-            audit_id,
-            peer,
-            path,
-            user,
-            ..
-        } = &self.end.line;
+        let Line { audit_id, peer, path, user, .. } = &self.end.line;
         if let Some(cause) = refusal.backend_cause() {
             self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
         }
@@ -316,13 +294,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         let took = self.started.elapsed();
-        let Self {
-            metrics,
-            kind,
-            code,
-            line,
-            ..
-        } = self;
+        let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
             Kind::ReadOnly => metrics.inflight.with_label_values(&["readOnly"]).dec(),
@@ -332,19 +304,9 @@ impl Drop for End {
         }
         metrics.requests.with_label_values(&[verb, code.as_str()]).inc();
         if *kind != Kind::LongRunning {
-            metrics
-                .request_duration
-                .with_label_values(&[verb])
-                .observe(took.as_secs_f64());
+            metrics.request_duration.with_label_values(&[verb]).observe(took.as_secs_f64());
         }
-        let Line {
-            audit_id,
-            peer,
-            method,
-            path,
-            user,
-            authenticator,
-        } = line;
+        let Line { audit_id, peer, method, path, user, authenticator } = line;
         let (code, user) = (code.as_u16(), user.as_deref());
         if *kind != Kind::LongRunning && took >= SLOW {
             warn!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "slow request");

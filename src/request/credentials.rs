@@ -112,10 +112,7 @@ impl ImpersonateHeaders {
 /// Removes bearer tokens from the list of WebSocket subprotocols: the backend gets an identity, never a token. Returns
 /// the whole list if there was one and the request asks for a WebSocket.
 fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
-    let carries = |line: &HeaderValue| {
-        line.to_str()
-            .is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX))
-    };
+    let carries = |line: &HeaderValue| line.to_str().is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX));
     if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
         return Vec::new();
     }
@@ -137,26 +134,16 @@ fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
     {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
     }
-    if is_websocket_request(headers) {
-        protocols
-    } else {
-        Vec::new()
-    }
+    if is_websocket_request(headers) { protocols } else { Vec::new() }
 }
 
 /// Whether the request asks for a WebSocket, in upstream's lax reading: a substring of `Connection` will do.
 // apimachinery: pkg/util/httpstream/wsstream/conn.go, IsWebSocketRequest
 fn is_websocket_request(headers: &HeaderMap) -> bool {
     let upgrades = headers.get_all(CONNECTION).iter().any(|line| {
-        line.as_bytes()
-            .to_ascii_lowercase()
-            .windows(b"upgrade".len())
-            .any(|part| part == b"upgrade")
+        line.as_bytes().to_ascii_lowercase().windows(b"upgrade".len()).any(|part| part == b"upgrade")
     });
-    upgrades
-        && headers
-            .get(UPGRADE)
-            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    upgrades && headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Whether the name begins with `prefix` once `_` and `.` are read as `-`, as some receivers do. Names are in lower
@@ -239,27 +226,17 @@ mod tests {
     #[test]
     fn bearer_subprotocols_are_not_forwarded() {
         let cases: &[(&[&str], Option<&str>)] = &[
-            (
-                &["v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r"],
-                Some("v5.channel.k8s.io"),
-            ),
+            (&["v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r"], Some("v5.channel.k8s.io")),
             (&["base64url.bearer.authorization.k8s.io.dG9r"], None),
             (&["a, b"], Some("a, b")),
-            (
-                &["a", "base64url.bearer.authorization.k8s.io.dG9r, b"],
-                Some("a,b"),
-            ),
+            (&["a", "base64url.bearer.authorization.k8s.io.dG9r, b"], Some("a,b")),
         ];
         for (lines, expected) in cases {
-            let lines: Vec<_> = lines
-                .iter()
-                .map(|line| ("sec-websocket-protocol", *line))
-                .collect();
+            let lines: Vec<_> = lines.iter().map(|line| ("sec-websocket-protocol", *line)).collect();
             let mut map = headers(&lines);
             Credentials::take_from(&mut map, |_| false);
             assert_eq!(
-                map.get("sec-websocket-protocol")
-                    .map(|value| value.to_str().unwrap()),
+                map.get("sec-websocket-protocol").map(|value| value.to_str().unwrap()),
                 *expected,
                 "{lines:?}"
             );

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::info::RequestInfo;
-use super::query;
+use crate::query;
 use crate::status::Status;
 
 /// The limit unless `--request-timeout` says otherwise.
@@ -38,11 +38,7 @@ pub fn deadline(
         _ => return Ok(Some(limit)),
     };
     let asked = u64::try_from(asked).map(Duration::from_nanos).unwrap_or_default();
-    Ok(Some(if asked.is_zero() || asked > limit {
-        limit
-    } else {
-        asked
-    }))
+    Ok(Some(if asked.is_zero() || asked > limit { limit } else { asked }))
 }
 
 /// Why a text is no duration, in Go's words.
@@ -87,11 +83,7 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
             return Err(invalid());
         }
         // A number too large is found out before its unit is looked at.
-        let count = if whole.is_empty() {
-            0
-        } else {
-            whole.parse::<u64>().map_err(|_| invalid())?
-        };
+        let count = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| invalid())? };
         if count > LIMIT {
             return Err(invalid());
         }
@@ -101,10 +93,7 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
             return Err(DurationError::MissingUnit(text.to_owned()));
         }
         let Some(nanoseconds) = unit_length(unit) else {
-            return Err(DurationError::UnknownUnit {
-                unit: unit.to_owned(),
-                text: text.to_owned(),
-            });
+            return Err(DurationError::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() });
         };
         total = count
             .checked_mul(nanoseconds)
@@ -202,14 +191,8 @@ mod tests {
             ("2562047h47m16.854775807s", Ok(i64::MAX)),
             ("9223372036854775807ns", Ok(i64::MAX)),
             ("-9223372036854775808ns", Ok(i64::MIN)),
-            (
-                "9223372036854775808ns",
-                Err(r#"time: invalid duration "9223372036854775808ns""#),
-            ),
-            (
-                "99999999999999999999s",
-                Err(r#"time: invalid duration "99999999999999999999s""#),
-            ),
+            ("9223372036854775808ns", Err(r#"time: invalid duration "9223372036854775808ns""#)),
+            ("99999999999999999999s", Err(r#"time: invalid duration "99999999999999999999s""#)),
             ("3000000h", Err(r#"time: invalid duration "3000000h""#)),
             ("foo", Err(r#"time: invalid duration "foo""#)),
             ("-", Err(r#"time: invalid duration "-""#)),
@@ -222,10 +205,7 @@ mod tests {
             ("1S", Err(r#"time: unknown unit "S" in duration "1S""#)),
             ("1s-1s", Err(r#"time: unknown unit "s-" in duration "1s-1s""#)),
             ("1\"\\", Err(r#"time: unknown unit "\"\\" in duration "1\"\\""#)),
-            (
-                "1é\n",
-                Err(r#"time: unknown unit "\xc3\xa9\x0a" in duration "1\xc3\xa9\x0a""#),
-            ),
+            ("1é\n", Err(r#"time: unknown unit "\xc3\xa9\x0a" in duration "1\xc3\xa9\x0a""#)),
         ];
         for (text, expected) in CASES {
             let found = parse_duration(text).map_err(|error| error.to_string());
@@ -235,47 +215,23 @@ mod tests {
 
     #[test]
     fn the_deadline_is_what_was_asked_within_the_limit() {
-        type Case = (
-            &'static str,
-            Option<&'static str>,
-            Result<Option<Duration>, &'static str>,
-        );
+        type Case = (&'static str, Option<&'static str>, Result<Option<Duration>, &'static str>);
         let limit = DEFAULT_LIMIT;
         let seconds = Duration::from_secs;
         let cases: &[Case] = &[
             ("/api/v1/pods", None, Ok(Some(limit))),
             ("/api/v1/pods", Some("timeout=5s"), Ok(Some(seconds(5)))),
-            (
-                "/api/v1/pods",
-                Some("timeout=5s&timeout=foo"),
-                Ok(Some(seconds(5))),
-            ),
+            ("/api/v1/pods", Some("timeout=5s&timeout=foo"), Ok(Some(seconds(5)))),
             ("/api/v1/pods", Some("timeout="), Ok(Some(limit))),
             ("/api/v1/pods", Some("timeout=&timeout=5s"), Ok(Some(limit))),
             ("/api/v1/pods", Some("timeout=0"), Ok(Some(limit))),
             ("/api/v1/pods", Some("timeout=-1s"), Ok(Some(limit))),
             ("/api/v1/pods", Some("timeout=60s"), Ok(Some(limit))),
             ("/api/v1/pods", Some("timeout=2m"), Ok(Some(limit))),
-            (
-                "/healthz",
-                Some("timeout=1ms"),
-                Ok(Some(Duration::from_millis(1))),
-            ),
-            (
-                "/api/v1/pods",
-                Some("timeout=5"),
-                Err("time: missing unit in duration \"5\""),
-            ),
-            (
-                "/api/v1/pods",
-                Some("timeout=foo"),
-                Err("time: invalid duration \"foo\""),
-            ),
-            (
-                "/healthz",
-                Some("timeout=foo"),
-                Err("time: invalid duration \"foo\""),
-            ),
+            ("/healthz", Some("timeout=1ms"), Ok(Some(Duration::from_millis(1)))),
+            ("/api/v1/pods", Some("timeout=5"), Err("time: missing unit in duration \"5\"")),
+            ("/api/v1/pods", Some("timeout=foo"), Err("time: invalid duration \"foo\"")),
+            ("/healthz", Some("timeout=foo"), Err("time: invalid duration \"foo\"")),
             ("/api/v1/pods", Some("watch=1&timeout=foo"), Ok(None)),
             ("/api/v1/namespaces/a/pods/b/exec", Some("timeout=foo"), Ok(None)),
         ];

@@ -6,7 +6,7 @@
 //! allocations.
 //!
 //! A path need not be UTF-8 once it is decoded. It is then given with U+FFFD for each bad byte (see
-//! [`super::escape`]): the same text that kube-apiserver sends to a webhook or writes into an audit event. Code that
+//! [`crate::escape`]): the same text that kube-apiserver sends to a webhook or writes into an audit event. Code that
 //! compares a path with a configured one and lets something in must not match on U+FFFD.
 
 use std::borrow::Cow;
@@ -15,7 +15,8 @@ use std::ops::Range;
 
 use http::Method;
 
-use super::{query, selector};
+use super::selector;
+use crate::query;
 use crate::status::{Attempt, AttemptTarget};
 
 /// What a request is about.
@@ -90,13 +91,7 @@ const LONG_RUNNING_SUBRESOURCES: [&str; 5] = ["attach", "exec", "proxy", "log", 
 impl RequestInfo {
     /// Reads method, decoded path and raw query.
     pub fn parse(method: &Method, decoded_path: &str, query: Option<&str>) -> Result<Self, RequestInfoError> {
-        let non_resource = |verb| {
-            Ok(Self {
-                path: decoded_path.into(),
-                verb,
-                spans: None,
-            })
-        };
+        let non_resource = |verb| Ok(Self { path: decoded_path.into(), verb, spans: None });
         let mut segments = [const { 0..0 }; MOST_SEGMENTS];
         let (count, end) = split(decoded_path, &mut segments);
         let text = |range: &Range<usize>| decoded_path.get(range.clone()).unwrap_or_default();
@@ -135,10 +130,7 @@ impl RequestInfo {
         {
             spans.namespace = namespace.clone();
             // After the name of a namespace comes a resource in it, unless it is a subresource of the namespace.
-            if after
-                .first()
-                .is_some_and(|next| !matches!(text(next), "status" | "finalize"))
-            {
+            if after.first().is_some_and(|next| !matches!(text(next), "status" | "finalize")) {
                 rest = after;
             }
         }
@@ -171,11 +163,7 @@ impl RequestInfo {
             spans.field_selector = query::first(query, "fieldSelector").unwrap_or_default().into();
             spans.label_selector = query::first(query, "labelSelector").unwrap_or_default().into();
         }
-        Ok(Self {
-            path: decoded_path.into(),
-            verb: Cow::Borrowed(verb),
-            spans: Some(spans),
-        })
+        Ok(Self { path: decoded_path.into(), verb: Cow::Borrowed(verb), spans: Some(spans) })
     }
 
     /// The verb in Kubernetes' sense; for a non-resource the method in lower case. Empty for a method that means
@@ -206,11 +194,7 @@ impl RequestInfo {
             namespace: text(&spans.namespace),
             resource: text(&spans.resource),
             subresource: text(&spans.subresource),
-            name: if name.is_empty() {
-                &spans.selected_name
-            } else {
-                name
-            },
+            name: if name.is_empty() { &spans.selected_name } else { name },
             parts: text(&spans.parts),
             field_selector: &spans.field_selector,
             label_selector: &spans.label_selector,
@@ -237,26 +221,11 @@ impl RequestInfo {
     pub fn attempt<'a>(&'a self, user: &'a str) -> Attempt<'a> {
         let on = match self.target() {
             Target::NonResource => AttemptTarget::Path(&self.path),
-            Target::Resource(Resource {
-                group,
-                resource,
-                subresource,
-                namespace,
-                name,
-                ..
-            }) => AttemptTarget::Resource {
-                group,
-                resource,
-                subresource,
-                namespace,
-                name,
-            },
+            Target::Resource(Resource { group, resource, subresource, namespace, name, .. }) => {
+                AttemptTarget::Resource { group, resource, subresource, namespace, name }
+            }
         };
-        Attempt {
-            user,
-            verb: self.verb(),
-            on,
-        }
+        Attempt { user, verb: self.verb(), on }
     }
 }
 
@@ -348,9 +317,7 @@ impl ListOptions {
         }
         let number =
             |value: &Option<Cow<'_, str>>| value.as_deref().is_none_or(|value| value.parse::<i64>().is_ok());
-        let labels_fit = labels
-            .as_deref()
-            .is_none_or(|labels| selector::parse_labels(labels).is_ok());
+        let labels_fit = labels.as_deref().is_none_or(|labels| selector::parse_labels(labels).is_ok());
         let fields = selector::parse_fields(fields.as_deref().unwrap_or_default());
         match fields {
             Ok(fields) if number(&limit) && number(&timeout) && labels_fit => Self {
@@ -369,10 +336,7 @@ impl ListOptions {
 
 /// Whether Go's `EqualFold` finds the value equal to `false`; it folds the long s, too.
 fn is_false(value: &str) -> bool {
-    value
-        .chars()
-        .map(|c| if c == 'ſ' { 's' } else { c.to_ascii_lowercase() })
-        .eq("false".chars())
+    value.chars().map(|c| if c == 'ſ' { 's' } else { c.to_ascii_lowercase() }).eq("false".chars())
 }
 
 // apimachinery: pkg/api/validate/content/path.go, IsPathSegmentName
@@ -397,9 +361,7 @@ fn print_url(raw_path: &str, query: Option<&str>) -> String {
                 (b'%', [high, low, after @ ..]) => {
                     rest = after;
                     let digits = [*high, *low];
-                    std::str::from_utf8(&digits)
-                        .ok()
-                        .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+                    std::str::from_utf8(&digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok())
                 }
                 (byte, _) => Some(byte),
             };

@@ -27,11 +27,7 @@ pub struct FieldRequirement<'a> {
 pub fn parse_fields(selector: &str) -> Result<Vec<FieldRequirement<'_>>, SelectorError> {
     let mut terms = split_terms(selector);
     terms.sort_unstable();
-    terms
-        .into_iter()
-        .filter(|term| !term.is_empty())
-        .map(|term| parse_term(selector, term))
-        .collect()
+    terms.into_iter().filter(|term| !term.is_empty()).map(|term| parse_term(selector, term)).collect()
 }
 
 /// The value that a field selector requires of a field, if it is readable and requires one.
@@ -63,11 +59,7 @@ fn split_terms(selector: &str) -> Vec<&str> {
 }
 
 fn parse_term<'a>(selector: &str, term: &'a str) -> Result<FieldRequirement<'a>, SelectorError> {
-    let unreadable = || {
-        SelectorError(format!(
-            "invalid selector: '{selector}'; can't understand '{term}'"
-        ))
-    };
+    let unreadable = || SelectorError(format!("invalid selector: '{selector}'; can't understand '{term}'"));
     // The first operator cuts; `==` is tried before `=`, so that no `=` is left in front of the value.
     let at = term
         .char_indices()
@@ -78,18 +70,9 @@ fn parse_term<'a>(selector: &str, term: &'a str) -> Result<FieldRequirement<'a>,
     let (equals, value) = if let Some(value) = rest.strip_prefix("!=") {
         (false, value)
     } else {
-        (
-            true,
-            rest.strip_prefix("==")
-                .or_else(|| rest.strip_prefix('='))
-                .unwrap_or_default(),
-        )
+        (true, rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')).unwrap_or_default())
     };
-    Ok(FieldRequirement {
-        field,
-        equals,
-        value: unescape_value(value)?,
-    })
+    Ok(FieldRequirement { field, equals, value: unescape_value(value)? })
 }
 
 fn unescape_value(value: &str) -> Result<Cow<'_, str>, SelectorError> {
@@ -105,9 +88,7 @@ fn unescape_value(value: &str) -> Result<Cow<'_, str>, SelectorError> {
                 escaped = false;
             }
             _ if escaped => {
-                return Err(SelectorError(format!(
-                    "invalid field selector: invalid escape sequence: \\{c}"
-                )));
+                return Err(SelectorError(format!("invalid field selector: invalid escape sequence: \\{c}")));
             }
             '\\' => escaped = true,
             ',' | '=' => {
@@ -118,9 +99,7 @@ fn unescape_value(value: &str) -> Result<Cow<'_, str>, SelectorError> {
         }
     }
     if escaped {
-        return Err(SelectorError(
-            "invalid field selector: invalid escape sequence: \\".to_owned(),
-        ));
+        return Err(SelectorError("invalid field selector: invalid escape sequence: \\".to_owned()));
     }
     Ok(Cow::Owned(plain))
 }
@@ -159,12 +138,7 @@ pub enum LabelOperator {
 
 /// Reads a label selector; the requirements come out sorted by key.
 pub fn parse_labels(selector: &str) -> Result<Vec<LabelRequirement>, SelectorError> {
-    let mut parser = Parser {
-        lexer: Lexer {
-            rest: selector.as_bytes(),
-        },
-        peeked: None,
-    };
+    let mut parser = Parser { lexer: Lexer { rest: selector.as_bytes() }, peeked: None };
     let mut requirements = Vec::new();
     loop {
         match parser.peek() {
@@ -330,24 +304,12 @@ impl Parser<'_> {
             return Err(SelectorError(format!("invalid label key '{key}'")));
         }
         if matches!(self.peek(), Token::End | Token::Comma) {
-            let operator = if negated {
-                LabelOperator::DoesNotExist
-            } else {
-                LabelOperator::Exists
-            };
-            return Ok(LabelRequirement {
-                key,
-                operator,
-                values: Vec::new(),
-            });
+            let operator = if negated { LabelOperator::DoesNotExist } else { LabelOperator::Exists };
+            return Ok(LabelRequirement { key, operator, values: Vec::new() });
         }
         if negated {
             // A key after `!` takes no operator; the caller finds what is there instead of a comma.
-            return Ok(LabelRequirement {
-                key,
-                operator: LabelOperator::DoesNotExist,
-                values: Vec::new(),
-            });
+            return Ok(LabelRequirement { key, operator: LabelOperator::DoesNotExist, values: Vec::new() });
         }
         let operator = match self.next() {
             Token::In => LabelOperator::In,
@@ -368,11 +330,7 @@ impl Parser<'_> {
                 return Err(SelectorError(format!("invalid label value '{value}'")));
             }
         }
-        Ok(LabelRequirement {
-            key,
-            operator,
-            values: values.into_iter().collect(),
-        })
+        Ok(LabelRequirement { key, operator, values: values.into_iter().collect() })
     }
 
     fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
@@ -415,10 +373,7 @@ impl Parser<'_> {
             return Ok(String::new());
         }
         let token = self.next();
-        token
-            .text()
-            .map(str::to_owned)
-            .ok_or_else(|| expected(&token, "identifier"))
+        token.text().map(str::to_owned).ok_or_else(|| expected(&token, "identifier"))
     }
 }
 
@@ -449,10 +404,7 @@ fn is_dns_subdomain(name: &str) -> bool {
 }
 
 fn ends_fit(text: &str, fits: impl Fn(u8) -> bool) -> bool {
-    [text.as_bytes().first(), text.as_bytes().last()]
-        .into_iter()
-        .flatten()
-        .all(|byte| fits(*byte))
+    [text.as_bytes().first(), text.as_bytes().last()].into_iter().flatten().all(|byte| fits(*byte))
 }
 
 #[cfg(test)]
@@ -505,20 +457,14 @@ mod tests {
             ("x == a", Some(&[("x", Equals, &["a"])])),
             ("x=", Some(&[("x", Equals, &[""])])),
             ("x=,y=b", Some(&[("x", Equals, &[""]), ("y", Equals, &["b"])])),
-            (
-                "y=b,x!=a",
-                Some(&[("x", NotEquals, &["a"]), ("y", Equals, &["b"])]),
-            ),
+            ("y=b,x!=a", Some(&[("x", NotEquals, &["a"]), ("y", Equals, &["b"])])),
             ("x in (b,a,a)", Some(&[("x", In, &["a", "b"])])),
             ("x notin ()", Some(&[("x", NotIn, &[""])])),
             ("x in (,a)", Some(&[("x", In, &["", "a"])])),
             ("x in (a,)", Some(&[("x", In, &["", "a"])])),
             ("x in (a,,b)", Some(&[("x", In, &["", "a", "b"])])),
             ("x>1,y<-2", None),
-            (
-                "x>1,y<2",
-                Some(&[("x", GreaterThan, &["1"]), ("y", LessThan, &["2"])]),
-            ),
+            ("x>1,y<2", Some(&[("x", GreaterThan, &["1"]), ("y", LessThan, &["2"])])),
             ("in", Some(&[("in", Exists, &[])])),
             ("in in (in,notin)", Some(&[("in", In, &["in", "notin"])])),
             ("acme.io/x=in", Some(&[("acme.io/x", Equals, &["in"])])),

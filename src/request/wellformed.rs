@@ -39,19 +39,12 @@ impl Malformed {
     // Go: net/http/server.go, readRequest and conn.serve
     pub(crate) fn answer(self) -> (StatusCode, &'static str) {
         match self {
-            Self::NoHost => (
-                StatusCode::BAD_REQUEST,
-                "400 Bad Request: missing required Host header",
-            ),
+            Self::NoHost => (StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header"),
             Self::BadHost => (StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"),
-            Self::HostMismatch => (
-                StatusCode::BAD_REQUEST,
-                "400 Bad Request: Host header differs from the request target",
-            ),
-            Self::Connect => (
-                StatusCode::BAD_REQUEST,
-                "400 Bad Request: CONNECT is not supported",
-            ),
+            Self::HostMismatch => {
+                (StatusCode::BAD_REQUEST, "400 Bad Request: Host header differs from the request target")
+            }
+            Self::Connect => (StatusCode::BAD_REQUEST, "400 Bad Request: CONNECT is not supported"),
             Self::ManyHosts | Self::BadEscape => (StatusCode::BAD_REQUEST, "400 Bad Request"),
             Self::TransferCoding => (StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"),
             Self::Expectation => (StatusCode::EXPECTATION_FAILED, ""),
@@ -71,8 +64,7 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     }
     let authority = request.uri().authority();
     let same = |host: &HeaderValue, authority: &Authority| {
-        host.as_bytes()
-            .eq_ignore_ascii_case(authority.as_str().as_bytes())
+        host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
     match (host, authority) {
         (None, None) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
@@ -81,9 +73,7 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
         _ => {}
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
-    if codings
-        .next()
-        .is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    if codings.next().is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
         || codings.next().is_some()
     {
         return Err(Malformed::TransferCoding);
@@ -96,27 +86,17 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     };
     // HTTP/2 has no use for it, and Go's server does not look there.
     if request.version() < Version::HTTP_2
-        && request
-            .headers()
-            .get(EXPECT)
-            .is_some_and(|value| !value.is_empty() && !continues(value))
+        && request.headers().get(EXPECT).is_some_and(|value| !value.is_empty() && !continues(value))
     {
         return Err(Malformed::Expectation);
     }
-    if has_bad_escape(request.uri().path()) {
-        Err(Malformed::BadEscape)
-    } else {
-        Ok(())
-    }
+    if has_bad_escape(request.uri().path()) { Err(Malformed::BadEscape) } else { Ok(()) }
 }
 
 /// The characters Go allows in a Host header.
 // golang.org/x/net/http/httpguts: ValidHostHeader
 fn is_host(value: &HeaderValue) -> bool {
-    value
-        .as_bytes()
-        .iter()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
+    value.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
 }
 
 /// Whether a `%` is not followed by two hexadecimal digits.
@@ -163,34 +143,10 @@ mod tests {
             get("no host", "/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
             get("no host in 1.0", "/api", Version::HTTP_10, &[], Ok(())),
             get("empty host", "/api", Version::HTTP_11, &[""], Ok(())),
-            get(
-                "two hosts",
-                "/api",
-                Version::HTTP_11,
-                &["a", "a"],
-                Err(Malformed::ManyHosts),
-            ),
-            get(
-                "odd host",
-                "/api",
-                Version::HTTP_11,
-                &["a b"],
-                Err(Malformed::BadHost),
-            ),
-            get(
-                "absolute, same",
-                "https://a/api",
-                Version::HTTP_11,
-                &["A"],
-                Ok(()),
-            ),
-            get(
-                "absolute, other",
-                "https://a/api",
-                Version::HTTP_11,
-                &["b"],
-                Err(Malformed::HostMismatch),
-            ),
+            get("two hosts", "/api", Version::HTTP_11, &["a", "a"], Err(Malformed::ManyHosts)),
+            get("odd host", "/api", Version::HTTP_11, &["a b"], Err(Malformed::BadHost)),
+            get("absolute, same", "https://a/api", Version::HTTP_11, &["A"], Ok(())),
+            get("absolute, other", "https://a/api", Version::HTTP_11, &["b"], Err(Malformed::HostMismatch)),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
             get(
                 "authority and other host",
@@ -200,34 +156,10 @@ mod tests {
                 Err(Malformed::HostMismatch),
             ),
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
-            get(
-                "bad escape",
-                "/a%zz",
-                Version::HTTP_11,
-                &["a"],
-                Err(Malformed::BadEscape),
-            ),
-            get(
-                "cut escape",
-                "/a%2",
-                Version::HTTP_11,
-                &["a"],
-                Err(Malformed::BadEscape),
-            ),
-            get(
-                "lone percent",
-                "/a%",
-                Version::HTTP_11,
-                &["a"],
-                Err(Malformed::BadEscape),
-            ),
-            get(
-                "bad escape in the query",
-                "/a?b=%zz",
-                Version::HTTP_11,
-                &["a"],
-                Ok(()),
-            ),
+            get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("bad escape in the query", "/a?b=%zz", Version::HTTP_11, &["a"], Ok(())),
             Case {
                 name: "CONNECT",
                 method: Method::CONNECT,
@@ -239,16 +171,10 @@ mod tests {
         ];
         let mut failures = Vec::new();
         for case in cases {
-            let mut request = Request::builder()
-                .method(case.method)
-                .uri(case.uri)
-                .version(case.version)
-                .body(())
-                .unwrap();
+            let mut request =
+                Request::builder().method(case.method).uri(case.uri).version(case.version).body(()).unwrap();
             for host in case.hosts {
-                request
-                    .headers_mut()
-                    .append(HOST, HeaderValue::from_str(host).unwrap());
+                request.headers_mut().append(HOST, HeaderValue::from_str(host).unwrap());
             }
             let result = check(&request);
             if result != case.expected {

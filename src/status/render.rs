@@ -14,7 +14,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::yaml::Yaml;
 use super::{Details, Form, Status};
-use crate::request::query;
+use crate::query;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
@@ -37,25 +37,15 @@ impl<'a> Negotiation<'a> {
     /// Takes what decides from a request.
     pub fn of(headers: &'a HeaderMap, query: Option<&'a str>) -> Self {
         let first = |name: HeaderName| {
-            headers.get(name).map_or(Cow::Borrowed(""), |value| {
-                String::from_utf8_lossy(value.as_bytes())
-            })
+            headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
         };
-        Self {
-            accept: first(header::ACCEPT),
-            query,
-            user_agent: first(header::USER_AGENT),
-        }
+        Self { accept: first(header::ACCEPT), query, user_agent: first(header::USER_AGENT) }
     }
 
     // apiserver: negotiation/negotiate.go, NegotiateOutputMediaType
     fn encoding(&self) -> Encoding {
         if self.accept.is_empty() {
-            return if self.human() {
-                Encoding::PrettyJson
-            } else {
-                Encoding::Json
-            };
+            return if self.human() { Encoding::PrettyJson } else { Encoding::Json };
         }
         match best(&self.accept) {
             Some((clause, Encoding::Json)) if clause.pretty || self.human() => Encoding::PrettyJson,
@@ -75,19 +65,14 @@ impl<'a> Negotiation<'a> {
                 return matches!(&*value, "1" | "t" | "T" | "TRUE" | "true" | "True");
             }
         }
-        ["curl", "Wget", "Mozilla/5.0"]
-            .iter()
-            .any(|agent| self.user_agent.starts_with(agent))
+        ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| self.user_agent.starts_with(agent))
     }
 }
 
 /// The encodings kube-apiserver offers, in its order, by the subtype of `application/`.
 // apimachinery: pkg/runtime/serializer/codec_factory.go
-const OFFERED: [(&str, Encoding); 3] = [
-    ("json", Encoding::Json),
-    ("yaml", Encoding::Yaml),
-    ("vnd.kubernetes.protobuf", Encoding::Protobuf),
-];
+const OFFERED: [(&str, Encoding); 3] =
+    [("json", Encoding::Json), ("yaml", Encoding::Yaml), ("vnd.kubernetes.protobuf", Encoding::Protobuf)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
@@ -110,10 +95,7 @@ pub fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response<Bytes>
             Encoding::Yaml => (yaml(status).into(), YAML),
             Encoding::Protobuf => (protobuf(status).into(), PROTOBUF),
         },
-        Form::PlainJson => (
-            format!("{}\n\n", json(status, true, Layout::Compact)).into(),
-            JSON,
-        ),
+        Form::PlainJson => (format!("{}\n\n", json(status, true, Layout::Compact)).into(), JSON),
         Form::Untyped => (format!("{}\n", json(status, false, Layout::Compact)).into(), TEXT),
         Form::Text => (format!("{}\n", status.message).into(), TEXT),
     };
@@ -184,14 +166,12 @@ fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
     if few.len() > MOST_INSERTED {
         // Go's result depends on its sorting algorithm here. We take the best by quality, wildcards last, the earliest
         // of equals; without a list, since anybody can send a long header.
-        return clauses()
-            .filter_map(|clause| clause.encoding().map(|encoding| (clause, encoding)))
-            .min_by(|(a, _), (b, _)| {
+        return clauses().filter_map(|clause| clause.encoding().map(|encoding| (clause, encoding))).min_by(
+            |(a, _), (b, _)| {
                 let wild = |clause: &Clause<'_>| (clause.main == "*", clause.sub == "*");
-                b.quality
-                    .total_cmp(&a.quality)
-                    .then_with(|| wild(a).cmp(&wild(b)))
-            });
+                b.quality.total_cmp(&a.quality).then_with(|| wild(a).cmp(&wild(b)))
+            },
+        );
     }
     // Since the relation is not an order, the steps of the sorting are the result.
     for end in 1..few.len() {
@@ -204,8 +184,7 @@ fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
             at -= 1;
         }
     }
-    few.into_iter()
-        .find_map(|clause| clause.encoding().map(|encoding| (clause, encoding)))
+    few.into_iter().find_map(|clause| clause.encoding().map(|encoding| (clause, encoding)))
 }
 
 fn parse_clause(clause: &str) -> Option<Clause<'_>> {
@@ -319,12 +298,7 @@ struct Json {
 
 impl Json {
     fn new(layout: Layout) -> Self {
-        Self {
-            out: String::with_capacity(256),
-            layout,
-            depth: 0,
-            empty: true,
-        }
+        Self { out: String::with_capacity(256), layout, depth: 0, empty: true }
     }
 
     fn open(&mut self, bracket: char) {
@@ -364,11 +338,7 @@ impl Json {
         self.item();
         self.out.push('"');
         self.out.push_str(key);
-        self.out.push_str(if self.layout == Layout::Indented {
-            "\": "
-        } else {
-            "\":"
-        });
+        self.out.push_str(if self.layout == Layout::Indented { "\": " } else { "\":" });
     }
 
     fn string(&mut self, key: &str, value: &str) {
@@ -441,11 +411,7 @@ fn yaml_details(yaml: &mut Yaml, details: &Details) {
         for cause in &details.causes {
             yaml.line(2);
             yaml.raw("- ");
-            let fields = [
-                ("field", &cause.field),
-                ("message", &cause.message),
-                ("reason", &cause.kind),
-            ];
+            let fields = [("field", &cause.field), ("message", &cause.message), ("reason", &cause.kind)];
             let mut written = false;
             for (key, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
                 if written {

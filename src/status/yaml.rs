@@ -211,11 +211,7 @@ fn style(text: &str) -> Style {
     let single_quoted_allowed = !break_space && !space_break && !special;
     let literal_allowed = !text.ends_with(' ') && !space_break && !special;
     if text.contains('\n') {
-        if literal_allowed {
-            Style::Literal
-        } else {
-            Style::DoubleQuoted
-        }
+        if literal_allowed { Style::Literal } else { Style::DoubleQuoted }
     } else if is_other_type(text) {
         Style::DoubleQuoted
     } else if !indicators && !edges && !breaks && single_quoted_allowed {

@@ -4,12 +4,7 @@
 //! The chains are a product of features, seeded random combinations, and damage: bytes of certificates changed with
 //! and without a new signature over them. The few places where we are stricter are listed in `STRICTER`; being
 //! more lenient is never allowed. Set `PORTCULLIS_SEED` to try other random chains.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(
     clippy::indexing_slicing,
     clippy::print_stderr,
@@ -46,18 +41,9 @@ const STRICTER: &[(&str, &str)] = &[
         "RSA keys below 2048 and above 8192 bits",
         "an RSA modulus that short can be factored; longer ones cost time",
     ),
-    (
-        "P-224 keys are not supported",
-        "aws-lc-rs has no P-224, and no TLS client can present it",
-    ),
-    (
-        "too many certificates",
-        "more than a hundred certificates are an attack, not a chain",
-    ),
-    (
-        "too many constraints",
-        "a quarter of a million comparisons of names for one chain are an attack",
-    ),
+    ("P-224 keys are not supported", "aws-lc-rs has no P-224, and no TLS client can present it"),
+    ("too many certificates", "more than a hundred certificates are an attack, not a chain"),
+    ("too many constraints", "a quarter of a million comparisons of names for one chain are an attack"),
     (
         "IP address * is excluded by constraint",
         "an excluded range also excludes IPv4-mapped addresses, and ranges written with host bits",
@@ -94,12 +80,7 @@ enum Outcome {
     BadRoots,
     Unparsable,
     Refused,
-    User {
-        name: String,
-        groups: Vec<String>,
-        uid: Result<Option<String>, String>,
-        serial: String,
-    },
+    User { name: String, groups: Vec<String>, uid: Result<Option<String>, String>, serial: String },
 }
 
 #[derive(Debug)]
@@ -110,57 +91,33 @@ struct Answer {
 }
 
 fn ours(case: &Case) -> Answer {
-    let pem: String = case
-        .roots
-        .iter()
-        .map(|root| pki::pem("CERTIFICATE", root))
-        .collect();
-    let answer = |outcome, error: String, handshake| Answer {
-        outcome,
-        error,
-        handshake,
-    };
+    let pem: String = case.roots.iter().map(|root| pki::pem("CERTIFICATE", root)).collect();
+    let answer = |outcome, error: String, handshake| Answer { outcome, error, handshake };
     let bundle = match CaBundle::from_pem(pem.as_bytes()) {
         Ok(bundle) => bundle,
         Err(error) => return answer(Outcome::BadRoots, error.to_string(), false),
     };
     let parsed = case.chain.iter().try_for_each(|certificate| {
-        portcullis::authn::x509::parse_chain_for_handshake(certificate, &[])
-            .map(drop)
-            .or_else(|error| {
-                // Keys that cannot be used in a handshake parse all the same.
-                if error.to_string().starts_with("tls: ") {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
-            })
+        portcullis::authn::x509::parse_chain_for_handshake(certificate, &[]).map(drop).or_else(|error| {
+            // Keys that cannot be used in a handshake parse all the same.
+            if error.to_string().starts_with("tls: ") { Ok(()) } else { Err(error) }
+        })
     });
     let handshake = parsed.is_ok() && parse_for_handshake(&case.chain[0]).is_ok();
     let now = Duration::new(u64::try_from(case.time).unwrap(), case.nanos);
     let verdict = bundle.verify(&UnverifiedChain::new(case.chain.clone()), now);
     if let Err(error) = parsed {
-        assert_eq!(
-            verdict.expect_err("a chain that does not parse").to_string(),
-            error.to_string()
-        );
+        assert_eq!(verdict.expect_err("a chain that does not parse").to_string(), error.to_string());
         return answer(Outcome::Unparsable, error.to_string(), false);
     }
     match verdict {
         Err(error) => answer(Outcome::Refused, error.to_string(), handshake),
         Ok(chain) => {
-            assert!(
-                chain.valid_from() <= now && now <= chain.valid_until(),
-                "{}",
-                case.name
-            );
+            assert!(chain.valid_from() <= now && now <= chain.valid_until(), "{}", case.name);
             let outcome = Outcome::User {
                 name: chain.common_name().to_owned(),
                 groups: chain.organizations().to_vec(),
-                uid: chain
-                    .uid()
-                    .map(|uid| uid.map(str::to_owned))
-                    .map_err(|error| error.to_string()),
+                uid: chain.uid().map(|uid| uid.map(str::to_owned)).map_err(|error| error.to_string()),
                 serial: chain.serial().to_owned(),
             };
             answer(outcome, String::new(), handshake)
@@ -185,11 +142,7 @@ fn theirs(value: &Value) -> Answer {
         },
         other => panic!("{other}"),
     };
-    Answer {
-        outcome,
-        error: text("error"),
-        handshake: value["handshake"].as_bool().unwrap(),
-    }
+    Answer { outcome, error: text("error"), handshake: value["handshake"].as_bool().unwrap() }
 }
 
 /// Builds the Go program; `None` without Go.
@@ -197,11 +150,7 @@ fn go_program() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-chains");
     let mut build = Command::new("go");
-    build
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("./chains")
-        .current_dir(root.join("tests/backend"));
+    build.args(["build", "-o"]).arg(&program).arg("./chains").current_dir(root.join("tests/backend"));
     match build.status() {
         Ok(status) => {
             assert!(status.success(), "tests/backend/chains does not build");
@@ -242,10 +191,7 @@ fn ask(program: &Path, questions: &[Value]) -> Vec<Value> {
 
 fn question(case: &Case) -> Value {
     let list = |certificates: &[CertificateDer<'_>]| -> Vec<String> {
-        certificates
-            .iter()
-            .map(|certificate| STANDARD.encode(certificate))
-            .collect()
+        certificates.iter().map(|certificate| STANDARD.encode(certificate)).collect()
     };
     json!({"roots": list(&case.roots), "chain": list(&case.chain), "time": case.time, "nanos": case.nanos})
 }
@@ -256,10 +202,7 @@ fn every_chain_is_judged_as_go_judges_it() {
         eprintln!("SKIPPED: chains are not compared with crypto/x509, because there is no `go` here");
         return;
     };
-    let seed = std::env::var("PORTCULLIS_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(1);
+    let seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut rng = Rng(seed);
     let mut groups: BTreeMap<&str, Vec<Case>> = BTreeMap::new();
     groups.insert("1 features", features::features());
@@ -269,10 +212,7 @@ fn every_chain_is_judged_as_go_judges_it() {
     groups.insert("5 policies", extensions::policies(&mut rng));
     groups.insert("6 URIs", extensions::uris(&mut rng));
     groups.insert("7 damaged bytes", damage::damaged_bytes(&mut rng));
-    groups.insert(
-        "8 damaged structure, signed again",
-        damage::damaged_structure(&mut rng),
-    );
+    groups.insert("8 damaged structure, signed again", damage::damaged_structure(&mut rng));
     groups.insert("9 made by Go", made_by_go(&program));
 
     let (mut total, mut failures) = (0, Vec::new());
@@ -286,9 +226,8 @@ fn every_chain_is_judged_as_go_judges_it() {
             total += 1;
             users += usize::from(matches!(we.outcome, Outcome::User { .. }));
             unparsable += usize::from(we.outcome == Outcome::Unparsable);
-            let declared = STRICTER
-                .iter()
-                .find(|(text, _)| text.split(" * ").all(|part| we.error.contains(part)));
+            let declared =
+                STRICTER.iter().find(|(text, _)| text.split(" * ").all(|part| we.error.contains(part)));
             let refused = !matches!(we.outcome, Outcome::User { .. });
             if we.outcome != go.outcome || we.handshake != go.handshake && we.outcome != Outcome::Unparsable {
                 match declared {
@@ -302,10 +241,8 @@ fn every_chain_is_judged_as_go_judges_it() {
             } else if we.outcome == Outcome::Refused && we.error != go.error {
                 texts += 1;
                 if class(&we.error) != class(&go.error) {
-                    failures.push(format!(
-                        "{group}: {}\n  ours: {}\n  Go:   {}",
-                        case.name, we.error, go.error
-                    ));
+                    failures
+                        .push(format!("{group}: {}\n  ours: {}\n  Go:   {}", case.name, we.error, go.error));
                 }
             }
         }
@@ -318,11 +255,7 @@ fn every_chain_is_judged_as_go_judges_it() {
     for failure in failures.iter().take(12) {
         eprintln!("{failure}");
     }
-    assert!(
-        failures.is_empty(),
-        "{} of {total} chains are judged differently",
-        failures.len()
-    );
+    assert!(failures.is_empty(), "{} of {total} chains are judged differently", failures.len());
     assert!(total >= 2000);
     for (text, _) in STRICTER {
         assert!(stricter.contains_key(text), "no longer stricter: {text}");
@@ -360,46 +293,22 @@ fn bundles_are_read_as_client_go_reads_them() {
         ("only a key", key.clone()),
         ("empty", " ".to_owned()),
         ("headers", a.replacen("-----\n", "-----\nProc-Type: 4\n\n", 1)),
-        (
-            "headers, then one without",
-            format!("{}{b}", a.replacen("-----\n", "-----\nX: y\n\n", 1)),
-        ),
-        (
-            "trusted certificate",
-            a.replace("CERTIFICATE", "TRUSTED CERTIFICATE"),
-        ),
+        ("headers, then one without", format!("{}{b}", a.replacen("-----\n", "-----\nX: y\n\n", 1))),
+        ("trusted certificate", a.replace("CERTIFICATE", "TRUSTED CERTIFICATE")),
         ("not base64", a.replacen("MI", "M!", 1)),
-        (
-            "not base64, then a good one",
-            format!("{}{b}", a.replacen("MI", "M!", 1)),
-        ),
+        ("not base64, then a good one", format!("{}{b}", a.replacen("MI", "M!", 1))),
         ("not a certificate", broken.clone()),
         ("good, then not a certificate", format!("{a}{broken}")),
-        (
-            "no end",
-            a.lines()
-                .filter(|line| !line.contains("END"))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        ),
-        (
-            "no end, then a good one",
-            format!("-----BEGIN CERTIFICATE-----\nMIIB\n{a}"),
-        ),
+        ("no end", a.lines().filter(|line| !line.contains("END")).collect::<Vec<_>>().join("\n")),
+        ("no end, then a good one", format!("-----BEGIN CERTIFICATE-----\nMIIB\n{a}")),
         ("other end", a.replace("END CERTIFICATE", "END OTHER")),
         ("no newline at the end", a.trim_end().to_owned()),
         ("same twice on one line", a.replace('\n', "")),
-        (
-            "empty block",
-            "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned(),
-        ),
+        ("empty block", "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned()),
         ("begin inside a line", format!("x{a}")),
         ("padding missing", a.replace('=', "")),
     ];
-    let questions: Vec<Value> = cases
-        .iter()
-        .map(|(_, pem)| json!({"pem": STANDARD.encode(pem)}))
-        .collect();
+    let questions: Vec<Value> = cases.iter().map(|(_, pem)| json!({"pem": STANDARD.encode(pem)})).collect();
     let mut failures = Vec::new();
     for ((name, pem), answer) in cases.iter().zip(ask(&program, &questions)) {
         let ours = match CaBundle::from_pem(pem.as_bytes()) {
@@ -446,10 +355,7 @@ impl Rng {
 
 /// Keys and signatures that aws-lc-rs verifies and does not make.
 fn made_by_go(program: &Path) -> Vec<Case> {
-    let output = Command::new(program)
-        .arg("-make")
-        .output()
-        .expect("the Go program runs");
+    let output = Command::new(program).arg("-make").output().expect("the Go program runs");
     assert!(output.status.success());
     let list = |value: &Value| -> Vec<CertificateDer<'static>> {
         let decode = |one: &Value| CertificateDer::from(STANDARD.decode(one.as_str().unwrap()).unwrap());

@@ -21,18 +21,13 @@ type Sender = SendRequest<Full<Bytes>>;
 
 const ALICE: &[(&str, &str)] = &[("x-remote-user", "alice"), ("x-remote-group", "developers")];
 const ADMIN: &[(&str, &str)] = &[("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
-const ANONYMOUS: &[(&str, &str)] = &[
-    ("x-remote-user", "system:anonymous"),
-    ("x-remote-group", "system:unauthenticated"),
-];
+const ANONYMOUS: &[(&str, &str)] =
+    &[("x-remote-user", "system:anonymous"), ("x-remote-group", "system:unauthenticated")];
 const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 async fn start() -> (tempfile::TempDir, Dev) {
     let dir = tempfile::tempdir().unwrap();
-    let options = DevOptions {
-        dir: dir.path().join("dev"),
-        port: 0,
-    };
+    let options = DevOptions { dir: dir.path().join("dev"), port: 0 };
     let dev = Dev::start(&options, Clock::system()).await.unwrap();
     (dir, dev)
 }
@@ -41,13 +36,10 @@ async fn start() -> (tempfile::TempDir, Dev) {
 async fn connect(dev: &Dev, certificate: Option<&str>) -> std::io::Result<Sender> {
     let file = |name: String| dev.paths().pki(&name);
     let mut roots = rustls::RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_file(file("server-ca.crt".to_owned())).unwrap())
-        .unwrap();
+    roots.add(CertificateDer::from_pem_file(file("server-ca.crt".to_owned())).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap();
+    let config =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(roots);
     let config = match certificate {
         Some(name) => {
@@ -59,12 +51,8 @@ async fn connect(dev: &Dev, certificate: Option<&str>) -> std::io::Result<Sender
     };
     let socket = TcpStream::connect(dev.backend_address()).await?;
     let name = "localhost".try_into().unwrap();
-    let stream = tokio_rustls::TlsConnector::from(Arc::new(config))
-        .connect(name, socket)
-        .await?;
-    let (sender, connection) = handshake(TokioIo::new(stream))
-        .await
-        .map_err(std::io::Error::other)?;
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
     tokio::spawn(connection);
     Ok(sender)
 }
@@ -81,26 +69,16 @@ async fn send(
     media_type: &str,
     body: &Value,
 ) -> http::Response<Incoming> {
-    let mut request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", "localhost");
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
     for (name, value) in who {
         request = request.header(*name, *value);
     }
     if !body.is_null() {
         request = request.header("content-type", media_type);
     }
-    let body = if body.is_null() {
-        Bytes::new()
-    } else {
-        body.to_string().into()
-    };
+    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
     sender.ready().await.unwrap();
-    sender
-        .send_request(request.body(Full::new(body)).unwrap())
-        .await
-        .unwrap()
+    sender.send_request(request.body(Full::new(body)).unwrap()).await.unwrap()
 }
 
 /// Status code and body.
@@ -111,11 +89,7 @@ async fn call(
     path: &str,
     body: Value,
 ) -> (u16, Value) {
-    let patch = if method == Method::PATCH {
-        "application/merge-patch+json"
-    } else {
-        "application/json"
-    };
+    let patch = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let response = send(sender, who, method, path, patch, &body).await;
     let code = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -132,33 +106,15 @@ async fn only_the_gateway_gets_in() {
     // A refused certificate shows in the handshake or, with TLS 1.3, at the first use.
     for certificate in [None, Some("alice")] {
         if let Ok(mut sender) = connect(&dev, certificate).await {
-            let request = Request::get("/version")
-                .header("host", "localhost")
-                .body(Full::default())
-                .unwrap();
+            let request = Request::get("/version").header("host", "localhost").body(Full::default()).unwrap();
             assert!(sender.send_request(request).await.is_err(), "{certificate:?}");
         }
     }
     let mut other = connect(&dev, Some("front-proxy")).await.unwrap();
-    assert_eq!(
-        call(&mut other, ADMIN, Method::GET, "/version", Value::Null)
-            .await
-            .0,
-        401
-    );
+    assert_eq!(call(&mut other, ADMIN, Method::GET, "/version", Value::Null).await.0, 401);
     let mut gateway = gateway(&dev).await;
-    assert_eq!(
-        call(&mut gateway, &[], Method::GET, "/version", Value::Null)
-            .await
-            .0,
-        401
-    );
-    assert_eq!(
-        call(&mut gateway, ANONYMOUS, Method::GET, "/version", Value::Null)
-            .await
-            .0,
-        200
-    );
+    assert_eq!(call(&mut gateway, &[], Method::GET, "/version", Value::Null).await.0, 401);
+    assert_eq!(call(&mut gateway, ANONYMOUS, Method::GET, "/version", Value::Null).await.0, 200);
 }
 
 #[tokio::test]
@@ -171,46 +127,11 @@ async fn requests_are_answered_with_kube_apiservers_codes() {
     let reviews = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let approval = "/apis/certificates.k8s.io/v1/certificatesigningrequests/x/approval";
     let cases = [
-        (
-            ALICE,
-            Method::POST,
-            CONFIGMAPS,
-            configmap("a", &json!({"k": "v"})),
-            201,
-            "",
-        ),
-        (
-            ALICE,
-            Method::POST,
-            CONFIGMAPS,
-            configmap("a", &json!({})),
-            409,
-            "AlreadyExists",
-        ),
-        (
-            ALICE,
-            Method::POST,
-            CONFIGMAPS,
-            configmap("A", &json!({})),
-            422,
-            "Invalid",
-        ),
-        (
-            ALICE,
-            Method::POST,
-            CONFIGMAPS,
-            configmap("b", &json!({"k": 1})),
-            400,
-            "BadRequest",
-        ),
-        (
-            ALICE,
-            Method::POST,
-            CONFIGMAPS,
-            json!({"kind": "Secret"}),
-            400,
-            "BadRequest",
-        ),
+        (ALICE, Method::POST, CONFIGMAPS, configmap("a", &json!({"k": "v"})), 201, ""),
+        (ALICE, Method::POST, CONFIGMAPS, configmap("a", &json!({})), 409, "AlreadyExists"),
+        (ALICE, Method::POST, CONFIGMAPS, configmap("A", &json!({})), 422, "Invalid"),
+        (ALICE, Method::POST, CONFIGMAPS, configmap("b", &json!({"k": 1})), 400, "BadRequest"),
+        (ALICE, Method::POST, CONFIGMAPS, json!({"kind": "Secret"}), 400, "BadRequest"),
         (ALICE, Method::POST, CONFIGMAPS, json!([]), 400, "BadRequest"),
         (
             ALICE,
@@ -220,86 +141,23 @@ async fn requests_are_answered_with_kube_apiservers_codes() {
             404,
             "NotFound",
         ),
-        (
-            ALICE,
-            Method::GET,
-            "/api/v1/namespaces/default/configmaps/none",
-            Value::Null,
-            404,
-            "NotFound",
-        ),
-        (
-            ALICE,
-            Method::GET,
-            "/api/v1/namespaces/default/deployments",
-            Value::Null,
-            404,
-            "NotFound",
-        ),
+        (ALICE, Method::GET, "/api/v1/namespaces/default/configmaps/none", Value::Null, 404, "NotFound"),
+        (ALICE, Method::GET, "/api/v1/namespaces/default/deployments", Value::Null, 404, "NotFound"),
         (ALICE, Method::GET, "/apis/apps/v1", Value::Null, 404, "NotFound"),
-        (
-            ALICE,
-            Method::PUT,
-            CONFIGMAPS,
-            configmap("a", &json!({})),
-            405,
-            "MethodNotAllowed",
-        ),
-        (
-            ALICE,
-            Method::GET,
-            "/api/v1/configmaps?labelSelector=a,,(",
-            Value::Null,
-            400,
-            "BadRequest",
-        ),
-        (
-            ALICE,
-            Method::GET,
-            "/api/v1/configmaps?fieldSelector=data.x=1",
-            Value::Null,
-            400,
-            "BadRequest",
-        ),
-        (
-            ALICE,
-            Method::GET,
-            "/api/v1/namespaces/kube-system/secrets",
-            Value::Null,
-            403,
-            "Forbidden",
-        ),
-        (
-            ADMIN,
-            Method::GET,
-            "/api/v1/namespaces/kube-system/secrets",
-            Value::Null,
-            200,
-            "",
-        ),
+        (ALICE, Method::PUT, CONFIGMAPS, configmap("a", &json!({})), 405, "MethodNotAllowed"),
+        (ALICE, Method::GET, "/api/v1/configmaps?labelSelector=a,,(", Value::Null, 400, "BadRequest"),
+        (ALICE, Method::GET, "/api/v1/configmaps?fieldSelector=data.x=1", Value::Null, 400, "BadRequest"),
+        (ALICE, Method::GET, "/api/v1/namespaces/kube-system/secrets", Value::Null, 403, "Forbidden"),
+        (ADMIN, Method::GET, "/api/v1/namespaces/kube-system/secrets", Value::Null, 200, ""),
         (ALICE, Method::PUT, approval, json!({}), 403, "Forbidden"),
         (ADMIN, Method::PUT, approval, json!({}), 404, "NotFound"),
         (ANONYMOUS, Method::GET, "/api", Value::Null, 403, "Forbidden"),
         (ANONYMOUS, Method::POST, reviews, review.clone(), 403, "Forbidden"),
         (carol, Method::POST, reviews, review.clone(), 403, "Forbidden"),
         (admin_as_carol, Method::POST, reviews, review.clone(), 201, ""),
-        (
-            ALICE,
-            Method::DELETE,
-            "/api/v1/namespaces/default",
-            Value::Null,
-            403,
-            "Forbidden",
-        ),
+        (ALICE, Method::DELETE, "/api/v1/namespaces/default", Value::Null, 403, "Forbidden"),
         (ALICE, Method::GET, "/api", Value::Null, 200, ""),
-        (
-            ALICE,
-            Method::GET,
-            "/apis/certificates.k8s.io/v1",
-            Value::Null,
-            200,
-            "",
-        ),
+        (ALICE, Method::GET, "/apis/certificates.k8s.io/v1", Value::Null, 200, ""),
         (ALICE, Method::GET, "/openapi/v3/api/v1", Value::Null, 200, ""),
     ];
     for (who, method, path, body, code, reason) in cases {
@@ -329,38 +187,21 @@ async fn an_object_lives_from_create_to_delete() {
     let mut sender = gateway(&dev).await;
     let one = &format!("{CONFIGMAPS}/a");
     let dry = &format!("{CONFIGMAPS}?dryRun=All");
-    assert_eq!(
-        call(&mut sender, ALICE, Method::POST, dry, configmap("a", &json!({})))
-            .await
-            .0,
-        201
-    );
+    assert_eq!(call(&mut sender, ALICE, Method::POST, dry, configmap("a", &json!({}))).await.0, 201);
     assert_eq!(
         call(&mut sender, ALICE, Method::GET, one, Value::Null).await.0,
         404,
         "a dry run leaves nothing"
     );
 
-    let (_, made) = call(
-        &mut sender,
-        ALICE,
-        Method::POST,
-        CONFIGMAPS,
-        configmap("a", &json!({"k": "v"})),
-    )
-    .await;
+    let (_, made) =
+        call(&mut sender, ALICE, Method::POST, CONFIGMAPS, configmap("a", &json!({"k": "v"}))).await;
     assert!(
         made["metadata"]["uid"].is_string() && made["metadata"]["creationTimestamp"].is_string(),
         "{made}"
     );
-    let (code, patched) = call(
-        &mut sender,
-        ALICE,
-        Method::PATCH,
-        one,
-        json!({"data": {"k": null, "l": "w"}}),
-    )
-    .await;
+    let (code, patched) =
+        call(&mut sender, ALICE, Method::PATCH, one, json!({"data": {"k": null, "l": "w"}})).await;
     assert_eq!((code, &patched["data"]), (200, &json!({"l": "w"})));
     let (code, stale) = call(&mut sender, ALICE, Method::PUT, one, made.clone()).await;
     assert_eq!((code, stale["reason"].as_str()), (409, Some("Conflict")));
@@ -374,60 +215,20 @@ async fn an_object_lives_from_create_to_delete() {
     call(&mut sender, ALICE, Method::PATCH, one, held).await;
     let (_, held) = call(&mut sender, ALICE, Method::DELETE, one, Value::Null).await;
     assert!(held["metadata"]["deletionTimestamp"].is_string(), "{held}");
-    call(
-        &mut sender,
-        ALICE,
-        Method::PATCH,
-        one,
-        json!({"metadata": {"finalizers": null}}),
-    )
-    .await;
-    assert_eq!(
-        call(&mut sender, ALICE, Method::GET, one, Value::Null).await.0,
-        404
-    );
+    call(&mut sender, ALICE, Method::PATCH, one, json!({"metadata": {"finalizers": null}})).await;
+    assert_eq!(call(&mut sender, ALICE, Method::GET, one, Value::Null).await.0, 404);
 }
 
 #[tokio::test]
 async fn a_namespace_takes_its_content_along() {
     let (_dir, dev) = start().await;
     let mut sender = gateway(&dev).await;
-    let (namespaces, account) = (
-        "/api/v1/namespaces",
-        "/api/v1/namespaces/n/serviceaccounts/default",
-    );
-    call(
-        &mut sender,
-        ALICE,
-        Method::POST,
-        namespaces,
-        json!({"metadata": {"name": "n"}}),
-    )
-    .await;
-    assert_eq!(
-        call(&mut sender, ALICE, Method::GET, account, Value::Null)
-            .await
-            .0,
-        200
-    );
-    let (code, gone) = call(
-        &mut sender,
-        ALICE,
-        Method::DELETE,
-        "/api/v1/namespaces/n",
-        Value::Null,
-    )
-    .await;
-    assert_eq!(
-        (code, gone["status"]["phase"].as_str()),
-        (200, Some("Terminating"))
-    );
-    assert_eq!(
-        call(&mut sender, ALICE, Method::GET, account, Value::Null)
-            .await
-            .0,
-        404
-    );
+    let (namespaces, account) = ("/api/v1/namespaces", "/api/v1/namespaces/n/serviceaccounts/default");
+    call(&mut sender, ALICE, Method::POST, namespaces, json!({"metadata": {"name": "n"}})).await;
+    assert_eq!(call(&mut sender, ALICE, Method::GET, account, Value::Null).await.0, 200);
+    let (code, gone) = call(&mut sender, ALICE, Method::DELETE, "/api/v1/namespaces/n", Value::Null).await;
+    assert_eq!((code, gone["status"]["phase"].as_str()), (200, Some("Terminating")));
+    assert_eq!(call(&mut sender, ALICE, Method::GET, account, Value::Null).await.0, 404);
 }
 
 #[tokio::test]
@@ -435,11 +236,7 @@ async fn requester_of_a_certificate_is_the_caller_whatever_is_written() {
     let (_dir, dev) = start().await;
     let mut sender = gateway(&dev).await;
     let key = rcgen::KeyPair::generate().unwrap();
-    let request = rcgen::CertificateParams::default()
-        .serialize_request(&key)
-        .unwrap()
-        .pem()
-        .unwrap();
+    let request = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
     let csr = |request: &str| {
         use base64::Engine as _;
         let request = base64::engine::general_purpose::STANDARD.encode(request);
@@ -448,23 +245,12 @@ async fn requester_of_a_certificate_is_the_caller_whatever_is_written() {
         json!({"metadata": {"name": "x"}, "spec": spec, "status": {"conditions": [{"type": "Approved", "status": "True"}]}})
     };
     let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    assert_eq!(
-        call(&mut sender, ALICE, Method::POST, path, csr("nonsense"))
-            .await
-            .0,
-        422
-    );
+    assert_eq!(call(&mut sender, ALICE, Method::POST, path, csr("nonsense")).await.0, 422);
     let (code, made) = call(&mut sender, ALICE, Method::POST, path, csr(&request)).await;
     assert_eq!(code, 201, "{made}");
     assert_eq!(made["spec"]["username"], "alice");
-    assert_eq!(
-        made["spec"]["groups"],
-        json!(["developers", "system:authenticated"])
-    );
-    assert!(
-        made["spec"]["uid"].is_null() && made["status"]["conditions"].is_null(),
-        "{made}"
-    );
+    assert_eq!(made["spec"]["groups"], json!(["developers", "system:authenticated"]));
+    assert!(made["spec"]["uid"].is_null() && made["status"]["conditions"].is_null(), "{made}");
 }
 
 #[tokio::test]
@@ -476,39 +262,17 @@ async fn watches_tell_what_happens_to_what_they_select() {
     assert_eq!(watch.status(), StatusCode::OK);
     let one = &format!("{CONFIGMAPS}/a");
     let label = |value: &str| json!({"metadata": {"labels": {"app": value}}});
-    call(
-        &mut sender,
-        ALICE,
-        Method::POST,
-        CONFIGMAPS,
-        configmap("a", &json!({})),
-    )
-    .await;
+    call(&mut sender, ALICE, Method::POST, CONFIGMAPS, configmap("a", &json!({}))).await;
     call(&mut sender, ALICE, Method::PATCH, one, label("web")).await;
-    call(
-        &mut sender,
-        ALICE,
-        Method::PATCH,
-        one,
-        json!({"data": {"k": "v"}}),
-    )
-    .await;
+    call(&mut sender, ALICE, Method::PATCH, one, json!({"data": {"k": "v"}})).await;
     call(&mut sender, ALICE, Method::PATCH, one, label("db")).await;
     call(&mut sender, ALICE, Method::DELETE, one, Value::Null).await;
 
     let mut events = Vec::new();
     while events.len() < 4 {
-        let frame = tokio::time::timeout(Duration::from_secs(20), watch.frame())
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap();
-        for line in frame
-            .into_data()
-            .unwrap()
-            .split(|&byte| byte == b'\n')
-            .filter(|line| !line.is_empty())
-        {
+        let frame =
+            tokio::time::timeout(Duration::from_secs(20), watch.frame()).await.unwrap().unwrap().unwrap();
+        for line in frame.into_data().unwrap().split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             let event: Value = serde_json::from_slice(line).unwrap();
             events.push(event["type"].as_str().unwrap().to_owned());
         }
@@ -519,9 +283,7 @@ async fn watches_tell_what_happens_to_what_they_select() {
     let ended = send(&mut sender, ALICE, Method::GET, path, "", &Value::Null).await;
     let body = ended.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(
-        body.split(|&byte| byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .count(),
+        body.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).count(),
         5,
         "the whole history"
     );
@@ -540,14 +302,7 @@ async fn unknown_fields_are_refused_warned_about_or_ignored() {
         let body = json!({"metadata": {"name": "a"}, "dta": {}});
         let response = send(&mut sender, ALICE, Method::POST, &path, "application/json", &body).await;
         assert_eq!(response.status().as_u16(), code, "{mode}");
-        assert_eq!(
-            response
-                .headers()
-                .get("warning")
-                .map(|value| value.to_str().unwrap()),
-            warning,
-            "{mode}"
-        );
+        assert_eq!(response.headers().get("warning").map(|value| value.to_str().unwrap()), warning, "{mode}");
         response.into_body().collect().await.unwrap();
     }
 }
@@ -556,20 +311,10 @@ async fn unknown_fields_are_refused_warned_about_or_ignored() {
 async fn lists_come_as_tables_when_asked() {
     let (_dir, dev) = start().await;
     let mut sender = gateway(&dev).await;
-    let who = &[
-        ALICE,
-        &[(
-            "accept",
-            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-        )],
-    ]
-    .concat()[..];
+    let who =
+        &[ALICE, &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")]].concat()[..];
     let (_, table) = call(&mut sender, who, Method::GET, "/api/v1/namespaces", Value::Null).await;
-    let names = table["columnDefinitions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|column| column["name"].clone());
+    let names = table["columnDefinitions"].as_array().unwrap().iter().map(|column| column["name"].clone());
     assert_eq!(names.collect::<Vec<_>>(), ["Name", "Status", "Age"]);
     assert_eq!(table["rows"][0]["cells"][0], "default");
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
@@ -578,54 +323,22 @@ async fn lists_come_as_tables_when_asked() {
 #[tokio::test]
 async fn a_taken_port_or_directory_is_an_error_that_says_what_to_do() {
     let (dir, dev) = start().await;
-    let again = DevOptions {
-        dir: dir.path().join("dev"),
-        port: 0,
-    };
+    let again = DevOptions { dir: dir.path().join("dev"), port: 0 };
     let error = Dev::start(&again, Clock::system()).await.unwrap_err();
-    assert!(
-        matches!(error, DevError::DirTaken(_)) && error.to_string().contains("--dir"),
-        "{error}"
-    );
-    let taken = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
-        .await
-        .unwrap();
+    assert!(matches!(error, DevError::DirTaken(_)) && error.to_string().contains("--dir"), "{error}");
+    let taken = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let other = dir.path().join("other");
-    let error = Dev::start(
-        &DevOptions {
-            dir: other.clone(),
-            port,
-        },
-        Clock::system(),
-    )
-    .await
-    .unwrap_err();
-    assert!(
-        matches!(error, DevError::PortTaken(_)) && error.to_string().contains("--port"),
-        "{error}"
-    );
-    assert!(
-        !other.exists(),
-        "nothing is written before the port is known to be free"
-    );
+    let error = Dev::start(&DevOptions { dir: other.clone(), port }, Clock::system()).await.unwrap_err();
+    assert!(matches!(error, DevError::PortTaken(_)) && error.to_string().contains("--port"), "{error}");
+    assert!(!other.exists(), "nothing is written before the port is known to be free");
 
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("precious"), "").unwrap();
-    let foreign = DevOptions {
-        dir: other.clone(),
-        port: 0,
-    };
+    let foreign = DevOptions { dir: other.clone(), port: 0 };
     let error = Dev::start(&foreign, Clock::system()).await.unwrap_err();
-    assert!(
-        matches!(error, DevError::DirForeign(_)) && error.to_string().contains("--dir"),
-        "{error}"
-    );
-    assert_eq!(
-        std::fs::read_dir(&other).unwrap().count(),
-        1,
-        "nothing is added to it"
-    );
+    assert!(matches!(error, DevError::DirForeign(_)) && error.to_string().contains("--dir"), "{error}");
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 1, "nothing is added to it");
 
     let address = dev.backend_address();
     drop(dev);
@@ -634,26 +347,18 @@ async fn a_taken_port_or_directory_is_an_error_that_says_what_to_do() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), gone)
-        .await
-        .expect("the backend ends with its owner");
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the backend ends with its owner");
     Dev::start(&again, Clock::system()).await.unwrap();
 }
 
 #[tokio::test]
 async fn announcement_names_what_runs_and_what_to_try() {
     let (_dir, dev) = start().await;
-    let text = dev
-        .announcement(Some(SocketAddr::from(([127, 0, 0, 1], 9))), false)
-        .to_string();
+    let text = dev.announcement(Some(SocketAddr::from(([127, 0, 0, 1], 9))), false).to_string();
     assert!(!text.contains('\u{1b}'), "colours are for terminals");
-    for wanted in [
-        "KUBECONFIG=",
-        "auth whoami",
-        "http://127.0.0.1:9/metrics",
-        "portcullis serve",
-        "for trying only",
-    ] {
+    for wanted in
+        ["KUBECONFIG=", "auth whoami", "http://127.0.0.1:9/metrics", "portcullis serve", "for trying only"]
+    {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     for flag in dev.gateway_flags() {
@@ -674,22 +379,10 @@ struct Serve {
 async fn gateway_starts_with_the_printed_flags_from_a_relative_directory() {
     use clap::Parser as _;
     let dir = tempfile::tempdir().unwrap();
-    let up = std::env::current_dir()
-        .unwrap()
-        .components()
-        .skip(1)
-        .map(|_| "..")
-        .collect::<std::path::PathBuf>();
+    let up =
+        std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect::<std::path::PathBuf>();
     let relative = up.join(dir.path().strip_prefix("/").unwrap()).join("dev");
-    let dev = Dev::start(
-        &DevOptions {
-            dir: relative,
-            port: 0,
-        },
-        Clock::system(),
-    )
-    .await
-    .unwrap();
+    let dev = Dev::start(&DevOptions { dir: relative, port: 0 }, Clock::system()).await.unwrap();
     let flags = dev.gateway_flags();
     let parsed = Serve::parse_from(std::iter::once("serve".to_owned()).chain(flags)).flags;
     let resolved = portcullis::config::resolve::resolve(&parsed).unwrap();

@@ -49,16 +49,9 @@ async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
     for (path, expected) in [
         ("/api/v1/pods", StatusCode::BAD_GATEWAY),
         ("/apis/aggregated.example.com/v1/x", StatusCode::UNAUTHORIZED),
-        (
-            "/api/v1/namespaces/n/services/s/proxy/login",
-            StatusCode::UNAUTHORIZED,
-        ),
+        ("/api/v1/namespaces/n/services/s/proxy/login", StatusCode::UNAUTHORIZED),
     ] {
-        let response = gateway
-            .http2(Some(&alice))
-            .await
-            .get(path, &[("audit-id", "find-me")])
-            .await;
+        let response = gateway.http2(Some(&alice)).await.get(path, &[("audit-id", "find-me")]).await;
         assert_eq!(response.status(), expected, "{path}");
         assert_eq!(response.headers()["audit-id"], "find-me");
         let body = text(response).await;
@@ -73,11 +66,7 @@ async fn a_redirect_passes_and_is_not_followed() {
     let pki = Pki::new();
     let backend = Backend::start(&pki, H2, |_| {
         Box::pin(async {
-            Response::builder()
-                .status(302)
-                .header("location", "https://elsewhere/")
-                .body(full(""))
-                .unwrap()
+            Response::builder().status(302).header("location", "https://elsewhere/").body(full("")).unwrap()
         })
     })
     .await;
@@ -96,38 +85,22 @@ async fn a_backend_that_never_answers_is_a_504_in_kube_apiservers_odd_shape() {
     let backend = Backend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
-    let response = gateway
-        .http2(Some(&alice))
-        .await
-        .get("/api/v1/pods?timeout=50ms", &[])
-        .await;
+    let response = gateway.http2(Some(&alice)).await.get("/api/v1/pods?timeout=50ms", &[]).await;
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
     let body = text(response).await;
-    assert!(
-        body.starts_with("{\"metadata\":{},\"status\":\"Failure\",\"message\":\"Timeout: "),
-        "{body}"
-    );
+    assert!(body.starts_with("{\"metadata\":{},\"status\":\"Failure\",\"message\":\"Timeout: "), "{body}");
 }
 
 #[tokio::test]
 async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
     let pki = Pki::new();
     let backend = Backend::start(&pki, &[b"http/1.1"], |_| {
-        Box::pin(async {
-            Response::builder()
-                .header("content-length", "1000")
-                .body(full("short"))
-                .unwrap()
-        })
+        Box::pin(async { Response::builder().header("content-length", "1000").body(full("short")).unwrap() })
     })
     .await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
-    let response = gateway
-        .http1(Some(&alice))
-        .await
-        .send(crate::support::get("/api", &[]))
-        .await;
+    let response = gateway.http1(Some(&alice)).await.send(crate::support::get("/api", &[])).await;
     // Either no response at all, or one whose body does not end well; never a short one that looks whole.
     if let Ok(response) = response {
         use http_body_util::BodyExt as _;
@@ -163,30 +136,12 @@ async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() 
     let backend = Backend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     for (request, expected) in [
-        (
-            "GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-            "400 Bad Request",
-        ),
-        (
-            "GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
-            "400 Bad Request",
-        ),
-        (
-            "GET /api HTTP/1.1\r\n\r\n",
-            "400 Bad Request: missing required Host header",
-        ),
-        (
-            "GET /api HTTP/1.1\r\nHost: a b\r\n\r\n",
-            "400 Bad Request: malformed Host header",
-        ),
-        (
-            "GET https://b/api HTTP/1.1\r\nHost: a\r\n\r\n",
-            "400 Bad Request: Host header differs",
-        ),
-        (
-            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
-            "400 Bad Request: CONNECT is not supported",
-        ),
+        ("GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400 Bad Request"),
+        ("GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", "400 Bad Request"),
+        ("GET /api HTTP/1.1\r\n\r\n", "400 Bad Request: missing required Host header"),
+        ("GET /api HTTP/1.1\r\nHost: a b\r\n\r\n", "400 Bad Request: malformed Host header"),
+        ("GET https://b/api HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request: Host header differs"),
+        ("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", "400 Bad Request: CONNECT is not supported"),
         ("GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
         (
             "GET /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
@@ -196,10 +151,7 @@ async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() 
             "GET /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
             "400 Bad Request",
         ),
-        (
-            "GET /a HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n",
-            "400 Bad Request",
-        ),
+        ("GET /a HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n", "400 Bad Request"),
         ("nonsense\r\n\r\n", "400 Bad Request"),
     ] {
         let answer = raw(&gateway, request.as_bytes()).await;
@@ -239,19 +191,9 @@ async fn many_and_large_headers_pass_up_to_gos_limits() {
         assert!(seen.headers.contains_key("x-line-249"));
     }
     let large = "x".repeat(900 << 10);
-    let response = gateway
-        .http1(Some(&alice))
-        .await
-        .get("/api", &[("x-large", &large)])
-        .await;
+    let response = gateway.http1(Some(&alice)).await.get("/api", &[("x-large", &large)]).await;
     assert_eq!(response.status(), StatusCode::OK);
-    let too_large = format!(
-        "GET /api HTTP/1.1\r\nHost: a\r\nX-Large: {}\r\n\r\n",
-        "x".repeat(2 << 20)
-    );
+    let too_large = format!("GET /api HTTP/1.1\r\nHost: a\r\nX-Large: {}\r\n\r\n", "x".repeat(2 << 20));
     let answer = raw(&gateway, too_large.as_bytes()).await;
-    assert!(
-        answer.starts_with("HTTP/1.1 431") || answer.is_empty(),
-        "{answer:.80}"
-    );
+    assert!(answer.starts_with("HTTP/1.1 431") || answer.is_empty(), "{answer:.80}");
 }

@@ -13,22 +13,14 @@ fn identity(seen: &Seen) -> Vec<(String, String)> {
             let name = name.as_str().replace(['_', '.'], "-");
             name.starts_with("x-remote-") || name.starts_with("impersonate-") || name == "authorization"
         })
-        .map(|(name, value)| {
-            (
-                name.to_string(),
-                String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            )
-        })
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         .collect();
     lines.sort_by(|a, b| a.0.cmp(&b.0));
     lines
 }
 
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-        .collect()
+    expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 #[tokio::test]
@@ -45,11 +37,7 @@ async fn each_method_asserts_its_own_identity() {
     assert_eq!(seen.all("x-remote-user"), ["alice"]);
     assert_eq!(seen.all("x-remote-group"), ["g1", "g2", "system:authenticated"]);
 
-    gateway
-        .http1(None)
-        .await
-        .get("/api", &[("authorization", "Bearer good-token")])
-        .await;
+    gateway.http1(None).await.get("/api", &[("authorization", "Bearer good-token")]).await;
     assert_eq!(
         identity(&backend.take().unwrap()),
         pairs(&[
@@ -65,16 +53,9 @@ async fn each_method_asserts_its_own_identity() {
     let seen = backend.take().unwrap();
     assert_eq!(
         identity(&seen),
-        pairs(&[
-            ("x-remote-group", "system:unauthenticated"),
-            ("x-remote-user", "system:anonymous")
-        ])
+        pairs(&[("x-remote-group", "system:unauthenticated"), ("x-remote-user", "system:anonymous")])
     );
-    assert_eq!(
-        seen.version,
-        http::Version::HTTP_11,
-        "anonymous requests have connections of their own"
-    );
+    assert_eq!(seen.version, http::Version::HTTP_11, "anonymous requests have connections of their own");
 
     let proxy = pki.client_front.leaf().cn("proxy").issue();
     let headers = [
@@ -98,11 +79,7 @@ async fn each_method_asserts_its_own_identity() {
             ("x-remote-user", "dave"),
         ])
     );
-    assert_eq!(
-        seen.all("x-forwarded-for"),
-        ["192.0.2.7, 127.0.0.1"],
-        "a front proxy is believed"
-    );
+    assert_eq!(seen.all("x-forwarded-for"), ["192.0.2.7, 127.0.0.1"], "a front proxy is believed");
 }
 
 #[tokio::test]
@@ -114,27 +91,14 @@ async fn what_a_client_writes_never_becomes_its_identity() {
     let cases: &[&[(&str, &str)]] = &[
         &[("x-remote-user", "eve")],
         &[("X_Remote_User", "eve"), ("x.remote.user", "eve")],
-        &[
-            ("x-remote-group", "system:masters"),
-            ("x-remote-group", "system:masters"),
-        ],
+        &[("x-remote-group", "system:masters"), ("x-remote-group", "system:masters")],
         &[("x-remote-extra-scopes", "all"), ("x-remote-new", "1")],
-        &[
-            ("connection", "x-remote-user, x-remote-group"),
-            ("x-remote-user", "eve"),
-        ],
+        &[("connection", "x-remote-user, x-remote-group"), ("x-remote-user", "eve")],
         &[("connection", "x-remote-uid"), ("connection", "X-Remote-Extra-a")],
-        &[
-            ("impersonate_user", "eve"),
-            ("impersonate.group", "system:masters"),
-        ],
+        &[("impersonate_user", "eve"), ("impersonate.group", "system:masters")],
         &[("authorization", "Bearer other")],
         &[("proxy-authorization", "Bearer other")],
-        &[
-            ("x-forwarded-for", "192.0.2.1"),
-            ("x-real-ip", "192.0.2.1"),
-            ("forwarded", "for=192.0.2.1"),
-        ],
+        &[("x-forwarded-for", "192.0.2.1"), ("x-real-ip", "192.0.2.1"), ("forwarded", "for=192.0.2.1")],
     ];
     let expected = pairs(&[
         ("x-remote-group", "a"),
@@ -173,11 +137,7 @@ async fn an_identity_that_would_not_arrive_whole_is_refused() {
             assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED);
         }
         for token in ["Bearer nameless", "Bearer masters"] {
-            let response = gateway
-                .http1(None)
-                .await
-                .get("/api", &[("authorization", token)])
-                .await;
+            let response = gateway.http1(None).await.get("/api", &[("authorization", token)]).await;
             assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED, "{token}");
         }
     }
@@ -190,23 +150,14 @@ async fn impersonation_is_the_backends_and_unknown_members_are_refused() {
     let backend = Backend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let token = ("authorization", "Bearer good-token");
-    let asked = [
-        token,
-        ("impersonate-user", "bob"),
-        ("impersonate-group", "x"),
-        ("impersonate-group", "y"),
-    ];
+    let asked = [token, ("impersonate-user", "bob"), ("impersonate-group", "x"), ("impersonate-group", "y")];
     gateway.http1(None).await.get("/api", &asked).await;
     let seen = backend.take().unwrap();
     assert_eq!(seen.all("x-remote-user"), ["carol"]);
     assert_eq!(seen.all("impersonate-user"), ["bob"]);
     assert_eq!(seen.all("impersonate-group"), ["x", "y"]);
 
-    let response = gateway
-        .http1(None)
-        .await
-        .get("/api", &[token, ("impersonate-tenant", "t")])
-        .await;
+    let response = gateway.http1(None).await.get("/api", &[token, ("impersonate-tenant", "t")]).await;
     let (code, body) = status(response).await;
     assert_eq!(code, StatusCode::BAD_REQUEST);
     assert_eq!(body["reason"], "BadRequest");
@@ -232,15 +183,8 @@ async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential
             ("impersonate-user", "carol"),
         ])
     );
-    let response = gateway
-        .http1(None)
-        .await
-        .get("/api", &[token, ("impersonate-user", "bob")])
-        .await;
+    let response = gateway.http1(None).await.get("/api", &[token, ("impersonate-user", "bob")]).await;
     let (code, body) = status(response).await;
-    assert_eq!(
-        (code, body["reason"].as_str()),
-        (StatusCode::FORBIDDEN, Some("Forbidden"))
-    );
+    assert_eq!((code, body["reason"].as_str()), (StatusCode::FORBIDDEN, Some("Forbidden")));
     assert_eq!(backend.pending(), 0, "never dropped silently");
 }

@@ -32,10 +32,7 @@ fn fed() -> (Frames, BoxedBody, Arc<AtomicBool>) {
     let flag = Flag(Arc::clone(&gone));
     let stream = futures_util::stream::unfold((receiver, flag), |(mut receiver, flag)| async move {
         let frame = receiver.recv().await?;
-        Some((
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(frame),
-            (receiver, flag),
-        ))
+        Some((Ok::<_, Box<dyn std::error::Error + Send + Sync>>(frame), (receiver, flag)))
     });
     (sender, StreamBody::new(stream).boxed_unsync_into(), gone)
 }
@@ -76,12 +73,7 @@ async fn watching(
     let backend = Backend::start(pki, alpn, move |_| {
         let (sender, body, gone) = fed();
         started.send((sender, gone)).unwrap();
-        Box::pin(async {
-            Response::builder()
-                .header("content-type", "application/json")
-                .body(body)
-                .unwrap()
-        })
+        Box::pin(async { Response::builder().header("content-type", "application/json").body(body).unwrap() })
     })
     .await;
     (backend, watches)
@@ -117,10 +109,7 @@ async fn a_watch_shows_its_headers_first_then_each_event_and_ends_with_its_clien
             assert!(!gone.load(Ordering::SeqCst));
             drop(body);
             client.abort();
-            until("the end of the watch at the backend", || {
-                gone.load(Ordering::SeqCst)
-            })
-            .await;
+            until("the end of the watch at the backend", || gone.load(Ordering::SeqCst)).await;
         }
     }
 }
@@ -191,15 +180,7 @@ async fn stalled_watches_do_not_stop_other_requests() {
     let live = client.get(WATCH, &[]).await;
     let (events, _) = soon(watches.recv()).await.unwrap();
     events.send(Frame::data(Bytes::from_static(b"event"))).unwrap();
-    assert_eq!(
-        soon(live.into_body().frame())
-            .await
-            .unwrap()
-            .unwrap()
-            .into_data()
-            .unwrap(),
-        "event"
-    );
+    assert_eq!(soon(live.into_body().frame()).await.unwrap().unwrap().into_data().unwrap(), "event");
 }
 
 #[tokio::test]
@@ -209,10 +190,7 @@ async fn bodies_and_trailers_pass_both_ways() {
         let backend = Backend::start(&pki, alpn, |request: Request<hyper::body::Incoming>| {
             Box::pin(async move {
                 let collected = request.into_body().collect().await.unwrap();
-                let trailer = collected
-                    .trailers()
-                    .and_then(|trailers| trailers.get("x-sum"))
-                    .cloned();
+                let trailer = collected.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
                 let (sender, body, _) = fed();
                 sender.send(Frame::data(collected.to_bytes())).unwrap();
                 let mut trailers = HeaderMap::new();
@@ -298,11 +276,7 @@ async fn a_tunnel_opens_after_an_exact_101_and_carries_bytes_both_ways() {
         soon(tunnel.read_exact(&mut echoed)).await.unwrap();
         assert_eq!(&echoed, b"hello");
         tunnel.shutdown().await.unwrap();
-        assert_eq!(
-            soon(tunnel.read(&mut echoed)).await.unwrap(),
-            0,
-            "the end of one side ends the other"
-        );
+        assert_eq!(soon(tunnel.read(&mut echoed)).await.unwrap(), 0, "the end of one side ends the other");
     }
 }
 
@@ -313,12 +287,7 @@ async fn no_tunnel_without_the_101_that_was_asked_for() {
 
     let other = echoing(&pki, "h2c").await;
     let gateway = Gateway::start(&pki, &other);
-    let response = gateway
-        .http1(Some(&alice))
-        .await
-        .send(upgrade_request("websocket"))
-        .await
-        .unwrap();
+    let response = gateway.http1(Some(&alice)).await.send(upgrade_request("websocket")).await.unwrap();
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY, "another protocol");
 
     let refusing = Backend::start(&pki, H2, |_| {
@@ -329,19 +298,10 @@ async fn no_tunnel_without_the_101_that_was_asked_for() {
     let mut client = gateway.http1(Some(&alice)).await;
     let response = client.send(upgrade_request("websocket")).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
-    assert_eq!(
-        text(response).await,
-        "no",
-        "a refusal is an answer like any other"
-    );
+    assert_eq!(text(response).await, "no", "a refusal is an answer like any other");
 
     // A protocol that we do not tunnel is not even asked for.
-    let response = gateway
-        .http1(Some(&alice))
-        .await
-        .send(upgrade_request("h2c"))
-        .await
-        .unwrap();
+    let response = gateway.http1(Some(&alice)).await.send(upgrade_request("h2c")).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     refusing.take().unwrap();
     let seen = refusing.take().unwrap();
@@ -384,10 +344,7 @@ async fn requests_in_progress_finish_after_a_signal_to_end() {
     let address = server.address();
     let ending = tokio::task::spawn_blocking(move || server.shut_down());
     // New connections are refused once the listener is gone, and the old one still serves its request.
-    until("the end of the listener", || {
-        std::net::TcpStream::connect(address).is_err()
-    })
-    .await;
+    until("the end of the listener", || std::net::TcpStream::connect(address).is_err()).await;
     events.send(Frame::data(Bytes::from_static(b"done"))).unwrap();
     drop(events);
     assert_eq!(text(response).await, "done");

@@ -36,9 +36,7 @@ pub type Answering = Pin<Box<dyn Future<Output = Response<BoxedBody>> + Send>>;
 
 /// Waits, but not forever.
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("it should have happened by now")
+    tokio::time::timeout(PATIENCE, future).await.expect("it should have happened by now")
 }
 
 /// Waits until something holds.
@@ -127,10 +125,7 @@ impl Drop for Backend {
 impl Backend {
     /// Answers `200 ok` to everything.
     pub async fn plain(pki: &Pki) -> Self {
-        Self::start(pki, &[b"h2", b"http/1.1"], |_| {
-            Box::pin(async { Response::new(full("ok")) })
-        })
-        .await
+        Self::start(pki, &[b"h2", b"http/1.1"], |_| Box::pin(async { Response::new(full("ok")) })).await
     }
 
     pub async fn start(
@@ -140,9 +135,7 @@ impl Backend {
     ) -> Self {
         let issued = pki.servers.server(&["backend.test"]);
         let mut roots = rustls::RootCertStore::empty();
-        roots
-            .add(CertificateDer::from(pem_to_der(&pki.front.cert_pem())))
-            .unwrap();
+        roots.add(CertificateDer::from(pem_to_der(&pki.front.cert_pem()))).unwrap();
         let provider = Arc::new(default_provider());
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
             Arc::new(roots),
@@ -242,10 +235,8 @@ pub fn flags(pki: &Pki, backend: SocketAddr) -> Vec<String> {
         "tokens.csv",
         "good-token,carol,7,\"a,b\"\nnameless,,8\nmasters,padded,9,\"system:masters \"\n",
     );
-    let kubeconfig = pki.write(
-        "backend.kubeconfig",
-        kubeconfig(backend, &server_ca, &front_cert, &front_key),
-    );
+    let kubeconfig =
+        pki.write("backend.kubeconfig", kubeconfig(backend, &server_ca, &front_cert, &front_key));
     let path = |path: &Path| path.display().to_string();
     [
         "--bind-address=127.0.0.1",
@@ -293,10 +284,7 @@ impl Gateway {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
         let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings).unwrap();
-        Self {
-            address: server.address(),
-            server: Some(server),
-        }
+        Self { address: server.address(), server: Some(server) }
     }
 
     /// A TLS connection to the gateway.
@@ -307,33 +295,25 @@ impl Gateway {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyServer));
         let mut config = match identity {
-            Some(issued) => builder
-                .with_client_auth_cert(issued.chain.clone(), issued.key.clone_key())
-                .unwrap(),
+            Some(issued) => {
+                builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap()
+            }
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![alpn.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream))
-            .await
-            .unwrap()
+        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
         let stream = self.tls(b"http/1.1", identity).await;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .unwrap();
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let task = tokio::spawn(async move {
             connection.with_upgrades().await.ok();
         });
-        Http1 {
-            sender,
-            task,
-            address: self.address,
-        }
+        Http1 { sender, task, address: self.address }
     }
 
     pub async fn http2(&self, identity: Option<&Issued>) -> Http2 {
@@ -346,11 +326,7 @@ impl Gateway {
         let task = tokio::spawn(async move {
             connection.await.ok();
         });
-        Http2 {
-            sender,
-            task,
-            address: self.address,
-        }
+        Http2 { sender, task, address: self.address }
     }
 }
 
@@ -375,9 +351,7 @@ pub struct Http2 {
 impl Http1 {
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
-        head.headers
-            .entry("host")
-            .or_insert_with(|| self.address.to_string().parse().unwrap());
+        head.headers.entry("host").or_insert_with(|| self.address.to_string().parse().unwrap());
         soon(self.sender.ready()).await?;
         soon(self.sender.send_request(Request::from_parts(head, body))).await
     }
@@ -390,11 +364,7 @@ impl Http1 {
 impl Http2 {
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
-        let path = head
-            .uri
-            .path_and_query()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
         head.uri = format!("https://{}{path}", self.address).parse().unwrap();
         soon(self.sender.ready()).await?;
         soon(self.sender.send_request(Request::from_parts(head, body))).await
@@ -422,10 +392,7 @@ pub async fn text(response: Response<Incoming>) -> String {
 pub async fn status(response: Response<Incoming>) -> (StatusCode, serde_json::Value) {
     let code = response.status();
     let body = text(response).await;
-    (
-        code,
-        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{code} {body:?}: {error}")),
-    )
+    (code, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{code} {body:?}: {error}")))
 }
 
 fn pem_to_der(pem: &str) -> Vec<u8> {
@@ -468,8 +435,6 @@ impl ServerCertVerifier for AnyServer {
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        default_provider()
-            .signature_verification_algorithms
-            .supported_schemes()
+        default_provider().signature_verification_algorithms.supported_schemes()
     }
 }

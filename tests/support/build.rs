@@ -37,10 +37,9 @@ pub(crate) fn look() -> Source {
         let programs = programs_in(&dir, "etcd");
         return match missing(&programs) {
             None => Source::Present(programs),
-            Some(path) => Source::Absent(format!(
-                "KUBEBUILDER_ASSETS is set, but there is no {}",
-                path.display()
-            )),
+            Some(path) => {
+                Source::Absent(format!("KUBEBUILDER_ASSETS is set, but there is no {}", path.display()))
+            }
         };
     }
     let dir = cache_dir();
@@ -48,12 +47,7 @@ pub(crate) fn look() -> Source {
     if missing(&programs).is_none() {
         return Source::Present(programs);
     }
-    match Command::new("go")
-        .arg("version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-    {
+    match Command::new("go").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status() {
         Ok(status) if status.success() => Source::Buildable(dir),
         _ => Source::Absent("Go is not installed, and KUBEBUILDER_ASSETS is not set".to_owned()),
     }
@@ -88,10 +82,7 @@ fn compile(dir: &Path) -> Result<(), String> {
     let started = Instant::now();
     let mut child = Command::new("go")
         .args(["build", "-v", "-buildvcs=false", "-trimpath"])
-        .arg(format!(
-            "-ldflags={}",
-            ldflags(&fs::read_to_string(module.join("go.mod")).unwrap_or_default())?
-        ))
+        .arg(format!("-ldflags={}", ldflags(&fs::read_to_string(module.join("go.mod")).unwrap_or_default())?))
         .arg("-o")
         .arg(format!("{}/", partial.display()))
         .arg("tool")
@@ -116,16 +107,10 @@ fn compile(dir: &Path) -> Result<(), String> {
     progress.end();
     let status = child.wait().map_err(|error| error.to_string())?;
     if !status.success() {
-        return Err(format!(
-            "go build failed ({status}); its last lines:\n{}",
-            tail.join("\n")
-        ));
+        return Err(format!("go build failed ({status}); its last lines:\n{}", tail.join("\n")));
     }
     fs::rename(&partial, dir).map_err(|error| error.to_string())?;
-    note(&format!(
-        "the real servers are built ({} s)",
-        started.elapsed().as_secs()
-    ));
+    note(&format!("the real servers are built ({} s)", started.elapsed().as_secs()));
     Ok(())
 }
 
@@ -134,18 +119,12 @@ fn ldflags(go_mod: &str) -> Result<String, String> {
     let version = go_mod
         .lines()
         .find_map(|line| {
-            line.trim()
-                .trim_start_matches("require ")
-                .trim_start()
-                .strip_prefix("k8s.io/kubernetes ")
+            line.trim().trim_start_matches("require ").trim_start().strip_prefix("k8s.io/kubernetes ")
         })
         .map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
         .ok_or("tests/backend/go.mod does not require k8s.io/kubernetes")?;
     let mut numbers = version.trim_start_matches('v').split('.');
-    let (major, minor) = (
-        numbers.next().unwrap_or_default(),
-        numbers.next().unwrap_or_default(),
-    );
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let mut flags = "-s -w".to_owned();
     for (name, value) in [
         ("k8s.io/component-base/version.gitVersion", version.as_str()),
@@ -208,32 +187,18 @@ impl Progress {
         note(
             "building kube-apiserver, kube-controller-manager, kubectl and etcd with Go (once, about five minutes)",
         );
-        Self {
-            started,
-            terminal: std::io::stderr().is_terminal(),
-            packages: 0,
-            shown: None,
-        }
+        Self { started, terminal: std::io::stderr().is_terminal(), packages: 0, shown: None }
     }
 
     fn step(&mut self) {
         self.packages += 1;
-        let every = if self.terminal {
-            Duration::from_millis(250)
-        } else {
-            Duration::from_secs(30)
-        };
+        let every = if self.terminal { Duration::from_millis(250) } else { Duration::from_secs(30) };
         if self.shown.is_some_and(|shown| shown.elapsed() < every) {
             return;
         }
         self.shown = Some(Instant::now());
         let seconds = self.started.elapsed().as_secs();
-        let text = format!(
-            "building: {} packages, {}:{:02}",
-            self.packages,
-            seconds / 60,
-            seconds % 60
-        );
+        let text = format!("building: {} packages, {}:{:02}", self.packages, seconds / 60, seconds % 60);
         if self.terminal {
             write!(std::io::stderr(), "\r\x1b[2Ktwin: {text}").ok();
         } else {

@@ -12,22 +12,9 @@
 //! let late = root.leaf().cn("bob").expired(now).issue();
 //! let chain = root.intermediate("middle").leaf().cn("carol").issue(); // carol, middle
 //! ```
-#![allow(
-    dead_code,
-    reason = "shared by several test binaries, each of which uses a part"
-)]
-#![allow(
-    clippy::expect_used,
-    clippy::option_option,
-    missing_docs,
-    reason = "test support"
-)]
-#![allow(
-    unreachable_pub,
-    clippy::as_conversions,
-    clippy::indexing_slicing,
-    reason = "test support"
-)]
+#![allow(dead_code, reason = "shared by several test binaries, each of which uses a part")]
+#![allow(clippy::expect_used, clippy::option_option, missing_docs, reason = "test support")]
+#![allow(unreachable_pub, clippy::as_conversions, clippy::indexing_slicing, reason = "test support")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,11 +40,7 @@ pub fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     if len < 0x80 {
         out.push(u8::try_from(len).expect("short"));
     } else {
-        let bytes: Vec<u8> = len
-            .to_be_bytes()
-            .into_iter()
-            .skip_while(|byte| *byte == 0)
-            .collect();
+        let bytes: Vec<u8> = len.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect();
         out.push(0x80 | u8::try_from(bytes.len()).expect("short"));
         out.extend(bytes);
     }
@@ -75,10 +58,7 @@ pub fn set(parts: &[Vec<u8>]) -> Vec<u8> {
 
 /// An object identifier from its dotted form.
 pub fn oid(dotted: &str) -> Vec<u8> {
-    let arcs: Vec<u64> = dotted
-        .split('.')
-        .map(|arc| arc.parse().expect("an arc"))
-        .collect();
+    let arcs: Vec<u64> = dotted.split('.').map(|arc| arc.parse().expect("an arc")).collect();
     let mut content = Vec::new();
     for arc in std::iter::once(arcs[0] * 40 + arcs[1]).chain(arcs[2..].iter().copied()) {
         let mut septets = vec![(arc & 0x7f) as u8];
@@ -98,11 +78,7 @@ pub fn boolean(value: bool) -> Vec<u8> {
 
 /// A non-negative INTEGER, minimally encoded.
 pub fn integer(value: u64) -> Vec<u8> {
-    let mut bytes: Vec<u8> = value
-        .to_be_bytes()
-        .into_iter()
-        .skip_while(|byte| *byte == 0)
-        .collect();
+    let mut bytes: Vec<u8> = value.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect();
     if bytes.first().is_none_or(|byte| byte & 0x80 != 0) {
         bytes.insert(0, 0);
     }
@@ -125,12 +101,7 @@ pub fn bits(content: &[u8]) -> Vec<u8> {
 pub fn time(unix: i64) -> Vec<u8> {
     let (year, month, day) = civil(unix.div_euclid(86_400));
     let secs = unix.rem_euclid(86_400);
-    let rest = format!(
-        "{month:02}{day:02}{:02}{:02}{:02}Z",
-        secs / 3600,
-        secs / 60 % 60,
-        secs % 60
-    );
+    let rest = format!("{month:02}{day:02}{:02}{:02}{:02}Z", secs / 3600, secs / 60 % 60, secs % 60);
     if (1950..2050).contains(&year) {
         tlv(0x17, format!("{:02}{rest}", year % 100).as_bytes())
     } else {
@@ -146,25 +117,15 @@ fn civil(days: i64) -> (i64, i64, i64) {
     let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
     let mp = (5 * doy + 2) / 153;
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (
-        yoe + era * 400 + i64::from(month <= 2),
-        month,
-        doy - (153 * mp + 2) / 5 + 1,
-    )
+    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
 }
 
 /// A PEM block.
 pub fn pem(label: &str, der: &[u8]) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(der);
-    let lines: Vec<&str> = text
-        .as_bytes()
-        .chunks(64)
-        .map(|line| std::str::from_utf8(line).expect("base64"))
-        .collect();
-    format!(
-        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
-        lines.join("\n")
-    )
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64")).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 // ---- keys and signatures ----------------------------------------------------------------------------------------
@@ -213,14 +174,8 @@ impl Key {
             }
             KeyKind::Ed25519 => {
                 // Version 1 of PKCS#8: OpenSSL and Go do not read version 2.
-                let der = Ed25519KeyPair::generate_pkcs8v1(&rng)
-                    .expect("a key")
-                    .as_ref()
-                    .to_vec();
-                (
-                    Pair::Ed(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).expect("own key")),
-                    der,
-                )
+                let der = Ed25519KeyPair::generate_pkcs8v1(&rng).expect("a key").as_ref().to_vec();
+                (Pair::Ed(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).expect("own key")), der)
             }
             KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => {
                 let algorithm = match kind {
@@ -228,14 +183,8 @@ impl Key {
                     KeyKind::P384 => &signature::ECDSA_P384_SHA384_ASN1_SIGNING,
                     _ => &signature::ECDSA_P521_SHA512_ASN1_SIGNING,
                 };
-                let der = EcdsaKeyPair::generate_pkcs8(algorithm, &rng)
-                    .expect("a key")
-                    .as_ref()
-                    .to_vec();
-                (
-                    Pair::Ec(EcdsaKeyPair::from_pkcs8(algorithm, &der).expect("own key")),
-                    der,
-                )
+                let der = EcdsaKeyPair::generate_pkcs8(algorithm, &rng).expect("a key").as_ref().to_vec();
+                (Pair::Ec(EcdsaKeyPair::from_pkcs8(algorithm, &der).expect("own key")), der)
             }
         };
         Arc::new(Self { kind, pair, pkcs8 })
@@ -245,10 +194,7 @@ impl Key {
     pub fn pooled(kind: KeyKind, index: usize) -> Arc<Self> {
         type Pool = HashMap<(KeyKind, usize), Arc<Key>>;
         static POOL: OnceLock<Mutex<Pool>> = OnceLock::new();
-        let mut pool = POOL
-            .get_or_init(Mutex::default)
-            .lock()
-            .expect("no panic while held");
+        let mut pool = POOL.get_or_init(Mutex::default).lock().expect("no panic while held");
         Arc::clone(pool.entry((kind, index)).or_insert_with(|| Self::generate(kind)))
     }
 
@@ -306,15 +252,10 @@ impl Key {
                     _ => &signature::RSA_PKCS1_SHA256,
                 };
                 let mut out = vec![0; pair.public_modulus_len()];
-                pair.sign(encoding, &rng, message, &mut out)
-                    .expect("an RSA signature");
+                pair.sign(encoding, &rng, message, &mut out).expect("an RSA signature");
                 out
             }
-            Pair::Ec(pair) => pair
-                .sign(&rng, message)
-                .expect("an ECDSA signature")
-                .as_ref()
-                .to_vec(),
+            Pair::Ec(pair) => pair.sign(&rng, message).expect("an ECDSA signature").as_ref().to_vec(),
             Pair::Ed(pair) => pair.sign(message).as_ref().to_vec(),
         }
     }
@@ -414,15 +355,8 @@ pub type Subtrees<'a> = &'a [(u8, &'a [u8])];
 /// The content of a name constraints extension.
 pub fn name_constraints(permitted: Subtrees<'_>, excluded: Subtrees<'_>) -> Vec<u8> {
     let list = |outer: u8, trees: Subtrees<'_>| {
-        let each: Vec<Vec<u8>> = trees
-            .iter()
-            .map(|(tag, value)| seq(&[tlv(0x80 | tag, value)]))
-            .collect();
-        if each.is_empty() {
-            Vec::new()
-        } else {
-            tlv(outer, &each.concat())
-        }
+        let each: Vec<Vec<u8>> = trees.iter().map(|(tag, value)| seq(&[tlv(0x80 | tag, value)])).collect();
+        if each.is_empty() { Vec::new() } else { tlv(outer, &each.concat()) }
     };
     seq(&[list(0xa0, permitted), list(0xa1, excluded)])
 }
@@ -484,10 +418,7 @@ impl Ca {
 
     /// A server certificate for names and addresses.
     pub fn server(&self, names: &[&str]) -> Issued {
-        let mut leaf = self
-            .leaf()
-            .cn(names.first().copied().unwrap_or("server"))
-            .eku(&[SERVER_AUTH]);
+        let mut leaf = self.leaf().cn(names.first().copied().unwrap_or("server")).eku(&[SERVER_AUTH]);
         for name in names {
             leaf = match name.parse::<std::net::IpAddr>() {
                 Ok(ip) => leaf.san_ip(ip),
@@ -507,16 +438,8 @@ impl Ca {
 
     /// The authority as an end entity: it may present its own certificate.
     pub fn as_leaf(&self) -> Issued {
-        let chain = if self.sent.is_empty() {
-            vec![self.cert.clone()]
-        } else {
-            self.sent.clone()
-        };
-        Issued {
-            chain,
-            key: self.key.pkcs8(),
-            private: Arc::clone(&self.key),
-        }
+        let chain = if self.sent.is_empty() { vec![self.cert.clone()] } else { self.sent.clone() };
+        Issued { chain, key: self.key.pkcs8(), private: Arc::clone(&self.key) }
     }
 }
 
@@ -844,14 +767,8 @@ impl Builder {
             Some(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.public()).as_ref()[..20].to_vec())
         };
         let is_ca = matches!(self.basic_constraints, Some((true, _)));
-        let skid = self
-            .skid
-            .clone()
-            .unwrap_or_else(|| if is_ca { key_id() } else { None });
-        let akid = self
-            .akid
-            .clone()
-            .unwrap_or_else(|| self.issuer.as_ref().and_then(|ca| ca.skid.clone()));
+        let skid = self.skid.clone().unwrap_or_else(|| if is_ca { key_id() } else { None });
+        let akid = self.akid.clone().unwrap_or_else(|| self.issuer.as_ref().and_then(|ca| ca.skid.clone()));
 
         let mut extensions: Vec<(String, bool, Vec<u8>)> = Vec::new();
         if let Some(bits) = self.key_usage {
@@ -882,10 +799,10 @@ impl Builder {
 
         let inner = self.inner.clone().unwrap_or_else(|| algorithm.identifier());
         let outer = self.outer.clone().unwrap_or_else(|| algorithm.identifier());
-        let serial = self.serial.clone().map_or_else(
-            || integer(SERIAL.fetch_add(1, Ordering::Relaxed)),
-            |content| tlv(0x02, &content),
-        );
+        let serial = self
+            .serial
+            .clone()
+            .map_or_else(|| integer(SERIAL.fetch_add(1, Ordering::Relaxed)), |content| tlv(0x02, &content));
         let mut parts = Vec::new();
         if let Some(version) = &self.version {
             parts.push(tlv(0xa0, version));
@@ -902,11 +819,7 @@ impl Builder {
             let list: Vec<Vec<u8>> = extensions
                 .iter()
                 .map(|(id, critical, content)| {
-                    seq(&[
-                        oid(id),
-                        if *critical { boolean(true) } else { Vec::new() },
-                        octets(content),
-                    ])
+                    seq(&[oid(id), if *critical { boolean(true) } else { Vec::new() }, octets(content)])
                 })
                 .collect();
             parts.push(tlv(0xa3, &seq(&list)));
@@ -925,11 +838,7 @@ impl Builder {
         let (cert, _, _) = self.write(&key);
         let mut chain = vec![cert];
         chain.extend(self.issuer.iter().flat_map(|ca| ca.sent.iter().cloned()));
-        Issued {
-            chain,
-            key: key.pkcs8(),
-            private: key,
-        }
+        Issued { chain, key: key.pkcs8(), private: key }
     }
 
     /// Writes the certificate of an authority.
@@ -941,13 +850,7 @@ impl Builder {
             sent.push(cert.clone());
             sent.extend(above.sent.iter().cloned());
         }
-        Ca {
-            cert,
-            key,
-            subject,
-            skid,
-            sent,
-        }
+        Ca { cert, key, subject, skid, sent }
     }
 }
 

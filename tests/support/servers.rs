@@ -50,12 +50,7 @@ impl Process {
             .spawn()
             .map_err(|error| format!("cannot start {name}: {error}"))?;
         let pipe = child.stdin.take();
-        Ok(Self {
-            name: name.to_owned(),
-            child,
-            pipe,
-            log,
-        })
+        Ok(Self { name: name.to_owned(), child, pipe, log })
     }
 
     /// An error with the end of the log when the server has ended by itself.
@@ -72,11 +67,7 @@ impl Process {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
-        let tail = lines
-            .iter()
-            .skip(lines.len().saturating_sub(15))
-            .copied()
-            .collect::<Vec<_>>();
+        let tail = lines.iter().skip(lines.len().saturating_sub(15)).copied().collect::<Vec<_>>();
         format!("{}\n(log: {})", tail.join("\n"), self.log.display())
     }
 }

@@ -84,13 +84,7 @@ impl Lab {
             .enable_all()
             .build()
             .expect("a tokio runtime");
-        Self {
-            source,
-            wanted,
-            runtime,
-            bed: OnceLock::new(),
-            reported: AtomicBool::new(false),
-        }
+        Self { source, wanted, runtime, bed: OnceLock::new(), reported: AtomicBool::new(false) }
     }
 
     /// Starts everything on the first call; the others wait for it.
@@ -140,20 +134,12 @@ impl Bed {
         wanted: &[Side],
         runtime: &tokio::runtime::Runtime,
     ) -> Result<Self, String> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "certificates are judged by the servers' real clock"
-        )]
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_err(text)?;
+        #[expect(clippy::disallowed_methods, reason = "certificates are judged by the servers' real clock")]
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_err(text)?;
         let now = i64::try_from(now.as_secs()).map_err(text)?;
         let authorities = Authorities::new();
         let people = authorities.people(now);
-        let identities = people
-            .iter()
-            .map(|(name, issued)| (*name, identity(issued)))
-            .collect();
+        let identities = people.iter().map(|(name, issued)| (*name, identity(issued))).collect();
         write_pki(&dir, &authorities).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
@@ -161,24 +147,9 @@ impl Bed {
 
         let (etcd_port, etcd) = start_etcd(&programs, &dir, runtime)?;
         let kubelet = Kubelet::start(runtime, &authorities.server.server(&["127.0.0.1"]))?;
-        let admin = identity(
-            &authorities
-                .client
-                .leaf()
-                .cn("admin")
-                .org("system:masters")
-                .issue(),
-        );
+        let admin = identity(&authorities.client.leaf().cn("admin").org("system:masters").issue());
         let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
-        let starter = Starter {
-            programs: &programs,
-            dir: &dir,
-            roots,
-            etcd_port,
-            runtime,
-            admin,
-            inner,
-        };
+        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner };
 
         let mut sides: Vec<Side> = wanted.to_vec();
         sides.push(Side::Reference);
@@ -196,9 +167,7 @@ impl Bed {
                 .collect();
             let mut running = BTreeMap::new();
             for (side, thread) in starting {
-                let server = thread
-                    .join()
-                    .map_err(|_| "starting a server panicked".to_owned())??;
+                let server = thread.join().map_err(|_| "starting a server panicked".to_owned())??;
                 running.insert(side, Ok(server));
             }
             let Some(Ok(reference)) = running.get(&Side::Reference) else {
@@ -303,22 +272,17 @@ impl Starter<'_> {
             let target = self.target(port);
             self.eventually(side.name(), || {
                 process.check()?;
-                Ok(
-                    self.get(side, &target, "admin", "system:masters", "/readyz") == 200
-                        && self.get(
-                            side,
-                            &target,
-                            "admin",
-                            "system:masters",
-                            "/apis/rbac.authorization.k8s.io/v1/clusterroles/view",
-                        ) == 200,
-                )
+                Ok(self.get(side, &target, "admin", "system:masters", "/readyz") == 200
+                    && self.get(
+                        side,
+                        &target,
+                        "admin",
+                        "system:masters",
+                        "/apis/rbac.authorization.k8s.io/v1/clusterroles/view",
+                    ) == 200)
             })
             .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Server {
-                target,
-                process: Mutex::new(Some(process)),
-            })
+            Ok(Server { target, process: Mutex::new(Some(process)) })
         })
     }
 
@@ -360,10 +324,7 @@ impl Starter<'_> {
                 Ok(self.get(Side::Gateway, &target, "admin", "system:masters", "/readyz") == 200)
             })
             .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Server {
-                target,
-                process: Mutex::new(Some(process)),
-            })
+            Ok(Server { target, process: Mutex::new(Some(process)) })
         })
         .map_err(|error| format!("the gateway does not start: {error}"))
     }
@@ -395,10 +356,7 @@ impl Starter<'_> {
                 }
             })?;
             let made: serde_json::Value = serde_json::from_str(&answer).map_err(text)?;
-            made["metadata"]["resourceVersion"]
-                .as_str()
-                .unwrap_or_default()
-                .clone_into(&mut last);
+            made["metadata"]["resourceVersion"].as_str().unwrap_or_default().clone_into(&mut last);
         }
         Ok(last)
     }
@@ -423,9 +381,7 @@ impl Starter<'_> {
         self.eventually(&format!("{} rights", side.name()), || {
             let mut request = self.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews");
             request.body = Bytes::from_static(review.as_bytes());
-            request
-                .headers
-                .push(("Content-Type".to_owned(), b"application/json".to_vec()));
+            request.headers.push(("Content-Type".to_owned(), b"application/json".to_vec()));
             let answer = self.send(side, &server.target, "admin", "system:masters", request);
             Ok(answer
                 .is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains(r#""allowed":true"#)))
@@ -433,15 +389,11 @@ impl Starter<'_> {
     }
 
     fn target(&self, port: u16) -> Target {
-        Target {
-            address: SocketAddr::from(([127, 0, 0, 1], port)),
-            roots: self.roots.clone(),
-        }
+        Target { address: SocketAddr::from(([127, 0, 0, 1], port)), roots: self.roots.clone() }
     }
 
     fn get(&self, side: Side, target: &Target, user: &str, group: &str, path: &str) -> u16 {
-        self.send(side, target, user, group, self.request("GET", path))
-            .map_or(0, |answer| answer.status)
+        self.send(side, target, user, group, self.request("GET", path)).map_or(0, |answer| answer.status)
     }
 
     #[expect(clippy::unused_self, reason = "reads better beside `send`")]
@@ -481,9 +433,7 @@ impl Starter<'_> {
             }
             &self.admin
         };
-        self.runtime
-            .block_on(client::exchange(target, Some(identity), &request))
-            .ok()
+        self.runtime.block_on(client::exchange(target, Some(identity), &request)).ok()
     }
 
     fn eventually(
@@ -530,10 +480,8 @@ fn start_etcd(
 ) -> Result<(u16, Process), String> {
     retry_on_collision(|| {
         let [client, peer] = free_ports()?;
-        let (client_url, peer_url) = (
-            format!("http://127.0.0.1:{client}"),
-            format!("http://127.0.0.1:{peer}"),
-        );
+        let (client_url, peer_url) =
+            (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let mut process = Process::start(
             dir,
             "etcd",
@@ -581,11 +529,7 @@ fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
 }
 
 fn identity(issued: &Issued) -> Identity {
-    let chain = issued
-        .chain
-        .iter()
-        .map(|certificate| certificate.to_vec())
-        .collect();
+    let chain = issued.chain.iter().map(|certificate| certificate.to_vec()).collect();
     Identity::new(chain, &issued.key)
 }
 

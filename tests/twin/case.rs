@@ -153,25 +153,15 @@ impl Step {
         }
         if !self.body.is_empty() {
             let shown = self.body.get(..400).unwrap_or(&self.body);
-            text.push_str(&format!(
-                "\n    ({} bytes) {}",
-                self.body.len(),
-                shown.escape_ascii()
-            ));
+            text.push_str(&format!("\n    ({} bytes) {}", self.body.len(), shown.escape_ascii()));
         }
-        text.push_str(&format!(
-            "\n    client certificate: {}",
-            self.who.unwrap_or("none")
-        ));
+        text.push_str(&format!("\n    client certificate: {}", self.who.unwrap_or("none")));
         text
     }
 
     /// The `Audit-ID` that was sent, if exactly one was.
     pub(crate) fn audit_id(&self) -> Option<String> {
-        let mut sent = self
-            .headers
-            .iter()
-            .filter(|(name, _)| name.eq_ignore_ascii_case("audit-id"));
+        let mut sent = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("audit-id"));
         match (sent.next(), sent.next()) {
             (Some((_, value)), None) if !value.is_empty() => {
                 Some(String::from_utf8_lossy(value).into_owned())
@@ -246,10 +236,7 @@ impl Case {
         }
         let last = case.last();
         last.until = Until::WebSocketClose;
-        last.frames = frames
-            .iter()
-            .map(|(channel, data)| (*channel, data.to_vec()))
-            .collect();
+        last.frames = frames.iter().map(|(channel, data)| (*channel, data.to_vec())).collect();
         case
     }
 
@@ -280,17 +267,10 @@ impl Case {
     /// The reference takes the client for this user with exactly these groups.
     pub(crate) fn is(self, user: &str, groups: &[&str]) -> Self {
         let quoted = |text: &str| serde_json::to_string(text).expect("a string");
-        let groups = groups
-            .iter()
-            .map(|group| quoted(group))
-            .collect::<Vec<_>>()
-            .join(",");
+        let groups = groups.iter().map(|group| quoted(group)).collect::<Vec<_>>().join(",");
         let user = if user.is_empty() {
             // An empty name is left out of the JSON.
-            return self
-                .answers(201)
-                .contains(&format!(r#""groups":[{groups}]"#))
-                .lacks(r#""username""#);
+            return self.answers(201).contains(&format!(r#""groups":[{groups}]"#)).lacks(r#""username""#);
         } else {
             quoted(user)
         };
@@ -301,17 +281,14 @@ impl Case {
 
     /// 401 with the fixed body.
     pub(crate) fn unauthorized(self) -> Self {
-        self.answers(401)
-            .contains(r#""message":"Unauthorized","reason":"Unauthorized","code":401"#)
+        self.answers(401).contains(r#""message":"Unauthorized","reason":"Unauthorized","code":401"#)
     }
 
     /// Anonymous: authenticated as nobody, and so forbidden to review himself.
     pub(crate) fn anonymous(self) -> Self {
-        self.answers(403)
-            .contains(r#"User \"system:anonymous\" cannot create resource"#)
+        self.answers(403).contains(r#"User \"system:anonymous\" cannot create resource"#)
     }
 
-    #[expect(dead_code, reason = "the first declarations come with docs/conformance.md")]
     /// The gateway differs, as `docs/conformance.md` says under this id, and answers this status in the last step.
     pub(crate) fn declared(mut self, id: &'static str, status: u16) -> Self {
         self.declared = Some(Declared { id, status });

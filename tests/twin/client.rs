@@ -31,10 +31,7 @@ impl Identity {
     pub(crate) fn new(chain: Vec<Vec<u8>>, key: &PrivateKeyDer<'_>) -> Self {
         let key =
             rustls::crypto::aws_lc_rs::sign::any_supported_type(key).expect("a key that rustls can use");
-        Self(Arc::new(CertifiedKey::new(
-            chain.into_iter().map(CertificateDer::from).collect(),
-            key,
-        )))
+        Self(Arc::new(CertifiedKey::new(chain.into_iter().map(CertificateDer::from).collect(), key)))
     }
 }
 
@@ -129,10 +126,8 @@ pub(crate) async fn exchange(
             // What arrived beyond the lines that were asked for is chance.
             if let Until::Lines(lines) = request.until {
                 let ends = answer.body.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-                if let Some((end, _)) = ends
-                    .skip(lines.saturating_sub(1))
-                    .map(|(at, byte)| (at + 1, *byte))
-                    .next()
+                if let Some((end, _)) =
+                    ends.skip(lines.saturating_sub(1)).map(|(at, byte)| (at + 1, *byte)).next()
                 {
                     answer.body.truncate(end);
                 }
@@ -163,9 +158,7 @@ async fn connect(
         Version::H1 => b"http/1.1".to_vec(),
         Version::H2 => b"h2".to_vec(),
     }];
-    let tcp = TcpStream::connect(target.address)
-        .await
-        .map_err(broken("connect"))?;
+    let tcp = TcpStream::connect(target.address).await.map_err(broken("connect"))?;
     tcp.set_nodelay(true).map_err(broken("connect"))?;
     let name = ServerName::from(target.address.ip());
     tokio_rustls::TlsConnector::from(Arc::new(config))
@@ -187,10 +180,7 @@ async fn h1(stream: TlsStream<TcpStream>, target: &Target, request: &Request) ->
         None => h1_bytes(target, request),
     };
     let head_only = request.method == "HEAD";
-    let mut reader = Reader {
-        stream: read,
-        buffer: Vec::new(),
-    };
+    let mut reader = Reader { stream: read, buffer: Vec::new() };
     // Writing must not hold up reading: a server may answer before it has read a large body.
     let writing = async {
         let sent = write.write_all(&bytes).await.is_ok() && write.flush().await.is_ok();
@@ -228,12 +218,7 @@ async fn h1(stream: TlsStream<TcpStream>, target: &Target, request: &Request) ->
 }
 
 fn h1_bytes(target: &Target, request: &Request) -> Vec<u8> {
-    let has = |name: &str| {
-        request
-            .headers
-            .iter()
-            .any(|(have, _)| have.eq_ignore_ascii_case(name))
-    };
+    let has = |name: &str| request.headers.iter().any(|(have, _)| have.eq_ignore_ascii_case(name));
     let mut bytes = format!("{} {} HTTP/1.1\r\n", request.method, request.target).into_bytes();
     if !has("host") {
         bytes.extend(format!("Host: {}\r\n", target.address).bytes());
@@ -313,10 +298,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
                 .and_then(|rest| rest.get(..3))
                 .and_then(|code| code.parse().ok())
                 .ok_or_else(|| Broken(format!("no status line: {first:?}")))?;
-            let mut answer = Answer {
-                status,
-                ..Answer::default()
-            };
+            let mut answer = Answer { status, ..Answer::default() };
             loop {
                 let line = self.line().await?;
                 if line.is_empty() {
@@ -326,9 +308,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
                 let colon = colon.ok_or_else(|| Broken("a header line without colon".into()))?;
                 let (name, value) = line.split_at(colon);
                 let value = value.get(1..).unwrap_or_default().trim_ascii().to_vec();
-                answer
-                    .headers
-                    .push((String::from_utf8_lossy(name).into_owned(), value));
+                answer.headers.push((String::from_utf8_lossy(name).into_owned(), value));
             }
             if !(100..200).contains(&status) || status == 101 {
                 return Ok(answer);
@@ -345,11 +325,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
             Until::End | Until::WebSocketClose => false,
         };
         let mut body = Vec::new();
-        if head
-            .all("transfer-encoding")
-            .iter()
-            .any(|value| value.eq_ignore_ascii_case("chunked"))
-        {
+        if head.all("transfer-encoding").iter().any(|value| value.eq_ignore_ascii_case("chunked")) {
             loop {
                 let size = String::from_utf8_lossy(&self.line().await?).into_owned();
                 let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16)
@@ -366,9 +342,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
             }
         }
         if let Some(length) = head.all("content-length").first() {
-            let length = length
-                .parse()
-                .map_err(|_| Broken(format!("Content-Length {length:?}")))?;
+            let length = length.parse().map_err(|_| Broken(format!("Content-Length {length:?}")))?;
             return self.exactly(length).await;
         }
         while !enough(&self.buffer) && self.more().await? {}
@@ -404,24 +378,14 @@ where
         };
         let opcode = head[0] & 0x0f;
         let length = match head[1] & 0x7f {
-            126 => reader
-                .exactly(2)
-                .await?
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
-            127 => reader
-                .exactly(8)
-                .await?
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+            126 => reader.exactly(2).await?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+            127 => reader.exactly(8).await?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
             short => usize::from(short),
         };
         let payload = reader.exactly(length).await?;
         match opcode {
             8 => {
-                let code = payload
-                    .get(..2)
-                    .map_or(0, |code| u16::from(code[0]) << 8 | u16::from(code[1]));
+                let code = payload.get(..2).map_or(0, |code| u16::from(code[0]) << 8 | u16::from(code[1]));
                 send_frame(&mut writer, 8, &payload).await.ok();
                 break format!("close {code}");
             }
@@ -453,19 +417,12 @@ async fn send_frame<W: tokio::io::AsyncWrite + Unpin>(
         Ok(short) if short < 126 => bytes.push(0x80 | short),
         _ => {
             bytes.push(0x80 | 0x7e);
-            bytes.extend(
-                u16::try_from(data.len())
-                    .expect("a short test payload")
-                    .to_be_bytes(),
-            );
+            bytes.extend(u16::try_from(data.len()).expect("a short test payload").to_be_bytes());
         }
     }
     bytes.extend([0; 4]);
     bytes.extend(data);
-    writer
-        .write_all(&bytes)
-        .await
-        .map_err(broken("WebSocket write"))?;
+    writer.write_all(&bytes).await.map_err(broken("WebSocket write"))?;
     writer.flush().await.map_err(broken("WebSocket write"))
 }
 
@@ -505,12 +462,8 @@ async fn h2_exchange(
             http::HeaderValue::from_bytes(value).map_err(broken("the case cannot be sent over HTTP/2"))?;
         head = head.header(name, value);
     }
-    let head = head
-        .body(())
-        .map_err(broken("the case cannot be sent over HTTP/2"))?;
-    std::future::poll_fn(|context| client.poll_ready(context))
-        .await
-        .map_err(broken("HTTP/2 ready"))?;
+    let head = head.body(()).map_err(broken("the case cannot be sent over HTTP/2"))?;
+    std::future::poll_fn(|context| client.poll_ready(context)).await.map_err(broken("HTTP/2 ready"))?;
     let empty = request.body.is_empty();
     let (response, mut sender) = client.send_request(head, empty).map_err(broken("HTTP/2 send"))?;
     let mut body = request.body.clone();

@@ -79,23 +79,14 @@ pub(crate) fn differences(
         (Err(left), Err(right))
             if left.0.starts_with(client::HANGS) != right.0.starts_with(client::HANGS) =>
         {
-            return vec![format!(
-                "reference: broken, {}, subject: broken, {}",
-                left.0, right.0
-            )];
+            return vec![format!("reference: broken, {}, subject: broken, {}", left.0, right.0)];
         }
         (Err(_), Err(_)) => return Vec::new(),
         (Ok(left), Err(right)) => {
-            return vec![format!(
-                "reference: {}, subject: broken, {}",
-                left.status, right.0
-            )];
+            return vec![format!("reference: {}, subject: broken, {}", left.status, right.0)];
         }
         (Err(left), Ok(right)) => {
-            return vec![format!(
-                "reference: broken, {}, subject: {}",
-                left.0, right.status
-            )];
+            return vec![format!("reference: broken, {}, subject: {}", left.0, right.status)];
         }
         (Ok(left), Ok(right)) => (left, right),
     };
@@ -105,11 +96,7 @@ pub(crate) fn differences(
     }
     for name in HEADERS {
         let normal = |answer: &Answer, values: &Values| {
-            answer
-                .all(name)
-                .iter()
-                .map(|value| normalise(value, values))
-                .collect::<Vec<_>>()
+            answer.all(name).iter().map(|value| normalise(value, values)).collect::<Vec<_>>()
         };
         let (a, b) = (normal(left, reference.1), normal(right, subject.1));
         if a != b {
@@ -131,11 +118,7 @@ fn body(answer: &Answer, values: &Values) -> Vec<u8> {
     let bytes = decoded(answer);
     match std::str::from_utf8(&bytes) {
         Ok(text) => normalise(text, values).into_bytes(),
-        Err(_) => replace(
-            &replace(&bytes, &values.unique, "{unique}"),
-            &values.address,
-            "{addr}",
-        ),
+        Err(_) => replace(&replace(&bytes, &values.unique, "{unique}"), &values.address, "{addr}"),
     }
 }
 
@@ -168,9 +151,7 @@ fn replace(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 
 /// The text with everything replaced that differs between identical servers.
 pub(crate) fn normalise(text: &str, values: &Values) -> String {
-    let text = text
-        .replace(&values.unique, "{unique}")
-        .replace(&values.address, "{addr}");
+    let text = text.replace(&values.unique, "{unique}").replace(&values.address, "{addr}");
     let text = replace_shape(&text, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh", "<uuid>");
     // RFC 3339 with a fraction, then without.
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:dd.ddddddZ", "<time>");
@@ -213,11 +194,7 @@ fn replace_ages(text: &str) -> String {
         if number > 0 {
             out.push('"');
         }
-        out.push_str(if number > 0 && is_age(piece) {
-            "<age>"
-        } else {
-            piece
-        });
+        out.push_str(if number > 0 && is_age(piece) { "<age>" } else { piece });
     }
     out
 }
@@ -240,9 +217,7 @@ fn replace_after(text: &str, key: &str, by: &str) -> String {
         rest = after;
         let lead = after.len() - after.trim_start_matches(['"', ' ', ':']).len();
         let (separator, value) = after.split_at(lead);
-        let length = value
-            .find(|c: char| !c.is_ascii_alphanumeric() && !"=_-.:".contains(c))
-            .unwrap_or(0);
+        let length = value.find(|c: char| !c.is_ascii_alphanumeric() && !"=_-.:".contains(c)).unwrap_or(0);
         if separator.contains(':') && separator.ends_with('"') && length > 0 {
             out.push_str(separator);
             out.push_str(by);
@@ -254,11 +229,7 @@ fn replace_after(text: &str, key: &str, by: &str) -> String {
 }
 
 fn first_difference(left: &[u8], right: &[u8]) -> String {
-    let at = left
-        .iter()
-        .zip(right)
-        .position(|(a, b)| a != b)
-        .unwrap_or(left.len().min(right.len()));
+    let at = left.iter().zip(right).position(|(a, b)| a != b).unwrap_or(left.len().min(right.len()));
     let from = at.saturating_sub(60);
     let piece = |bytes: &[u8]| {
         let piece = bytes.get(from..bytes.len().min(at + 120)).unwrap_or_default();

@@ -9,18 +9,9 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     for name in ["twin", "twin-fixed"] {
         objects.push(core("namespaces", "Namespace", name, None, json!({})));
-        objects.push(core(
-            "serviceaccounts",
-            "ServiceAccount",
-            "default",
-            Some(name),
-            json!({}),
-        ));
+        objects.push(core("serviceaccounts", "ServiceAccount", "default", Some(name), json!({})));
     }
-    for (number, name) in ["alpha", "beta", "gamma", "delta", "epsilon"]
-        .into_iter()
-        .enumerate()
-    {
+    for (number, name) in ["alpha", "beta", "gamma", "delta", "epsilon"].into_iter().enumerate() {
         let mut object = core(
             "configmaps",
             "ConfigMap",
@@ -74,35 +65,11 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     ));
     // `edit` and `view` themselves are put together by the controller manager, which does not run here.
     for namespace in ["twin", "twin-fixed"] {
-        objects.push(binding(
-            "devs-edit",
-            Some(namespace),
-            "system:aggregate-to-edit",
-            "Group",
-            "devs",
-        ));
-        objects.push(binding(
-            "devs-view",
-            Some(namespace),
-            "system:aggregate-to-view",
-            "Group",
-            "devs",
-        ));
-        objects.push(binding(
-            "bob-view",
-            Some(namespace),
-            "system:aggregate-to-view",
-            "User",
-            "bob",
-        ));
+        objects.push(binding("devs-edit", Some(namespace), "system:aggregate-to-edit", "Group", "devs"));
+        objects.push(binding("devs-view", Some(namespace), "system:aggregate-to-view", "Group", "devs"));
+        objects.push(binding("bob-view", Some(namespace), "system:aggregate-to-view", "User", "bob"));
     }
-    objects.push(binding(
-        "twin-viewers",
-        None,
-        "system:aggregate-to-view",
-        "Group",
-        "viewers",
-    ));
+    objects.push(binding("twin-viewers", None, "system:aggregate-to-view", "Group", "viewers"));
     objects.push(role(
         "twin-prober",
         &json!([{"nonResourceURLs": ["/livez/*", "/readyz/*", "/healthz/*", "/metrics"], "verbs": ["get", "head", "post"]}]),
@@ -124,13 +91,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
              "impersonate-on:user-info:get", "impersonate-on:user-info:list"]},
         ]),
     ));
-    objects.push(binding(
-        "twin-impersonators",
-        None,
-        "twin-impersonator",
-        "Group",
-        "impersonators",
-    ));
+    objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
     // … and of the old kind.
     objects.push(role(
         "twin-legacy-impersonator",
@@ -145,13 +106,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
             {"apiGroups": ["authentication.k8s.io"], "resources": ["userextras/scopes"], "verbs": ["impersonate"]},
         ]),
     ));
-    objects.push(binding(
-        "twin-legacy",
-        None,
-        "twin-legacy-impersonator",
-        "User",
-        "legacy-impersonator",
-    ));
+    objects.push(binding("twin-legacy", None, "twin-legacy-impersonator", "User", "legacy-impersonator"));
     objects
 }
 
@@ -171,23 +126,16 @@ fn role(name: &str, rules: &Value) -> (String, Value) {
     let object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules,
     });
-    (
-        "/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned(),
-        object,
-    )
+    ("/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned(), object)
 }
 
 /// A binding to a cluster role: in the namespace, or for the whole cluster.
 fn binding(name: &str, namespace: Option<&str>, role: &str, kind: &str, subject: &str) -> (String, Value) {
     let (path, binding_kind) = match namespace {
-        Some(namespace) => (
-            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"),
-            "RoleBinding",
-        ),
-        None => (
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(),
-            "ClusterRoleBinding",
-        ),
+        Some(namespace) => {
+            (format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"), "RoleBinding")
+        }
+        None => ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(), "ClusterRoleBinding"),
     };
     let object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": binding_kind, "metadata": {"name": name},

@@ -176,11 +176,9 @@ pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed
             right.stderr
         );
         if command.lines.is_none() && left.code != Some(command.code) {
-            return Err(format!(
-                "the reference's kubectl does not exit with {}\n{shown}",
-                command.code
-            )
-            .into());
+            return Err(
+                format!("the reference's kubectl does not exit with {}\n{shown}", command.code).into()
+            );
         }
         for text in &command.contains {
             if !left.stdout.contains(text) && !left.stderr.contains(text) {
@@ -200,10 +198,7 @@ pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed
             found.push(format!("{} differ\n{shown}", differs.join(", ")));
         }
     }
-    Ok(Compared {
-        differences: found,
-        last,
-    })
+    Ok(Compared { differences: found, last })
 }
 
 /// A home directory with a kubeconfig.
@@ -225,9 +220,8 @@ impl Home {
         fs::create_dir_all(&dir)?;
         let user = match case.who {
             Who::Certificate(name) => {
-                let issued = bed
-                    .issued(name)
-                    .ok_or_else(|| format!("people.rs has no client called {name}"))?;
+                let issued =
+                    bed.issued(name).ok_or_else(|| format!("people.rs has no client called {name}"))?;
                 fs::write(dir.join("client.crt"), issued.cert_pem())?;
                 fs::write(dir.join("client.key"), issued.key_pem())?;
                 serde_json::json!({"client-certificate": dir.join("client.crt"), "client-key": dir.join("client.key")})
@@ -248,19 +242,11 @@ impl Home {
     }
 
     fn run(&self, bed: &Bed, command: &Invocation) -> Result<Output, Failed> {
-        let (stdout, stderr, stdin) = (
-            self.dir.join("stdout"),
-            self.dir.join("stderr"),
-            self.dir.join("stdin"),
-        );
+        let (stdout, stderr, stdin) =
+            (self.dir.join("stdout"), self.dir.join("stderr"), self.dir.join("stdin"));
         fs::write(&stdin, self.values.fill(&command.stdin))?;
         let mut child = Command::new(&bed.programs.kubectl)
-            .args(
-                command
-                    .arguments
-                    .iter()
-                    .map(|argument| self.values.fill(argument)),
-            )
+            .args(command.arguments.iter().map(|argument| self.values.fill(argument)))
             .env_clear()
             .env("HOME", &self.dir)
             .env("KUBECONFIG", self.dir.join("config"))
@@ -289,17 +275,9 @@ impl Home {
             std::thread::park_timeout(Duration::from_millis(15));
         };
         let read = |path: &Path| -> Result<String, Failed> {
-            Ok(normalise(
-                &String::from_utf8_lossy(&fs::read(path)?),
-                &self.values,
-                &self.dir,
-            ))
+            Ok(normalise(&String::from_utf8_lossy(&fs::read(path)?), &self.values, &self.dir))
         };
-        Ok(Output {
-            code,
-            stdout: read(&stdout)?,
-            stderr: read(&stderr)?,
-        })
+        Ok(Output { code, stdout: read(&stdout)?, stderr: read(&stderr)? })
     }
 }
 
@@ -312,10 +290,7 @@ fn normalise(text: &str, values: &Values, dir: &Path) -> String {
 
 fn sorted(text: &str) -> String {
     let words = |line: &str| {
-        let mut words: Vec<&str> = line
-            .split([' ', '[', ']'])
-            .filter(|word| !word.is_empty())
-            .collect();
+        let mut words: Vec<&str> = line.split([' ', '[', ']']).filter(|word| !word.is_empty()).collect();
         words.sort_unstable();
         words.join(" ")
     };
@@ -328,9 +303,7 @@ fn line(line: &str) -> String {
     // klog: E1121 00:12:54.123456   12345 memcache.go:265] message
     let logged = line.len() > 30
         && line.starts_with(['E', 'W', 'I'])
-        && line
-            .get(1..5)
-            .is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()));
+        && line.get(1..5).is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()));
     if let (true, Some((_, message))) = (logged, line.split_once("] ")) {
         return format!("<log> {message}\n");
     }
@@ -384,102 +357,43 @@ pub(crate) fn all() -> Vec<Case> {
         kubectl("get wide", "alice", "get pods -n twin-fixed -o wide").prints("placed"),
         kubectl("get json", "alice", "get cm -n twin-fixed alpha -o json").prints(r"\u003ca"),
         kubectl("get yaml", "alice", "get cm -n twin-fixed -l parity=even -o yaml").prints("epsilon"),
-        kubectl(
-            "get jsonpath",
-            "alice",
-            "get cm -n twin-fixed alpha -o jsonpath={.data.number}",
-        )
-        .prints("0"),
-        kubectl(
-            "get in chunks",
-            "alice",
-            "get cm -n twin-fixed --chunk-size=2 -o name",
-        )
-        .prints("configmap/epsilon"),
-        kubectl("get missing", "alice", "get cm -n twin-fixed none")
-            .exits(1)
-            .prints("NotFound"),
-        kubectl("get unknown type", "alice", "get gizmos")
-            .exits(1)
-            .prints("the server doesn't have"),
-        kubectl("get forbidden", "nobody", "get secrets -n twin-fixed")
-            .exits(1)
-            .prints("Forbidden"),
-        kubectl("get all namespaces forbidden", "alice", "get cm -A")
-            .exits(1)
-            .prints("cluster scope"),
-        kubectl("watch", "alice", "get cm -n twin-fixed alpha -w")
-            .lines(2)
-            .prints("alpha"),
-        kubectl(
-            "watch as json",
-            "alice",
-            "get cm -n twin-fixed alpha -w -o json --output-watch-events",
-        )
-        .lines(1)
-        .prints("ADDED"),
+        kubectl("get jsonpath", "alice", "get cm -n twin-fixed alpha -o jsonpath={.data.number}").prints("0"),
+        kubectl("get in chunks", "alice", "get cm -n twin-fixed --chunk-size=2 -o name")
+            .prints("configmap/epsilon"),
+        kubectl("get missing", "alice", "get cm -n twin-fixed none").exits(1).prints("NotFound"),
+        kubectl("get unknown type", "alice", "get gizmos").exits(1).prints("the server doesn't have"),
+        kubectl("get forbidden", "nobody", "get secrets -n twin-fixed").exits(1).prints("Forbidden"),
+        kubectl("get all namespaces forbidden", "alice", "get cm -A").exits(1).prints("cluster scope"),
+        kubectl("watch", "alice", "get cm -n twin-fixed alpha -w").lines(2).prints("alpha"),
+        kubectl("watch as json", "alice", "get cm -n twin-fixed alpha -w -o json --output-watch-events")
+            .lines(1)
+            .prints("ADDED"),
         kubectl("describe", "alice", "describe cm -n twin-fixed alpha").prints("<a&b>"),
         kubectl("api resources", "alice", "api-resources -o wide --sort-by=name").prints("configmaps"),
-        kubectl(
-            "api resources as nobody",
-            "nobody",
-            "api-resources --sort-by=name",
-        )
-        .prints("configmaps"),
+        kubectl("api resources as nobody", "nobody", "api-resources --sort-by=name").prints("configmaps"),
         kubectl("api versions", "alice", "api-versions").prints("apps/v1"),
         kubectl("explain", "alice", "explain pods.spec.nodeName").prints("nodeName"),
-        kubectl(
-            "explain openapi v3 of a group",
-            "alice",
-            "explain deployments.spec.replicas",
-        )
-        .prints("replicas"),
+        kubectl("explain openapi v3 of a group", "alice", "explain deployments.spec.replicas")
+            .prints("replicas"),
         kubectl("auth whoami", "alice", "auth whoami").prints("devs"),
         kubectl("auth whoami json", "uid", "auth whoami -o json").prints("u-1"),
-        kubectl("auth whoami by token", "alice", "auth whoami")
-            .token("tok-alice")
-            .prints("uid-alice"),
-        kubectl("auth can-i list", "alice", "auth can-i --list -n twin")
-            .unordered()
-            .prints("configmaps"),
+        kubectl("auth whoami by token", "alice", "auth whoami").token("tok-alice").prints("uid-alice"),
+        kubectl("auth can-i list", "alice", "auth can-i --list -n twin").unordered().prints("configmaps"),
         kubectl("auth can-i yes", "alice", "auth can-i create configmaps -n twin").prints("yes"),
-        kubectl("auth can-i no", "alice", "auth can-i create nodes")
-            .exits(1)
-            .prints("no"),
-        kubectl(
-            "impersonate",
-            "impersonator",
-            "auth whoami --as bob --as-group g1",
-        )
-        .prints("bob"),
-        kubectl(
-            "impersonate uid",
-            "legacy-impersonator",
-            "auth whoami --as bob --as-uid uid-9",
-        )
-        .prints("uid-9"),
+        kubectl("auth can-i no", "alice", "auth can-i create nodes").exits(1).prints("no"),
+        kubectl("impersonate", "impersonator", "auth whoami --as bob --as-group g1").prints("bob"),
+        kubectl("impersonate uid", "legacy-impersonator", "auth whoami --as bob --as-uid uid-9")
+            .prints("uid-9"),
         kubectl("impersonate forbidden", "alice", "get cm -n twin-fixed --as bob")
             .exits(1)
             .prints("Forbidden"),
-        kubectl(
-            "impersonate group without user",
-            "impersonator",
-            "get cm -n twin-fixed --as-group g1",
-        )
-        .exits(1),
-        kubectl(
-            "get raw",
-            "alice",
-            "get --raw /api/v1/namespaces/twin-fixed/configmaps/alpha",
-        )
-        .prints("alpha"),
+        kubectl("impersonate group without user", "impersonator", "get cm -n twin-fixed --as-group g1")
+            .exits(1),
+        kubectl("get raw", "alice", "get --raw /api/v1/namespaces/twin-fixed/configmaps/alpha")
+            .prints("alpha"),
         kubectl("get raw version", "nobody", "get --raw /version").prints("gitVersion"),
-        kubectl("get raw forbidden", "nobody", "get --raw /metrics")
-            .exits(1)
-            .prints("Forbidden"),
-        kubectl("get raw not found", "admin", "get --raw /nothing/here")
-            .exits(1)
-            .prints("NotFound"),
+        kubectl("get raw forbidden", "nobody", "get --raw /metrics").exits(1).prints("Forbidden"),
+        kubectl("get raw not found", "admin", "get --raw /nothing/here").exits(1).prints("NotFound"),
         kubectl("apply twice", "alice", "apply -f -")
             .stdin(CONFIG_MAP)
             .prints("created")
@@ -520,19 +434,10 @@ pub(crate) fn all() -> Vec<Case> {
             .stdin(CONFIG_MAP)
             .exits(1)
             .prints("AlreadyExists"),
-        kubectl(
-            "create forbidden",
-            "nobody",
-            "create -n twin cm {unique} --from-literal=a=b",
-        )
-        .exits(1)
-        .prints("forbidden"),
-        kubectl(
-            "create in a missing namespace",
-            "admin",
-            "create -n none cm {unique}",
-        )
-        .exits(1),
+        kubectl("create forbidden", "nobody", "create -n twin cm {unique} --from-literal=a=b")
+            .exits(1)
+            .prints("forbidden"),
+        kubectl("create in a missing namespace", "admin", "create -n none cm {unique}").exits(1),
         kubectl("diff", "alice", "create -f -")
             .stdin(CONFIG_MAP)
             .then("label cm {unique} x=y")
@@ -552,36 +457,23 @@ pub(crate) fn all() -> Vec<Case> {
             .then("delete cm {unique}")
             .exits(1)
             .then("delete cm {unique} --ignore-not-found"),
-        kubectl(
-            "bad patch",
-            "alice",
-            "patch cm -n twin-fixed alpha --dry-run=server --type=json -p",
-        )
-        .argument(r#"[{"op":"remove","path":"/data/none"}]"#)
-        .exits(1),
-        kubectl(
-            "replace with a stale version",
-            "alice",
-            "replace -n twin-fixed --dry-run=server -f -",
-        )
-        .stdin(concat!(
-            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":"#,
-            r#"{"name":"alpha","namespace":"twin-fixed","resourceVersion":"1"}}"#
-        ))
-        .exits(1)
-        .prints("Conflict"),
+        kubectl("bad patch", "alice", "patch cm -n twin-fixed alpha --dry-run=server --type=json -p")
+            .argument(r#"[{"op":"remove","path":"/data/none"}]"#)
+            .exits(1),
+        kubectl("replace with a stale version", "alice", "replace -n twin-fixed --dry-run=server -f -")
+            .stdin(concat!(
+                r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":"#,
+                r#"{"name":"alpha","namespace":"twin-fixed","resourceVersion":"1"}}"#
+            ))
+            .exits(1)
+            .prints("Conflict"),
         kubectl("certificate approve", "admin", "create -f -")
             .stdin(&SIGNING_REQUEST.replace("{csr}", &CSR.concat()))
             .then("certificate approve {unique}")
             .prints("approved")
             .then("get csr {unique}")
             .prints("Approved"),
-        kubectl(
-            "create token",
-            "admin",
-            "create token default -n twin --duration=1h",
-        )
-        .prints("<token>"),
+        kubectl("create token", "admin", "create token default -n twin --duration=1h").prints("<token>"),
         kubectl("create token forbidden", "nobody", "create token default -n twin")
             .exits(1)
             .prints("forbidden"),
@@ -590,57 +482,29 @@ pub(crate) fn all() -> Vec<Case> {
         kubectl("exec with input", "alice", "exec -i -n twin-fixed placed -- cat")
             .stdin("from stdin\n")
             .prints("from stdin"),
-        kubectl("exec failing", "alice", "exec -n twin-fixed placed -- fail")
-            .exits(7)
-            .prints("exit code 7"),
+        kubectl("exec failing", "alice", "exec -n twin-fixed placed -- fail").exits(7).prints("exit code 7"),
         kubectl("exec over spdy", "alice", "exec -i -n twin-fixed placed -- cat")
             .environment("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
             .stdin("over spdy\n")
             .prints("over spdy"),
-        kubectl(
-            "exec in a pod without node",
-            "alice",
-            "exec -n twin-fixed idle -- true",
-        )
-        .exits(1),
-        kubectl("exec forbidden", "viewer", "exec -n twin-fixed placed -- true")
-            .exits(1)
-            .prints("forbidden"),
+        kubectl("exec in a pod without node", "alice", "exec -n twin-fixed idle -- true").exits(1),
+        kubectl("exec forbidden", "viewer", "exec -n twin-fixed placed -- true").exits(1).prints("forbidden"),
         kubectl("logs", "alice", "logs -n twin-fixed placed").prints("second line"),
         kubectl("logs followed", "alice", "logs -f -n twin-fixed placed").prints("second line"),
-        kubectl(
-            "logs of a missing container",
-            "alice",
-            "logs -n twin-fixed placed -c none",
-        )
-        .exits(1),
-        kubectl("expired certificate", "expired", "get cm")
-            .exits(1)
-            .prints("must be logged in"),
+        kubectl("logs of a missing container", "alice", "logs -n twin-fixed placed -c none").exits(1),
+        kubectl("expired certificate", "expired", "get cm").exits(1).prints("must be logged in"),
         kubectl("foreign certificate", "stranger", "auth whoami").exits(1),
         kubectl("unknown token", "alice", "get cm")
             .token("no-such-token")
             .exits(1)
             .prints("must be logged in"),
-        kubectl("no credentials", "alice", "get cm --username x --password y")
+        kubectl("no credentials", "alice", "get cm --username x --password y").without_credentials().exits(1),
+        kubectl("anonymous version", "alice", "get --raw /livez --username x --password y")
             .without_credentials()
-            .exits(1),
-        kubectl(
-            "anonymous version",
-            "alice",
-            "get --raw /livez --username x --password y",
-        )
-        .without_credentials()
-        .prints("ok"),
+            .prints("ok"),
         kubectl("events", "alice", "events -n twin-fixed"),
-        kubectl(
-            "wait",
-            "alice",
-            "wait -n twin-fixed cm/alpha --for=jsonpath={.data.number}=0 --timeout=20s",
-        )
-        .prints("condition met"),
-        kubectl("scale missing", "alice", "scale deployment/none --replicas=2")
-            .exits(1)
-            .prints("NotFound"),
+        kubectl("wait", "alice", "wait -n twin-fixed cm/alpha --for=jsonpath={.data.number}=0 --timeout=20s")
+            .prints("condition met"),
+        kubectl("scale missing", "alice", "scale deployment/none --replicas=2").exits(1).prints("NotFound"),
     ]
 }

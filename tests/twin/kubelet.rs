@@ -30,9 +30,8 @@ impl Kubelet {
             .map_err(|error| error.to_string())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let listener = runtime
-            .block_on(TcpListener::bind("127.0.0.1:0"))
-            .map_err(|error| error.to_string())?;
+        let listener =
+            runtime.block_on(TcpListener::bind("127.0.0.1:0")).map_err(|error| error.to_string())?;
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         let task = runtime.spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
@@ -68,24 +67,15 @@ struct Head {
 
 impl Head {
     fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(have, _)| have.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(have, _)| have.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
     fn asks(&self, key: &str) -> bool {
-        self.query
-            .iter()
-            .any(|(have, value)| have == key && matches!(value.as_str(), "1" | "true"))
+        self.query.iter().any(|(have, value)| have == key && matches!(value.as_str(), "1" | "true"))
     }
 
     fn command(&self) -> Vec<&str> {
-        self.query
-            .iter()
-            .filter(|(key, _)| key == "command")
-            .map(|(_, value)| value.as_str())
-            .collect()
+        self.query.iter().filter(|(key, _)| key == "command").map(|(_, value)| value.as_str()).collect()
     }
 }
 
@@ -100,17 +90,13 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> std::io::Res
         );
         stream.write_all(answer.as_bytes()).await?;
     } else if head.command().first() == Some(&"redirect") {
-        stream
-            .write_all(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
-            .await?;
+        stream.write_all(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n").await?;
     } else if upgrade == "spdy/3.1" {
         spdy(&mut stream, &head).await?;
     } else if upgrade == "websocket" {
         websocket(&mut stream, &head).await?;
     } else {
-        stream
-            .write_all(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-            .await?;
+        stream.write_all(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await?;
     }
     stream.flush().await?;
     stream.shutdown().await
@@ -123,11 +109,7 @@ async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Head
     }
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let mut lines = text.lines();
-    let target = lines
-        .next()
-        .and_then(|line| line.split(' ').nth(1))
-        .unwrap_or_default()
-        .to_owned();
+    let target = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     Ok(Head {
         path: path.to_owned(),
@@ -188,19 +170,10 @@ async fn spdy<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, head: &Head) ->
         let length = usize::from(frame[5]) << 16 | usize::from(frame[6]) << 8 | usize::from(frame[7]);
         let mut payload = vec![0; length];
         stream.read_exact(&mut payload).await?;
-        let number = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .take(4)
-                .fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte))
-        };
+        let number = |bytes: &[u8]| bytes.iter().take(4).fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
         if frame[0] & 0x80 == 0 {
             let id = number(&frame);
-            if roles
-                .iter()
-                .zip(&streams)
-                .any(|(role, have)| *role == "stdin" && *have == id)
-            {
+            if roles.iter().zip(&streams).any(|(role, have)| *role == "stdin" && *have == id) {
                 input.extend(&payload);
                 input_ended |= frame[4] & 1 != 0;
             }
@@ -312,11 +285,7 @@ async fn frame<S: AsyncWrite + Unpin>(stream: &mut S, opcode: u8, payload: &[u8]
         Ok(short) if short < 126 => bytes.push(short),
         _ => {
             bytes.push(0x7e);
-            bytes.extend(
-                u16::try_from(payload.len())
-                    .expect("a short test payload")
-                    .to_be_bytes(),
-            );
+            bytes.extend(u16::try_from(payload.len()).expect("a short test payload").to_be_bytes());
         }
     }
     bytes.extend(payload);

@@ -64,10 +64,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
         eprintln!("\ntwin: SKIPPED, all {} tests: {why}\n", trials.len());
-        trials = trials
-            .into_iter()
-            .map(|trial: Trial| trial.with_ignored_flag(true))
-            .collect();
+        trials = trials.into_iter().map(|trial: Trial| trial.with_ignored_flag(true)).collect();
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     let keep = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();

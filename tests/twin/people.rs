@@ -35,20 +35,14 @@ impl Authorities {
         let leaf = || self.client.leaf();
         let mut people = BTreeMap::new();
         let mut add = |name: &'static str, issued: Issued| {
-            assert!(
-                people.insert(name, issued).is_none(),
-                "two clients are called {name}"
-            );
+            assert!(people.insert(name, issued).is_none(), "two clients are called {name}");
         };
         // Ordinary people, who have rights in the fixtures.
         add("admin", leaf().cn("admin").org("system:masters").issue());
         add("alice", leaf().cn("alice").org("devs").org("testers").issue());
         add("nobody", leaf().cn("nobody").issue());
         add("viewer", leaf().cn("viewer").org("viewers").issue());
-        add(
-            "impersonator",
-            leaf().cn("impersonator").org("impersonators").issue(),
-        );
+        add("impersonator", leaf().cn("impersonator").org("impersonators").issue());
         add("legacy-impersonator", leaf().cn("legacy-impersonator").issue());
         add("prober", leaf().cn("prober").org("probers").issue());
 
@@ -56,68 +50,33 @@ impl Authorities {
         add("expired", leaf().cn("late").expired(now).issue());
         add("not-yet-valid", leaf().cn("early").not_yet_valid(now).issue());
         add("stranger", self.stranger.leaf().cn("alice").org("devs").issue());
-        add(
-            "stranger-same-name",
-            Ca::new("client-ca").leaf().cn("alice").org("devs").issue(),
-        );
+        add("stranger-same-name", Ca::new("client-ca").leaf().cn("alice").org("devs").issue());
         add("self-signed", Ca::new("alice").as_leaf());
         add("server-only", leaf().cn("alice").eku(&[SERVER_AUTH]).issue());
         add("any-usage", leaf().cn("anyone").eku(&[ANY_EKU]).issue());
         add("no-usage", leaf().cn("unlimited").no_eku().issue());
-        add(
-            "both-usages",
-            leaf()
-                .cn("both")
-                .eku(&[SERVER_AUTH, crate::pki::CLIENT_AUTH])
-                .issue(),
-        );
+        add("both-usages", leaf().cn("both").eku(&[SERVER_AUTH, crate::pki::CLIENT_AUTH]).issue());
         add("no-key-usage", leaf().cn("no-key-usage").no_key_usage().issue());
-        add(
-            "no-basic-constraints",
-            leaf().cn("no-bc").no_basic_constraints().issue(),
-        );
-        add(
-            "corrupt-signature",
-            leaf().cn("alice").corrupt_signature().issue(),
-        );
+        add("no-basic-constraints", leaf().cn("no-bc").no_basic_constraints().issue());
+        add("corrupt-signature", leaf().cn("alice").corrupt_signature().issue());
         add("unknown-critical", leaf().cn("alice").unknown_critical().issue());
         add("v1", leaf().cn("old").org("v1").v1().issue());
         add("ca-as-leaf", self.client.as_leaf());
 
         // Chains.
         let middle = self.client.intermediate("middle");
-        add(
-            "intermediate",
-            middle.leaf().cn("carol").org("via-middle").issue(),
-        );
-        add(
-            "two-intermediates",
-            middle.intermediate("lower").leaf().cn("dora").issue(),
-        );
+        add("intermediate", middle.leaf().cn("carol").org("via-middle").issue());
+        add("two-intermediates", middle.intermediate("lower").leaf().cn("dora").issue());
         let mut missing = middle.leaf().cn("carol").issue();
         missing.chain.truncate(1);
         add("missing-intermediate", missing);
-        let old = self
-            .client
-            .build_intermediate("old-middle")
-            .expired(now)
-            .issue_ca();
+        let old = self.client.build_intermediate("old-middle").expired(now).issue_ca();
         add("expired-intermediate", old.leaf().cn("carol").issue());
         let flat = self.client.build_intermediate("flat").path_len(0).issue_ca();
         add("path-length-kept", flat.leaf().cn("flat").issue());
-        add(
-            "path-length-broken",
-            flat.intermediate("too-deep").leaf().cn("deep").issue(),
-        );
-        let not_ca = self
-            .client
-            .build_intermediate("not-ca")
-            .basic_constraints(false, None)
-            .issue_ca();
-        add(
-            "issued-by-a-leaf",
-            not_ca.leaf().cn("eve").org("system:masters").issue(),
-        );
+        add("path-length-broken", flat.intermediate("too-deep").leaf().cn("deep").issue());
+        let not_ca = self.client.build_intermediate("not-ca").basic_constraints(false, None).issue_ca();
+        add("issued-by-a-leaf", not_ca.leaf().cn("eve").org("system:masters").issue());
         let mut reordered = middle.intermediate("lower2").leaf().cn("reordered").issue();
         reordered.chain.swap(1, 2);
         add("reordered-chain", reordered);
@@ -136,27 +95,15 @@ impl Authorities {
             }
             leaf.issue()
         });
-        add(
-            "repeated-group",
-            leaf().cn("rep").org("b").org("a").org("b").issue(),
-        );
+        add("repeated-group", leaf().cn("rep").org("b").org("a").org("b").issue());
         add("groups-in-one-rdn", {
             let one = [b"x", b"a"].map(|value| attribute(O, string::UTF8, value));
             leaf().cn("one-rdn").rdn(&one).issue()
         });
-        add(
-            "system-group",
-            leaf().cn("sys").org("system:authenticated").org("last").issue(),
-        );
-        add(
-            "unauthenticated-group",
-            leaf().cn("unauth").org("system:unauthenticated").issue(),
-        );
+        add("system-group", leaf().cn("sys").org("system:authenticated").org("last").issue());
+        add("unauthenticated-group", leaf().cn("unauth").org("system:unauthenticated").issue());
         add("named-anonymous", leaf().cn("system:anonymous").issue());
-        add(
-            "named-service-account",
-            leaf().cn("system:serviceaccount:twin:default").issue(),
-        );
+        add("named-service-account", leaf().cn("system:serviceaccount:twin:default").issue());
         add("ou-is-no-group", leaf().cn("ou").ou("unit").org("org").issue());
         add("empty-group", leaf().cn("empty-group").org("").org("g").issue());
         add("group-with-comma", leaf().cn("comma").org("a,b").issue());
@@ -171,32 +118,17 @@ impl Authorities {
         add("cn-leading-blank", leaf().cn(" alice").issue());
         add("cn-trailing-blank", leaf().cn("alice ").issue());
         add("cn-inner-blank", leaf().cn("alice  b").issue());
-        add(
-            "group-trailing-blank",
-            leaf().cn("mallory").org("system:masters ").issue(),
-        );
+        add("group-trailing-blank", leaf().cn("mallory").org("system:masters ").issue());
         add("group-leading-blank", leaf().cn("mallory").org(" devs").issue());
         add("group-tab", leaf().cn("mallory").org("\tdevs").issue());
-        add(
-            "cn-newline",
-            leaf().cn("alice\nX-Remote-Group: system:masters").issue(),
-        );
-        add(
-            "cn-carriage-return",
-            leaf().cn("alice\r\nX-Remote-Group: system:masters").issue(),
-        );
+        add("cn-newline", leaf().cn("alice\nX-Remote-Group: system:masters").issue());
+        add("cn-carriage-return", leaf().cn("alice\r\nX-Remote-Group: system:masters").issue());
         add("cn-nul", leaf().cn("alice\0bob").issue());
         add("cn-delete", leaf().cn("alice\u{7f}").issue());
 
         // String types.
-        add(
-            "cn-printable",
-            leaf().attr(CN, string::PRINTABLE, b"printable").issue(),
-        );
-        add(
-            "cn-printable-bad",
-            leaf().attr(CN, string::PRINTABLE, b"under_score@x").issue(),
-        );
+        add("cn-printable", leaf().attr(CN, string::PRINTABLE, b"printable").issue());
+        add("cn-printable-bad", leaf().attr(CN, string::PRINTABLE, b"under_score@x").issue());
         add("cn-ia5", leaf().attr(CN, string::IA5, b"ia5@example.com").issue());
         add("cn-ia5-bad", leaf().attr(CN, string::IA5, b"caf\xe9").issue());
         add("cn-t61", leaf().attr(CN, string::T61, b"teletex").issue());
@@ -205,34 +137,19 @@ impl Authorities {
         add("cn-bmp-odd", leaf().attr(CN, string::BMP, b"\0b\0").issue());
         add("cn-numeric", leaf().attr(CN, string::NUMERIC, b"12 34").issue());
         add("cn-visible", leaf().attr(CN, string::VISIBLE, b"visible").issue());
-        add(
-            "cn-universal",
-            leaf().attr(CN, string::UNIVERSAL, b"\0\0\0u").issue(),
-        );
+        add("cn-universal", leaf().attr(CN, string::UNIVERSAL, b"\0\0\0u").issue());
         add("cn-utf8-bad", leaf().attr(CN, string::UTF8, b"caf\xe9").issue());
         add("cn-integer", leaf().attr(CN, 0x02, b"\x05").issue());
         add("group-t61", leaf().cn("t").attr(O, string::T61, b"tele").issue());
-        add(
-            "group-bmp",
-            leaf().cn("b").attr(O, string::BMP, b"\0g\x20\xac").issue(),
-        );
-        add(
-            "group-integer",
-            leaf().cn("i").attr(O, 0x02, b"\x05").org("g").issue(),
-        );
+        add("group-bmp", leaf().cn("b").attr(O, string::BMP, b"\0g\x20\xac").issue());
+        add("group-integer", leaf().cn("i").attr(O, 0x02, b"\x05").org("g").issue());
 
         // The user's uid.
         add("uid", leaf().cn("ursula").uid("u-1").org("devs").issue());
         add("uid-twice", leaf().cn("ursula").uid("u-1").uid("u-2").issue());
         add("uid-empty", leaf().cn("ursula").uid("").issue());
-        add(
-            "uid-not-a-string",
-            leaf().cn("ursula").attr(UID, 0x02, b"\x05").issue(),
-        );
-        add(
-            "uid-printable",
-            leaf().cn("ursula").attr(UID, string::PRINTABLE, b"u-3").issue(),
-        );
+        add("uid-not-a-string", leaf().cn("ursula").attr(UID, 0x02, b"\x05").issue());
+        add("uid-printable", leaf().cn("ursula").attr(UID, string::PRINTABLE, b"u-3").issue());
         add("uid-outer-blank", leaf().cn("ursula").uid(" u-4").issue());
 
         // Keys.
@@ -249,19 +166,10 @@ impl Authorities {
         // Front proxies.
         add("front-proxy", self.front.leaf().cn("front-proxy").issue());
         add("front-proxy-not-allowed", self.front.leaf().cn("someone").issue());
-        add(
-            "front-proxy-expired",
-            self.front.leaf().cn("front-proxy").expired(now).issue(),
-        );
-        add(
-            "front-proxy-server-only",
-            self.front.leaf().cn("front-proxy").eku(&[SERVER_AUTH]).issue(),
-        );
+        add("front-proxy-expired", self.front.leaf().cn("front-proxy").expired(now).issue());
+        add("front-proxy-server-only", self.front.leaf().cn("front-proxy").eku(&[SERVER_AUTH]).issue());
         add("front-proxy-of-client-ca", leaf().cn("front-proxy").issue());
-        add(
-            "front-proxy-second-cn",
-            self.front.leaf().cn("someone").cn("front-proxy").issue(),
-        );
+        add("front-proxy-second-cn", self.front.leaf().cn("someone").cn("front-proxy").issue());
         add("front-proxy-no-cn", self.front.leaf().org("front-proxy").issue());
         people
     }

@@ -61,21 +61,14 @@ impl Plan {
                     let protocol = if *version == Version::H1 { "h1" } else { "h2" };
                     planned.push(Planned {
                         name: format!("{prefix}::{}::{protocol}::{}", case.group, test_name(&case.name)),
-                        kind: Kind::Http {
-                            case: case.clone(),
-                            version: *version,
-                            side,
-                        },
+                        kind: Kind::Http { case: case.clone(), version: *version, side },
                     });
                 }
             }
             for case in &kubectl {
                 planned.push(Planned {
                     name: format!("{prefix}::kubectl::{}", test_name(&case.name)),
-                    kind: Kind::Kubectl {
-                        case: case.clone(),
-                        side,
-                    },
+                    kind: Kind::Kubectl { case: case.clone(), side },
                 });
             }
             if side == Side::Second {
@@ -84,34 +77,21 @@ impl Plan {
                     let http = http.iter().filter(|case| case.group == group).cloned().collect();
                     planned.push(Planned {
                         name: format!("proof::differs::{group}"),
-                        kind: Kind::Differs {
-                            http,
-                            kubectl: Vec::new(),
-                        },
+                        kind: Kind::Differs { http, kubectl: Vec::new() },
                     });
                 }
                 planned.push(Planned {
                     name: "proof::differs::kubectl".to_owned(),
-                    kind: Kind::Differs {
-                        http: Vec::new(),
-                        kubectl: kubectl.clone(),
-                    },
+                    kind: Kind::Differs { http: Vec::new(), kubectl: kubectl.clone() },
                 });
             }
         }
         for (name, rule) in RULES {
-            planned.push(Planned {
-                name: format!("proof::rules::{name}"),
-                kind: Kind::Rule(*rule),
-            });
+            planned.push(Planned { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }
         let mut names = BTreeSet::new();
         for test in &planned {
-            assert!(
-                names.insert(test.name.clone()),
-                "two tests are called {}",
-                test.name
-            );
+            assert!(names.insert(test.name.clone()), "two tests are called {}", test.name);
         }
         planned.retain(|test| selected(arguments, &test.name));
         Self { planned }
@@ -161,19 +141,13 @@ impl Plan {
 /// The filter of libtest-mimic, which it does not export; it is applied here to know which servers to start.
 fn selected(arguments: &Arguments, name: &str) -> bool {
     let matches = |filter: &String| {
-        if arguments.exact {
-            name == filter
-        } else {
-            name.contains(filter.as_str())
-        }
+        if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
     };
     arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
 }
 
 fn test_name(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_alphanumeric() { c } else { '_' })
-        .collect()
+    name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
 }
 
 fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
@@ -188,11 +162,7 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
             let mut equal = Vec::new();
             for case in cases {
                 for version in case.versions {
-                    if !lab
-                        .runtime
-                        .block_on(http(bed, case, *version, Side::Backend))?
-                        .differences
-                        .is_empty()
+                    if !lab.runtime.block_on(http(bed, case, *version, Side::Backend))?.differences.is_empty()
                     {
                         return Ok(());
                     }
@@ -236,7 +206,7 @@ fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(),
     if found.last != status {
         let text = found.differences.join("\n");
         return Err(
-            format!("not the difference that {id} declares, which ends with {status}:\n{text}").into(),
+            format!("not the difference that {id} declares, which ends with {status}:\n{text}").into()
         );
     }
     Ok(())
@@ -251,10 +221,9 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Co
     for (number, step) in case.steps.iter().enumerate() {
         let identity = match step.who {
             None => None,
-            Some(name) => Some(
-                bed.identity(name)
-                    .ok_or_else(|| format!("people.rs has no client called {name}"))?,
-            ),
+            Some(name) => {
+                Some(bed.identity(name).ok_or_else(|| format!("people.rs has no client called {name}"))?)
+            }
         };
         let send = async |target, values: &Values, patient: bool| -> Outcome {
             let request = step.request(version, values);
@@ -287,23 +256,13 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Co
         }
         let differences = compare::differences(step, (&left, &reference_values), (&right, &subject_values));
         if !differences.is_empty() {
-            found.push(account(
-                "the answers differ",
-                number,
-                step,
-                &differences,
-                &left,
-                &right,
-            ));
+            found.push(account("the answers differ", number, step, &differences, &left, &right));
         }
         last = right.as_ref().map_or(0, |answer| answer.status);
         remember(&left, &mut reference_values);
         remember(&right, &mut subject_values);
     }
-    Ok(Compared {
-        differences: found,
-        last,
-    })
+    Ok(Compared { differences: found, last })
 }
 
 fn remember(outcome: &Outcome, values: &mut Values) {
@@ -351,27 +310,16 @@ pub(crate) fn unique() -> String {
 
 /// The harness must fail where it should.
 const RULES: &[(&str, Rule)] = &[
-    ("a difference fails", || {
-        fails(judge(&compared(&["x"], 401), None, Side::Gateway), "x")
-    }),
+    ("a difference fails", || fails(judge(&compared(&["x"], 401), None, Side::Gateway), "x")),
     ("no difference passes", || {
         judge(&compared(&[], 200), None, Side::Gateway).map_err(|_| "it failed".to_owned())
     }),
     ("an unknown declaration fails", || {
-        let declared = Declared {
-            id: "D-none",
-            status: 401,
-        };
-        fails(
-            judge(&compared(&["x"], 401), Some(declared), Side::Gateway),
-            "not declared",
-        )
+        let declared = Declared { id: "D-none", status: 401 };
+        fails(judge(&compared(&["x"], 401), Some(declared), Side::Gateway), "not declared")
     }),
     ("a declaration does not cover the second reference", || {
-        let declared = Declared {
-            id: "D-none",
-            status: 401,
-        };
+        let declared = Declared { id: "D-none", status: 401 };
         fails(judge(&compared(&["x"], 401), Some(declared), Side::Second), "x")
     }),
     ("what differs between equal servers is replaced", || {
@@ -392,19 +340,12 @@ const RULES: &[(&str, Rule)] = &[
             r#""self":"https://{addr}/a"}"#
         );
         let got = compare::normalise(text, &values);
-        if got == expected {
-            Ok(())
-        } else {
-            Err(format!("{got}\n{expected}"))
-        }
+        if got == expected { Ok(()) } else { Err(format!("{got}\n{expected}")) }
     }),
 ];
 
 fn compared(differences: &[&str], last: u16) -> Compared {
-    Compared {
-        differences: differences.iter().map(|text| (*text).to_owned()).collect(),
-        last,
-    }
+    Compared { differences: differences.iter().map(|text| (*text).to_owned()).collect(), last }
 }
 
 fn fails(result: Result<(), Failed>, with: &str) -> Result<(), String> {

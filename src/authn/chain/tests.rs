@@ -18,11 +18,7 @@ fn chain(verdicts: Vec<Verdict>, anonymous: bool) -> Result<Chain, EmptyChain> {
 }
 
 fn judge(chain: &Chain, request: &TestRequest) -> Result<Authenticated, AuthnError> {
-    chain
-        .authenticate(&request.input())
-        .now_or_never()
-        .expect("ready")
-        .map(Proven::into_inner)
+    chain.authenticate(&request.input()).now_or_never().expect("ready").map(Proven::into_inner)
 }
 
 fn ask(verdicts: Vec<Verdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
@@ -31,10 +27,7 @@ fn ask(verdicts: Vec<Verdict>, anonymous: bool) -> Result<UserInfo, AuthnError> 
 }
 
 fn authenticated(name: &str) -> UserInfo {
-    UserInfo {
-        groups: vec![ALL_AUTHENTICATED.to_owned()],
-        ..UserInfo::named(name)
-    }
+    UserInfo { groups: vec![ALL_AUTHENTICATED.to_owned()], ..UserInfo::named(name) }
 }
 
 #[test]
@@ -49,10 +42,7 @@ fn the_first_success_wins_and_earlier_errors_are_forgotten() {
     let cases: Vec<(Vec<Verdict>, Result<UserInfo, AuthnError>)> = vec![
         (vec![good("a"), good("b")], Ok(authenticated("a"))),
         (vec![Err(invalid("x")), good("b")], Ok(authenticated("b"))),
-        (
-            vec![Ok(None), good("b"), Err(invalid("x"))],
-            Ok(authenticated("b")),
-        ),
+        (vec![Ok(None), good("b"), Err(invalid("x"))], Ok(authenticated("b"))),
         (vec![Err(invalid("x"))], Err(invalid("x"))),
         (
             vec![Err(invalid("x")), Ok(None), Err(invalid("y"))],
@@ -104,17 +94,11 @@ fn the_group_of_all_authenticated_users_is_added_once_and_last() {
             extra: [("k".to_owned(), strings(&["v"]))].into(),
             ..UserInfo::named(*name)
         });
-        let original = Authenticated {
-            user: Arc::clone(&user),
-            ..success("", &["aud"])
-        };
+        let original = Authenticated { user: Arc::clone(&user), ..success("", &["aud"]) };
         let found = with_authenticated_group(original);
         assert_eq!(
             *found.user,
-            UserInfo {
-                groups: strings(expected),
-                ..(*user).clone()
-            },
+            UserInfo { groups: strings(expected), ..(*user).clone() },
             "{name} {groups:?}"
         );
         assert_eq!(user.groups, strings(groups), "the original was changed");
@@ -124,21 +108,13 @@ fn the_group_of_all_authenticated_users_is_added_once_and_last() {
 
 #[test]
 fn a_credential_must_be_good_for_an_audience_of_the_api() {
-    type Case = (
-        &'static [&'static str],
-        &'static [&'static str],
-        Result<(), &'static str>,
-    );
+    type Case = (&'static [&'static str], &'static [&'static str], Result<(), &'static str>);
     let cases: &[Case] = &[
         (&[], &[], Ok(())),
         (&["api"], &[], Ok(())),
         (&[], &["other"], Ok(())),
         (&["api", "two"], &["other", "two"], Ok(())),
-        (
-            &["api", "two"],
-            &["a", "b"],
-            Err("unable to match the audience: [a b] , accepted: [api two]"),
-        ),
+        (&["api", "two"], &["a", "b"], Err("unable to match the audience: [a b] , accepted: [api two]")),
     ];
     for (api, of_credential, expected) in cases {
         let chain = chain(vec![Ok(Some(success("a", of_credential)))], true).expect("a chain");
@@ -164,30 +140,10 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
             delegate: good(&[]),
             expected: good(&["b", "a"]),
         },
-        Case {
-            implicit: &["a"],
-            requested: &["b"],
-            delegate: Err(invalid("not asked")),
-            expected: Ok(None),
-        },
-        Case {
-            implicit: &[],
-            requested: &["b"],
-            delegate: good(&[]),
-            expected: Ok(None),
-        },
-        Case {
-            implicit: &["a"],
-            requested: &[],
-            delegate: good(&["x"]),
-            expected: good(&["x"]),
-        },
-        Case {
-            implicit: &["a"],
-            requested: &["a"],
-            delegate: Ok(None),
-            expected: Ok(None),
-        },
+        Case { implicit: &["a"], requested: &["b"], delegate: Err(invalid("not asked")), expected: Ok(None) },
+        Case { implicit: &[], requested: &["b"], delegate: good(&[]), expected: Ok(None) },
+        Case { implicit: &["a"], requested: &[], delegate: good(&["x"]), expected: good(&["x"]) },
+        Case { implicit: &["a"], requested: &["a"], delegate: Ok(None), expected: Ok(None) },
         Case {
             implicit: &["a"],
             requested: &["a"],
@@ -215,10 +171,7 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
 
         let delegate: Box<dyn TokenAuthenticator> = Box::new(Fixed(case.delegate));
         let wrapped = AudienceAgnostic::new(implicit, delegate);
-        let found = wrapped
-            .authenticate(&BearerToken::new("t"), &input)
-            .now_or_never()
-            .expect("ready");
+        let found = wrapped.authenticate(&BearerToken::new("t"), &input).now_or_never().expect("ready");
         assert_eq!(found, case.expected, "{:?} {:?}", case.implicit, case.requested);
     }
 }
@@ -232,16 +185,8 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
         (vec![Err(invalid("x")), good()], good(), Err(invalid("x"))),
         (vec![Ok(None), good()], good(), good()),
         (vec![Ok(None), Ok(None)], Ok(None), Ok(None)),
-        (
-            vec![Err(invalid("x")), Err(invalid("y"))],
-            Err(both),
-            Err(invalid("x")),
-        ),
-        (
-            vec![Err(invalid("x")), Ok(None)],
-            Err(invalid("x")),
-            Err(invalid("x")),
-        ),
+        (vec![Err(invalid("x")), Err(invalid("y"))], Err(both), Err(invalid("x"))),
+        (vec![Err(invalid("x")), Ok(None)], Err(invalid("x")), Err(invalid("x"))),
     ];
     for (verdicts, going_on, stopping) in cases {
         for (on_error, expected) in [(OnError::Continue, going_on), (OnError::Stop, stopping)] {
@@ -252,10 +197,7 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
             let union = token_union(members, on_error).expect("members");
             let request = TestRequest::new();
             let input = request.input();
-            let found = union
-                .authenticate(&BearerToken::new("t"), &input)
-                .now_or_never()
-                .expect("ready");
+            let found = union.authenticate(&BearerToken::new("t"), &input).now_or_never().expect("ready");
             assert_eq!(found, expected, "{verdicts:?} {on_error:?}");
         }
     }
@@ -271,10 +213,7 @@ fn a_union_of_one_is_that_one_and_of_none_is_nothing() {
 /// What a chain must say, in ten lines.
 fn model(verdicts: &[Verdict], anonymous: bool) -> Result<String, String> {
     let success = verdicts.iter().find_map(|verdict| verdict.clone().ok().flatten());
-    let errors: Vec<_> = verdicts
-        .iter()
-        .filter_map(|verdict| verdict.clone().err())
-        .collect();
+    let errors: Vec<_> = verdicts.iter().filter_map(|verdict| verdict.clone().err()).collect();
     match (success, errors.as_slice()) {
         (Some(found), _) => Ok(found.user.name.clone()),
         (None, []) if anonymous => Ok(ANONYMOUS.to_owned()),

@@ -58,11 +58,7 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let length = self
-            .rest
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .map_or(self.rest.len(), |at| at + 1);
+        let length = self.rest.iter().position(|byte| *byte == b'\n').map_or(self.rest.len(), |at| at + 1);
         let (line, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         self.line += 1;
@@ -117,12 +113,7 @@ impl<'a> Reader<'a> {
             column += 1;
             let mut field = Vec::new();
             let next = loop {
-                let error = |line, column| CsvError {
-                    start_line,
-                    line,
-                    column,
-                    problem: Problem::Quote,
-                };
+                let error = |line, column| CsvError { start_line, line, column, problem: Problem::Quote };
                 if let Some(at) = quoted.iter().position(|byte| *byte == b'"') {
                     field.extend_from_slice(quoted.get(..at).unwrap_or_default());
                     quoted = quoted.get(at + 1..).unwrap_or_default().to_vec();
@@ -157,10 +148,7 @@ impl<'a> Reader<'a> {
                 None => break,
             }
         }
-        Ok(Some(Record {
-            line: start_line,
-            fields,
-        }))
+        Ok(Some(Record { line: start_line, fields }))
     }
 }
 
@@ -213,30 +201,12 @@ mod tests {
     fn errors_are_those_of_go() {
         // What is on the right was printed by Go.
         const CASES: &[(&str, &str)] = &[
-            (
-                "a\"b",
-                "parse error on line 1, column 2: bare \" in non-quoted-field",
-            ),
-            (
-                "a,b\nc,d \"e\"",
-                "parse error on line 2, column 5: bare \" in non-quoted-field",
-            ),
-            (
-                "\"a\"b",
-                "parse error on line 1, column 3: extraneous or missing \" in quoted-field",
-            ),
-            (
-                "\"a\" ,b",
-                "parse error on line 1, column 3: extraneous or missing \" in quoted-field",
-            ),
-            (
-                "\"a",
-                "parse error on line 1, column 3: extraneous or missing \" in quoted-field",
-            ),
-            (
-                "\"a\n",
-                "parse error on line 1, column 4: extraneous or missing \" in quoted-field",
-            ),
+            ("a\"b", "parse error on line 1, column 2: bare \" in non-quoted-field"),
+            ("a,b\nc,d \"e\"", "parse error on line 2, column 5: bare \" in non-quoted-field"),
+            ("\"a\"b", "parse error on line 1, column 3: extraneous or missing \" in quoted-field"),
+            ("\"a\" ,b", "parse error on line 1, column 3: extraneous or missing \" in quoted-field"),
+            ("\"a", "parse error on line 1, column 3: extraneous or missing \" in quoted-field"),
+            ("\"a\n", "parse error on line 1, column 4: extraneous or missing \" in quoted-field"),
             (
                 "x\n\"a\nb",
                 "record on line 2; parse error on line 3, column 2: extraneous or missing \" in quoted-field",

@@ -53,10 +53,7 @@ impl CaBundle {
             hash.update(digest::digest(&digest::SHA256, &certificate.der).as_ref());
         }
         let fingerprint = hash.finish().as_ref().try_into().unwrap_or_default();
-        Ok(Self {
-            certificates,
-            fingerprint,
-        })
+        Ok(Self { certificates, fingerprint })
     }
 
     /// The names to send in a TLS certificate request, so that clients know which certificate to present.
@@ -71,9 +68,7 @@ impl CaBundle {
 
     /// Whether some certificate is in both bundles: then clients of one could pass as those of the other.
     pub fn shares_certificate_with(&self, other: &Self) -> bool {
-        self.certificates
-            .iter()
-            .any(|certificate| other.contains(certificate))
+        self.certificates.iter().any(|certificate| other.contains(certificate))
     }
 
     pub(super) fn certificates(&self) -> &[Certificate] {
@@ -104,10 +99,7 @@ fn certificate_blocks(pem: &[u8]) -> Vec<Vec<u8>> {
     let mut open: Option<(Vec<u8>, bool, Vec<u8>)> = None;
     for line in pem.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
-        if let Some(kind) = line
-            .strip_prefix(b"-----BEGIN ")
-            .and_then(|rest| rest.strip_suffix(b"-----"))
-        {
+        if let Some(kind) = line.strip_prefix(b"-----BEGIN ").and_then(|rest| rest.strip_suffix(b"-----")) {
             open = Some((kind.to_vec(), false, Vec::new()));
         } else if let Some(end) = line.strip_prefix(b"-----END ") {
             if let Some((kind, false, text)) = open.take()

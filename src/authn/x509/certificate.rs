@@ -85,15 +85,10 @@ impl Certificate {
     // go: crypto/x509/parser.go, parseCertificate
     pub(super) fn parse(der: CertificateDer<'static>) -> Result<Self, ParseError> {
         let mut input = Der::new(&der);
-        let mut outer = input
-            .enter(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed certificate"))?;
-        let tbs_whole = outer
-            .whole(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed tbs certificate"))?;
-        let mut tbs = Der::new(tbs_whole)
-            .enter(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed tbs certificate"))?;
+        let mut outer = input.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed certificate"))?;
+        let tbs_whole = outer.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed tbs certificate"))?;
+        let mut tbs =
+            Der::new(tbs_whole).enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed tbs certificate"))?;
 
         let version = match tbs
             .optional(tag::explicit(0))
@@ -114,41 +109,23 @@ impl Certificate {
             [0, rest @ ..] if !rest.is_empty() => rest,
             serial => serial,
         };
-        let inner = tbs
-            .read(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed signature algorithm identifier"))?;
-        if outer
-            .read(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed algorithm identifier"))?
-            != inner
-        {
-            return Err(ParseError(
-                "x509: inner and outer signature algorithm identifiers don't match",
-            ));
+        let inner =
+            tbs.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed signature algorithm identifier"))?;
+        if outer.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed algorithm identifier"))? != inner {
+            return Err(ParseError("x509: inner and outer signature algorithm identifiers don't match"));
         }
         let algorithm = Algorithm::parse(inner)?;
-        let issuer = tbs
-            .whole(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed issuer"))?;
+        let issuer = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
         // Decoded only to be refused when it cannot be: the issuer's attributes matter to nobody.
         Subject::parse(issuer)?;
-        let mut validity = tbs
-            .enter(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed validity"))?;
+        let mut validity = tbs.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed validity"))?;
         let not_before = time::read(&mut validity)?;
         let not_after = time::read(&mut validity)?;
-        let raw_subject = tbs
-            .whole(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed issuer"))?;
+        let raw_subject = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
         let subject = Subject::parse(raw_subject)?;
-        let spki = tbs
-            .whole(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed spki"))?;
-        let public_key = PublicKey::parse(
-            Der::new(spki)
-                .read(tag::SEQUENCE)
-                .ok_or(ParseError("x509: malformed spki"))?,
-        )?;
+        let spki = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?;
+        let public_key =
+            PublicKey::parse(Der::new(spki).read(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?)?;
         // Extensions in a certificate of another version are not looked at, as in Go; that version limits what the
         // certificate may sign.
         if version > 1 {
@@ -157,15 +134,8 @@ impl Certificate {
             tbs.optional(tag::context(2))
                 .map_err(|Malformed| ParseError("x509: malformed subjectUniqueID"))?;
         }
-        let extensions = if version == 3 {
-            Extensions::parse(&mut tbs)?
-        } else {
-            Extensions::default()
-        };
-        let signature = outer
-            .bits()
-            .ok_or(ParseError("x509: malformed signature"))?
-            .right_aligned();
+        let extensions = if version == 3 { Extensions::parse(&mut tbs)? } else { Extensions::default() };
+        let signature = outer.bits().ok_or(ParseError("x509: malformed signature"))?.right_aligned();
         if !input.is_empty() {
             return Err(ParseError("x509: trailing data"));
         }
@@ -189,10 +159,7 @@ impl Certificate {
 
     /// The name an operator knows the certificate by: its CN, else its first O, else its serial number.
     pub(super) fn label(&self) -> String {
-        match (
-            self.subject.common_name.as_str(),
-            self.subject.organizations.first(),
-        ) {
+        match (self.subject.common_name.as_str(), self.subject.organizations.first()) {
             ("", Some(organization)) => organization.clone(),
             ("", None) => format!("serial:{}", decimal(&self.serial)),
             (name, _) => name.to_owned(),
@@ -210,16 +177,10 @@ impl Extensions {
         let mut list = Der::new(explicit).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
         let mut parsed: Vec<(&[u8], bool, &[u8])> = Vec::new();
         while !list.is_empty() {
-            let mut extension = list
-                .enter(tag::SEQUENCE)
-                .ok_or(ParseError("x509: malformed extension"))?;
-            let oid = extension
-                .oid()
-                .ok_or(ParseError("x509: malformed extension OID field"))?;
+            let mut extension = list.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed extension"))?;
+            let oid = extension.oid().ok_or(ParseError("x509: malformed extension OID field"))?;
             let critical = extension.peek(tag::BOOLEAN)
-                && extension
-                    .boolean()
-                    .ok_or(ParseError("x509: malformed extension critical field"))?;
+                && extension.boolean().ok_or(ParseError("x509: malformed extension critical field"))?;
             let content = extension
                 .read(tag::OCTET_STRING)
                 .ok_or(ParseError("x509: malformed extension value field"))?;
@@ -276,36 +237,24 @@ impl Extensions {
 
 fn subject_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
     if critical {
-        return Err(ParseError(
-            "x509: subject key identifier incorrectly marked critical",
-        ));
+        return Err(ParseError("x509: subject key identifier incorrectly marked critical"));
     }
-    let id = der
-        .read(tag::OCTET_STRING)
-        .ok_or(ParseError("x509: invalid subject key identifier"))?;
+    let id = der.read(tag::OCTET_STRING).ok_or(ParseError("x509: invalid subject key identifier"))?;
     Ok(id.to_vec())
 }
 
 fn authority_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
     const INVALID: ParseError = ParseError("x509: invalid authority key identifier");
     if critical {
-        return Err(ParseError(
-            "x509: authority key identifier incorrectly marked critical",
-        ));
+        return Err(ParseError("x509: authority key identifier incorrectly marked critical"));
     }
     let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
-    Ok(list
-        .optional(tag::context(0))
-        .map_err(|Malformed| INVALID)?
-        .unwrap_or_default()
-        .to_vec())
+    Ok(list.optional(tag::context(0)).map_err(|Malformed| INVALID)?.unwrap_or_default().to_vec())
 }
 
 fn key_usage(mut der: Der<'_>) -> Result<u16, ParseError> {
     let bits = der.bits().ok_or(ParseError("x509: invalid key usage"))?;
-    Ok((0..9)
-        .filter(|bit| bits.at(*bit))
-        .fold(0, |usage, bit| usage | 1 << bit))
+    Ok((0..9).filter(|bit| bits.at(*bit)).fold(0, |usage, bit| usage | 1 << bit))
 }
 
 impl BasicConstraints {
@@ -359,9 +308,7 @@ fn check_distribution_points(mut der: Der<'_>) -> Option<()> {
 fn check_information_access(mut der: Der<'_>, critical: bool) -> Result<(), ParseError> {
     const INVALID: ParseError = ParseError("x509: invalid authority info access");
     if critical {
-        return Err(ParseError(
-            "x509: authority info access incorrectly marked critical",
-        ));
+        return Err(ParseError("x509: authority info access incorrectly marked critical"));
     }
     let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
     while !list.is_empty() {
@@ -388,9 +335,5 @@ pub(super) fn decimal(octets: &[u8]) -> String {
             carry /= 10;
         }
     }
-    digits
-        .iter()
-        .rev()
-        .filter_map(|digit| char::from_digit(*digit, 10))
-        .collect()
+    digits.iter().rev().filter_map(|digit| char::from_digit(*digit, 10)).collect()
 }

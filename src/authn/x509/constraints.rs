@@ -27,21 +27,16 @@ impl Names {
     // go: crypto/x509/parser.go, parseSANExtension
     pub(super) fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
         let mut names = Self::default();
-        let mut list = der
-            .enter(tag::SEQUENCE)
-            .ok_or(ParseError("x509: invalid subject alternative names"))?;
+        let mut list =
+            der.enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid subject alternative names"))?;
         while !list.is_empty() {
-            let name = list
-                .any()
-                .ok_or(ParseError("x509: invalid subject alternative name"))?;
+            let name = list.any().ok_or(ParseError("x509: invalid subject alternative name"))?;
             match name.tag {
                 0x81 => names
                     .emails
                     .push(ia5(name.content).ok_or(ParseError("x509: SAN rfc822Name is malformed"))?),
                 0x82 => {
-                    names
-                        .dns
-                        .push(ia5(name.content).ok_or(ParseError("x509: SAN dNSName is malformed"))?);
+                    names.dns.push(ia5(name.content).ok_or(ParseError("x509: SAN dNSName is malformed"))?);
                 }
                 0x86 => {
                     let text = ia5(name.content)
@@ -102,14 +97,8 @@ impl NameConstraints {
     pub(super) fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
-        let permitted = list
-            .optional(tag::explicit(0))
-            .map_err(|Malformed| INVALID)?
-            .unwrap_or_default();
-        let excluded = list
-            .optional(tag::explicit(1))
-            .map_err(|Malformed| INVALID)?
-            .unwrap_or_default();
+        let permitted = list.optional(tag::explicit(0)).map_err(|Malformed| INVALID)?.unwrap_or_default();
+        let excluded = list.optional(tag::explicit(1)).map_err(|Malformed| INVALID)?.unwrap_or_default();
         if !der.is_empty() || !list.is_empty() {
             return Err(INVALID);
         }
@@ -146,13 +135,7 @@ impl NameConstraints {
             if !domain_valid(domain, false) {
                 return Err(format!("x509: internal error: URI SAN {uri:?} failed to parse"));
             }
-            check_domain(
-                "URI",
-                uri,
-                domain,
-                &self.permitted.uri_domains,
-                &self.excluded.uri_domains,
-            )?;
+            check_domain("URI", uri, domain, &self.permitted.uri_domains, &self.excluded.uri_domains)?;
         }
         for mailbox in &names.mailboxes {
             self.check_mailbox(mailbox)?;
@@ -170,11 +153,7 @@ impl NameConstraints {
             if trees.mailboxes.contains(mailbox) {
                 return Some(shown.clone());
             }
-            trees
-                .email_domains
-                .iter()
-                .find(|domain| covers(domain, &mailbox.domain, permitted))
-                .cloned()
+            trees.email_domains.iter().find(|domain| covers(domain, &mailbox.domain, permitted)).cloned()
         };
         let limited = !self.permitted.mailboxes.is_empty() || !self.permitted.email_domains.is_empty();
         if limited && matching(&self.permitted, true).is_none() {
@@ -216,10 +195,7 @@ fn check_domain(
 // go: crypto/x509/constraints.go, dnsConstraints.query
 fn covers(tree: &str, domain: &str, permitted: bool) -> bool {
     let (tree, domain) = (tree.as_bytes(), domain.as_bytes());
-    let tail = domain
-        .len()
-        .checked_sub(tree.len())
-        .and_then(|above| domain.split_at_checked(above));
+    let tail = domain.len().checked_sub(tree.len()).and_then(|above| domain.split_at_checked(above));
     if let Some((above, tail)) = tail
         && tail.eq_ignore_ascii_case(tree)
         && (tree.first().is_none_or(|first| *first == b'.') || above.last().is_none_or(|last| *last == b'.'))
@@ -233,9 +209,7 @@ fn covers(tree: &str, domain: &str, permitted: bool) -> bool {
 
 /// What is left of a name without its first label, with the period.
 fn parent(name: &[u8]) -> Option<&[u8]> {
-    name.iter()
-        .position(|octet| *octet == b'.')
-        .and_then(|dot| name.get(dot..))
+    name.iter().position(|octet| *octet == b'.').and_then(|dot| name.get(dot..))
 }
 
 impl Subtrees {
@@ -303,10 +277,7 @@ impl Range {
         if edge.leading_ones() + edge.trailing_zeros() < 8 || ones.any(|octet| *octet != 0) {
             return Err(ParseError("x509: IP constraint contained invalid mask"));
         }
-        Ok(Self {
-            address: address.to_vec(),
-            mask: mask.to_vec(),
-        })
+        Ok(Self { address: address.to_vec(), mask: mask.to_vec() })
     }
 
     /// Plain comparison under the mask.
@@ -328,10 +299,7 @@ impl Range {
         } else {
             &self.mask
         };
-        let own = Self {
-            address: address.to_vec(),
-            mask: mask.to_vec(),
-        };
+        let own = Self { address: address.to_vec(), mask: mask.to_vec() };
         own.contains_octets(ip)
     }
 
@@ -353,19 +321,12 @@ impl std::fmt::Display for Range {
 /// permitting what Go does not.
 // go: crypto/x509/constraints.go, nameConstraintsSet
 fn permits_ip(ranges: &[Range], ip: &[u8]) -> bool {
-    let mut sorted: Vec<&Range> = ranges
-        .iter()
-        .filter(|range| range.address.len() == ip.len())
-        .collect();
+    let mut sorted: Vec<&Range> = ranges.iter().filter(|range| range.address.len() == ip.len()).collect();
     sorted.sort();
     let mut kept: Vec<&Range> = Vec::new();
     for range in sorted {
-        let last_address: Vec<u8> = range
-            .address
-            .iter()
-            .zip(&range.mask)
-            .map(|(address, mask)| address | !mask)
-            .collect();
+        let last_address: Vec<u8> =
+            range.address.iter().zip(&range.mask).map(|(address, mask)| address | !mask).collect();
         let within = |outer: &&Range| outer.contains(&range.address) && outer.contains(&last_address);
         if !kept.last().is_some_and(within) {
             kept.push(range);
@@ -373,9 +334,7 @@ fn permits_ip(ranges: &[Range], ip: &[u8]) -> bool {
     }
     let next = kept.partition_point(|range| range.address.as_slice() < ip);
     kept.get(next).is_some_and(|range| range.address == ip)
-        || kept
-            .get(next.saturating_sub(1))
-            .is_some_and(|range| range.contains(ip))
+        || kept.get(next.saturating_sub(1)).is_some_and(|range| range.contains(ip))
 }
 
 fn unmapped(ip: &[u8]) -> &[u8] {
@@ -422,12 +381,7 @@ impl<'a> ComparableNames<'a> {
             .iter()
             .map(|email| Mailbox::parse(email).ok_or_else(|| format!("cannot parse rfc822Name {email:?}")))
             .collect::<Result<_, String>>()?;
-        Ok(Self {
-            dns: &names.dns,
-            ips: &names.ips,
-            uris,
-            mailboxes,
-        })
+        Ok(Self { dns: &names.dns, ips: &names.ips, uris, mailboxes })
     }
 }
 
@@ -441,10 +395,8 @@ pub(super) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
         if certificate.extensions.alternative_names.is_none() {
             continue;
         }
-        let mut constraints = above
-            .iter()
-            .filter_map(|issuer| issuer.extensions.constraints.as_ref())
-            .peekable();
+        let mut constraints =
+            above.iter().filter_map(|issuer| issuer.extensions.constraints.as_ref()).peekable();
         if constraints.peek().is_none() {
             continue;
         }
@@ -470,11 +422,9 @@ impl Mailbox {
             loop {
                 match bytes.next()? {
                     b'"' => break,
-                    b'\\' => local.push(
-                        bytes
-                            .next()
-                            .filter(|byte| matches!(byte, 1..=9 | 11 | 12 | 14..=127))?,
-                    ),
+                    b'\\' => {
+                        local.push(bytes.next().filter(|byte| matches!(byte, 1..=9 | 11 | 12 | 14..=127))?);
+                    }
                     byte @ (1..=8 | 11 | 12 | 14..=33 | 35..=91 | 93..=127) => local.push(byte),
                     _ => return None,
                 }
@@ -496,10 +446,7 @@ impl Mailbox {
             || domain
                 .split('.')
                 .all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_graphic()));
-        labels_valid.then(|| Self {
-            local,
-            domain: domain.to_ascii_lowercase(),
-        })
+        labels_valid.then(|| Self { local, domain: domain.to_ascii_lowercase() })
     }
 }
 
@@ -516,20 +463,12 @@ fn domain_valid(domain: &str, constraint: bool) -> bool {
     if domain.ends_with('.') {
         return false;
     }
-    let domain = if constraint {
-        domain.strip_prefix('.').unwrap_or(domain)
-    } else {
-        domain
-    };
-    domain
-        .split('.')
-        .all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_graphic()))
+    let domain = if constraint { domain.strip_prefix('.').unwrap_or(domain) } else { domain };
+    domain.split('.').all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
 fn ia5(content: &[u8]) -> Option<String> {
-    content
-        .is_ascii()
-        .then(|| content.iter().copied().map(char::from).collect())
+    content.is_ascii().then(|| content.iter().copied().map(char::from).collect())
 }
 
 #[cfg(test)]

@@ -86,9 +86,7 @@ impl<'a> Der<'a> {
             if octets.is_empty() || octets.len() > 4 || octets.first() == Some(&0) {
                 return None;
             }
-            let length = octets
-                .iter()
-                .fold(0_u64, |sum, octet| sum << 8 | u64::from(*octet));
+            let length = octets.iter().fold(0_u64, |sum, octet| sum << 8 | u64::from(*octet));
             if length < 0x80 {
                 return None;
             }
@@ -98,19 +96,13 @@ impl<'a> Der<'a> {
         let (whole, after) = self.0.split_at_checked(end)?;
         let content = whole.get(header..)?;
         self.0 = after;
-        Some(Element {
-            tag: *tag,
-            content,
-            whole,
-        })
+        Some(Element { tag: *tag, content, whole })
     }
 
     /// The content of the next element, if it has this tag. On failure the cursor is spent, as in Go: every caller
     /// gives up then.
     pub(super) fn read(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.any()
-            .filter(|element| element.tag == tag)
-            .map(|element| element.content)
+        self.any().filter(|element| element.tag == tag).map(|element| element.content)
     }
 
     /// A cursor over the content of the next element.
@@ -120,9 +112,7 @@ impl<'a> Der<'a> {
 
     /// The next element with its header.
     pub(super) fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.any()
-            .filter(|element| element.tag == tag)
-            .map(|element| element.whole)
+        self.any().filter(|element| element.tag == tag).map(|element| element.whole)
     }
 
     /// The content of the next element if it has this tag; `Ok(None)` if something else, or nothing, comes next.
@@ -151,9 +141,7 @@ impl<'a> Der<'a> {
     }
 
     pub(super) fn int64_tagged(&mut self, tag: u8) -> Option<i64> {
-        let content = self
-            .read(tag)
-            .filter(|content| minimal(content) && content.len() <= 8)?;
+        let content = self.read(tag).filter(|content| minimal(content) && content.len() <= 8)?;
         let fill = if content.first()? & 0x80 == 0 { 0 } else { 0xff };
         let mut octets = [fill; 8];
         octets.get_mut(8 - content.len()..)?.copy_from_slice(content);
@@ -189,10 +177,7 @@ impl<'a> Der<'a> {
         match bytes.last() {
             None if *unused != 0 => None,
             Some(last) if last & mask != 0 => None,
-            _ => Some(Bits {
-                bytes,
-                unused: *unused,
-            }),
+            _ => Some(Bits { bytes, unused: *unused }),
         }
     }
 }
@@ -200,9 +185,7 @@ impl<'a> Der<'a> {
 impl Bits<'_> {
     /// Whether bit `index` is set, counted from the highest bit of the first octet.
     pub(super) fn at(&self, index: usize) -> bool {
-        self.bytes
-            .get(index / 8)
-            .is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
+        self.bytes.get(index / 8).is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
     }
 
     /// The bits as octets, shifted down so that no unused bits are left at the end.
@@ -256,24 +239,14 @@ mod tests {
         assert_eq!(Der::new(&[2, 2, 0x00, 0x80]).int64(), Some(128));
         assert_eq!(Der::new(&[2, 2, 0x00, 0x7f]).int64(), None, "padded");
         assert_eq!(Der::new(&[2, 0]).int64(), None, "empty");
-        assert_eq!(
-            Der::new(&[6, 3, 0x55, 0x04, 0x03]).oid(),
-            Some(&[0x55, 0x04, 0x03][..])
-        );
+        assert_eq!(Der::new(&[6, 3, 0x55, 0x04, 0x03]).oid(), Some(&[0x55, 0x04, 0x03][..]));
         assert_eq!(Der::new(&[6, 3, 0x55, 0x80, 0x03]).oid(), None, "padded arc");
         assert_eq!(Der::new(&[6, 2, 0x55, 0x84]).oid(), None, "cut off");
-        assert_eq!(
-            Der::new(&[6, 6, 0x55, 0x88, 0x80, 0x80, 0x80, 0x00]).oid(),
-            None,
-            "an arc of 2^31"
-        );
+        assert_eq!(Der::new(&[6, 6, 0x55, 0x88, 0x80, 0x80, 0x80, 0x00]).oid(), None, "an arc of 2^31");
         let bits = Der::new(&[3, 2, 5, 0b1010_0000]).bits().unwrap();
         assert!(bits.at(0) && !bits.at(1) && bits.at(2) && !bits.at(9));
         assert_eq!(bits.right_aligned(), [0b101]);
-        assert!(
-            Der::new(&[3, 2, 5, 0b1011_0000]).bits().is_none(),
-            "unused bits must be zero"
-        );
+        assert!(Der::new(&[3, 2, 5, 0b1011_0000]).bits().is_none(), "unused bits must be zero");
         assert!(Der::new(&[3, 2, 8, 0]).bits().is_none());
         assert_eq!(Der::new(&[1, 1, 1]).boolean(), None);
         assert!(!Der::new(&[0x30, 0]).peek(tag::SET));

@@ -28,20 +28,16 @@ impl Subject {
     /// Decodes a whole encoded Name.
     pub(super) fn parse(encoded: &[u8]) -> Result<Self, ParseError> {
         let mut subject = Self::default();
-        let mut rdns = Der::new(encoded)
-            .enter(tag::SEQUENCE)
-            .ok_or(ParseError("x509: invalid RDNSequence"))?;
+        let mut rdns =
+            Der::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;
         while !rdns.is_empty() {
-            let mut set = rdns
-                .enter(tag::SET)
-                .ok_or(ParseError("x509: invalid RDNSequence"))?;
+            let mut set = rdns.enter(tag::SET).ok_or(ParseError("x509: invalid RDNSequence"))?;
             while !set.is_empty() {
                 let mut attribute = set
                     .enter(tag::SEQUENCE)
                     .ok_or(ParseError("x509: invalid RDNSequence: invalid attribute"))?;
-                let kind = attribute
-                    .oid()
-                    .ok_or(ParseError("x509: invalid RDNSequence: invalid attribute type"))?;
+                let kind =
+                    attribute.oid().ok_or(ParseError("x509: invalid RDNSequence: invalid attribute type"))?;
                 let value = attribute
                     .any()
                     .and_then(|value| decode(value.tag, value.content))
@@ -74,10 +70,7 @@ fn decode(kind: u8, value: &[u8]) -> Option<String> {
 }
 
 fn ascii(value: &[u8], allowed: impl Fn(u8) -> bool) -> Option<String> {
-    value
-        .iter()
-        .map(|byte| allowed(*byte).then(|| char::from(*byte)))
-        .collect()
+    value.iter().map(|byte| allowed(*byte).then(|| char::from(*byte))).collect()
 }
 
 /// The characters of a PrintableString, with `*` and `&`, which real certificates contain.

@@ -29,10 +29,7 @@ impl Policies {
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         let mut seen = BTreeSet::new();
         while !list.is_empty() {
-            let policy = list
-                .enter(tag::SEQUENCE)
-                .and_then(|mut one| one.read(tag::OID))
-                .ok_or(INVALID)?;
+            let policy = list.enter(tag::SEQUENCE).and_then(|mut one| one.read(tag::OID)).ok_or(INVALID)?;
             if !well_formed(policy) || !seen.insert(policy) {
                 return Err(INVALID);
             }
@@ -66,9 +63,7 @@ impl Policies {
     }
 
     pub(super) fn parse_inhibit_any(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
-        let skip = der
-            .int64()
-            .ok_or(ParseError("x509: invalid inhibit any policy extension"))?;
+        let skip = der.int64().ok_or(ParseError("x509: invalid inhibit any policy extension"))?;
         self.inhibit_any = Some(skip);
         Ok(())
     }
@@ -135,10 +130,7 @@ pub(super) fn chain_allowed(chain: &[&Certificate]) -> bool {
         }
     }
     explicit = (explicit - 1).max(0);
-    if below
-        .first()
-        .is_some_and(|leaf| leaf.extensions.policies.require_explicit == Some(0))
-    {
+    if below.first().is_some_and(|leaf| leaf.extensions.policies.require_explicit == Some(0)) {
         explicit = 0;
     }
     explicit > 0 || level.is_some_and(|level| !level.is_empty())

@@ -106,9 +106,9 @@ impl Algorithm {
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b] => Self::RsaPkcs1(Hash::Sha256),
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c] => Self::RsaPkcs1(Hash::Sha384),
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d] => Self::RsaPkcs1(Hash::Sha512),
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a] => parameters
-                .and_then(pss_hash)
-                .map_or(Self::Unsupported, Self::RsaPss),
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a] => {
+                parameters.and_then(pss_hash).map_or(Self::Unsupported, Self::RsaPss)
+            }
             // 1.2.840.10040.4.3, 1.2.840.10045.4.1, 1.2.840.10045.4.3.{2,3,4}
             [0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x03] => Self::Insecure("DSA-SHA1", Family::Dsa),
             [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01] => Self::Insecure("ECDSA-SHA1", Family::Ecdsa),
@@ -195,14 +195,10 @@ impl PublicKey {
     // go: crypto/x509/parser.go, parsePublicKey
     pub(super) fn parse(info: &[u8]) -> Result<Self, ParseError> {
         let mut info = Der::new(info);
-        let algorithm = info
-            .read(tag::SEQUENCE)
-            .ok_or(ParseError("x509: malformed public key algorithm identifier"))?;
+        let algorithm =
+            info.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed public key algorithm identifier"))?;
         let (oid, parameters) = algorithm_identifier(algorithm)?;
-        let key = info
-            .bits()
-            .ok_or(ParseError("x509: malformed subjectPublicKey"))?
-            .right_aligned();
+        let key = info.bits().ok_or(ParseError("x509: malformed subjectPublicKey"))?.right_aligned();
         match oid {
             // 1.2.840.113549.1.1.1
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01] => Self::parse_rsa(parameters, &key),
@@ -224,13 +220,10 @@ impl PublicKey {
         if parameters != Some(&[5, 0]) {
             return Err(ParseError("x509: RSA key missing NULL parameters"));
         }
-        let mut list = Der::new(key)
-            .enter(tag::SEQUENCE)
-            .ok_or(ParseError("x509: invalid RSA public key"))?;
+        let mut list =
+            Der::new(key).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RSA public key"))?;
         let modulus = list.integer().ok_or(ParseError("x509: invalid RSA modulus"))?;
-        let exponent = list
-            .integer()
-            .ok_or(ParseError("x509: invalid RSA public exponent"))?;
+        let exponent = list.integer().ok_or(ParseError("x509: invalid RSA public exponent"))?;
         let modulus = positive(modulus).ok_or(ParseError("x509: RSA modulus is not a positive number"))?;
         let exponent =
             positive(exponent).ok_or(ParseError("x509: RSA public exponent is not a positive number"))?;
@@ -239,10 +232,7 @@ impl PublicKey {
         {
             return Err(ParseError("x509: invalid RSA public exponent"));
         }
-        Ok(Self::Rsa {
-            modulus: modulus.to_vec(),
-            exponent: exponent.to_vec(),
-        })
+        Ok(Self::Rsa { modulus: modulus.to_vec(), exponent: exponent.to_vec() })
     }
 
     fn parse_ecdsa(parameters: Option<&[u8]>, point: Vec<u8>) -> Result<Self, ParseError> {
@@ -267,9 +257,7 @@ impl PublicKey {
     }
 
     fn parse_dsa(parameters: Option<&[u8]>, key: &[u8]) -> Result<Self, ParseError> {
-        let public = Der::new(key)
-            .integer()
-            .ok_or(ParseError("x509: invalid DSA public key"))?;
+        let public = Der::new(key).integer().ok_or(ParseError("x509: invalid DSA public key"))?;
         let mut list = Der::new(parameters.unwrap_or_default())
             .enter(tag::SEQUENCE)
             .ok_or(ParseError("x509: invalid DSA parameters"))?;
@@ -347,20 +335,15 @@ fn verify_rsa(
     signature: &[u8],
 ) -> Result<(), SignatureError> {
     if !(2048..=8192).contains(&bit_length(modulus)) {
-        return Err(SignatureError::Wrong(
-            "x509: RSA keys below 2048 and above 8192 bits are not trusted",
-        ));
+        return Err(SignatureError::Wrong("x509: RSA keys below 2048 and above 8192 bits are not trusted"));
     }
     // go: an exponent of 32 bits or more is refused
     if bit_length(exponent) > 31 {
         return Err(SignatureError::Wrong("crypto/rsa: public exponent too large"));
     }
-    RsaPublicKeyComponents {
-        n: modulus,
-        e: exponent,
-    }
-    .verify(parameters, message, signature)
-    .map_err(|_| SignatureError::Wrong("crypto/rsa: verification error"))
+    RsaPublicKeyComponents { n: modulus, e: exponent }
+        .verify(parameters, message, signature)
+        .map_err(|_| SignatureError::Wrong("crypto/rsa: verification error"))
 }
 
 fn pkcs1(hash: Hash) -> &'static RsaParameters {

@@ -67,70 +67,39 @@ fn the_subject_is_the_user() {
     let root = Ca::new("root");
     let middle = root.intermediate("middle");
     let user = |issued: Issued| {
-        let found = authenticate(&[&root], issued.chain, NOW)
-            .unwrap()
-            .expect("a user");
+        let found = authenticate(&[&root], issued.chain, NOW).unwrap().expect("a user");
         assert_eq!(found.method, "x509");
         assert!(found.audiences.is_empty());
         found.user
     };
-    let alice = user(
-        root.leaf()
-            .cn("alice")
-            .org("b")
-            .org("a")
-            .org("b")
-            .uid("42")
-            .issue(),
-    );
+    let alice = user(root.leaf().cn("alice").org("b").org("a").org("b").uid("42").issue());
     assert_eq!(alice.name, "alice");
     assert_eq!(alice.groups, ["b", "a", "b"]);
     assert_eq!(alice.uid.as_deref(), Some("42"));
     assert_eq!(alice.extra.len(), 1);
     let credential = &alice.extra["authentication.kubernetes.io/credential-id"];
-    assert!(
-        credential[0].starts_with("X509SHA256=") && credential[0].len() == 11 + 64,
-        "{credential:?}"
-    );
+    assert!(credential[0].starts_with("X509SHA256=") && credential[0].len() == 11 + 64, "{credential:?}");
 
     assert_eq!(user(middle.leaf().cn("bob").issue()).name, "bob");
     assert_eq!(user(root.leaf().cn("first").cn("last").issue()).name, "last");
     let jose = user(root.leaf().attr(CN, string::T61, b"jos\xe9").issue());
-    assert_eq!(
-        (jose.name.as_str(), jose.uid.as_deref(), jose.groups.len()),
-        ("josé", None, 0)
-    );
-    assert_eq!(
-        user(root.as_leaf()).name,
-        "root",
-        "an authority may present itself"
-    );
+    assert_eq!((jose.name.as_str(), jose.uid.as_deref(), jose.groups.len()), ("josé", None, 0));
+    assert_eq!(user(root.as_leaf()).name, "root", "an authority may present itself");
     assert_eq!(user(root.leaf().cn("v1").v1().issue()).name, "v1");
 }
 
 #[test]
 fn a_certificate_without_a_name_is_no_opinion() {
     let root = Ca::new("root");
-    assert_eq!(
-        authenticate(&[&root], Vec::new(), NOW),
-        Ok(None),
-        "no certificate"
-    );
-    assert_eq!(
-        authenticate(&[&root], root.leaf().org("g").issue().chain, NOW),
-        Ok(None),
-        "no common name"
-    );
+    assert_eq!(authenticate(&[&root], Vec::new(), NOW), Ok(None), "no certificate");
+    assert_eq!(authenticate(&[&root], root.leaf().org("g").issue().chain, NOW), Ok(None), "no common name");
     assert_eq!(
         authenticate(&[&root], root.leaf().cn("a").cn("").issue().chain, NOW),
         Ok(None),
         "empty common name"
     );
     // Nobody asks for the uid then.
-    assert_eq!(
-        authenticate(&[&root], root.leaf().uid("").issue().chain, NOW),
-        Ok(None)
-    );
+    assert_eq!(authenticate(&[&root], root.leaf().uid("").issue().chain, NOW), Ok(None));
 }
 
 #[test]
@@ -149,33 +118,17 @@ fn a_bad_certificate_is_an_error_that_names_it() {
             "x509: certificate has expired or is not yet valid: current time 2026-01-01T00:00:00Z is before \
              2026-01-01T01:00:00Z",
         ),
-        (
-            "server",
-            |leaf| leaf.eku(&[SERVER_AUTH]),
-            "x509: certificate specifies an incompatible key usage",
-        ),
-        (
-            "unknown critical",
-            Builder::unknown_critical,
-            "x509: unhandled critical extension",
-        ),
+        ("server", |leaf| leaf.eku(&[SERVER_AUTH]), "x509: certificate specifies an incompatible key usage"),
+        ("unknown critical", Builder::unknown_critical, "x509: unhandled critical extension"),
         (
             "forged",
             Builder::corrupt_signature,
             "x509: certificate signed by unknown authority (possibly because of \"x509: ECDSA verification failure\" \
              while trying to verify candidate authority certificate \"root\")",
         ),
-        (
-            "SHA-1",
-            |leaf| leaf.sig(SigAlg::EcdsaSha1),
-            "insecure algorithm ECDSA-SHA1",
-        ),
+        ("SHA-1", |leaf| leaf.sig(SigAlg::EcdsaSha1), "insecure algorithm ECDSA-SHA1"),
         ("empty uid", |leaf| leaf.uid(""), "UID cannot be an empty string"),
-        (
-            "two uids",
-            |leaf| leaf.uid("a").uid("b"),
-            "expected 1 UID, but found multiple: [a b]",
-        ),
+        ("two uids", |leaf| leaf.uid("a").uid("b"), "expected 1 UID, but found multiple: [a b]"),
         (
             "a group that cannot be read",
             |leaf| leaf.attr(pki::O, string::UNIVERSAL, b"\0\0\0g"),
@@ -192,18 +145,10 @@ fn a_bad_certificate_is_an_error_that_names_it() {
     }
     let stranger = Ca::new("root").leaf().cn("u").issue();
     assert!(authenticate(&[&root], stranger.chain, NOW).is_err());
-    let serial = Ca::new("x")
-        .leaf()
-        .cn("u")
-        .serial(&[0x72, 0xab, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde])
-        .issue();
-    let Err(AuthnError::Invalid(text)) = authenticate(&[&root], serial.chain, NOW) else {
-        panic!("refused")
-    };
-    assert!(
-        text.starts_with("verifying certificate SN=2115255797078950591710, SKID=, AKID="),
-        "{text}"
-    );
+    let serial =
+        Ca::new("x").leaf().cn("u").serial(&[0x72, 0xab, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]).issue();
+    let Err(AuthnError::Invalid(text)) = authenticate(&[&root], serial.chain, NOW) else { panic!("refused") };
+    assert!(text.starts_with("verifying certificate SN=2115255797078950591710, SKID=, AKID="), "{text}");
 }
 
 #[test]
@@ -234,23 +179,15 @@ fn a_front_proxy_is_known_by_its_authority_and_name() {
     assert_eq!(verify(proxy.clone(), &["other", "proxy"]), Ok(true));
     assert_eq!(
         verify(proxy, &["other"]),
-        Err(AuthnError::Invalid(
-            "x509: subject with cn=proxy is not in the allowed list".into()
-        ))
+        Err(AuthnError::Invalid("x509: subject with cn=proxy is not in the allowed list".into()))
     );
     assert_eq!(
         verify(users.leaf().cn("proxy").issue().chain, &["proxy"]),
         // Without the certificate's number, unlike the authenticator.
-        Err(AuthnError::Invalid(
-            "x509: certificate signed by unknown authority".into()
-        ))
+        Err(AuthnError::Invalid("x509: certificate signed by unknown authority".into()))
     );
     assert!(verify(root.leaf().cn("proxy").expired(NOW).issue().chain, &[]).is_err());
-    assert_eq!(
-        verify(root.leaf().issue().chain, &[]),
-        Ok(true),
-        "no name is needed where none is asked for"
-    );
+    assert_eq!(verify(root.leaf().issue().chain, &[]), Ok(true), "no name is needed where none is asked for");
 }
 
 #[test]
@@ -260,16 +197,11 @@ fn a_verdict_lasts_until_something_changes() {
     let leaf = root.leaf().cn("u").validity(NOW - 100, NOW + 100).issue();
     let conn = connection(leaf.chain);
     let judge = |bundle: &CaBundle, generation, now| {
-        request(&conn, generation, now, |input| {
-            input.conn.verdicts.verify(input, bundle)
-        })
+        request(&conn, generation, now, |input| input.conn.verdicts.verify(input, bundle))
     };
 
     let first = judge(&trusted, 1, at(NOW)).unwrap();
-    assert_eq!(
-        (first.valid_from(), first.valid_until()),
-        (at(NOW - 100), at(NOW + 100))
-    );
+    assert_eq!((first.valid_from(), first.valid_until()), (at(NOW - 100), at(NOW + 100)));
     assert!(
         Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW + 100)).unwrap()),
         "remembered to the last second"
@@ -284,51 +216,25 @@ fn a_verdict_lasts_until_something_changes() {
         Arc::ptr_eq(&refused, &judge(&foreign, 1, at(NOW)).unwrap_err()),
         "refusals are remembered as well"
     );
-    assert!(
-        Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW)).unwrap()),
-        "two bundles do not mix"
-    );
+    assert!(Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW)).unwrap()), "two bundles do not mix");
 
     let second = judge(&trusted, 2, at(NOW)).unwrap();
     assert!(!Arc::ptr_eq(&first, &second), "another generation judges again");
 
     let late = at(NOW + 100) + Duration::from_nanos(1);
-    assert!(matches!(
-        judge(&trusted, 2, late).unwrap_err().error,
-        VerifyError::Expired { .. }
-    ));
-    assert!(matches!(
-        judge(&trusted, 2, at(NOW - 101)).unwrap_err().error,
-        VerifyError::NotYetValid { .. }
-    ));
-    assert!(
-        judge(&trusted, 2, at(NOW - 100)).is_ok(),
-        "a clock that was wrong is forgiven"
-    );
+    assert!(matches!(judge(&trusted, 2, late).unwrap_err().error, VerifyError::Expired { .. }));
+    assert!(matches!(judge(&trusted, 2, at(NOW - 101)).unwrap_err().error, VerifyError::NotYetValid { .. }));
+    assert!(judge(&trusted, 2, at(NOW - 100)).is_ok(), "a clock that was wrong is forgiven");
 }
 
 #[test]
 fn a_refusal_ends_when_a_certificate_becomes_valid() {
     let root = Ca::new("root");
-    let middle = root
-        .build_intermediate("middle")
-        .validity(NOW + 50, NOW + 90)
-        .issue_ca();
+    let middle = root.build_intermediate("middle").validity(NOW + 50, NOW + 90).issue_ca();
     let conn = connection(middle.leaf().cn("u").issue().chain);
     let trusted = bundle(&[&root]);
-    let judge = |now| {
-        request(&conn, 1, now, |input| {
-            input.conn.verdicts.verify(input, &trusted).is_ok()
-        })
-    };
-    for (seconds, good) in [
-        (0, false),
-        (49, false),
-        (50, true),
-        (90, true),
-        (91, false),
-        (89, true),
-    ] {
+    let judge = |now| request(&conn, 1, now, |input| input.conn.verdicts.verify(input, &trusted).is_ok());
+    for (seconds, good) in [(0, false), (49, false), (50, true), (90, true), (91, false), (89, true)] {
         assert_eq!(judge(at(NOW + seconds)), good, "{seconds}");
     }
 }
@@ -347,11 +253,7 @@ fn verdicts_do_not_pile_up() {
     request(&conn, 2, at(NOW), |input| {
         assert!(input.conn.verdicts.verify(input, &bundle(&[&root])).is_ok());
     });
-    assert_eq!(
-        conn.verdicts.lock().len(),
-        1,
-        "nothing is kept of an old generation"
-    );
+    assert_eq!(conn.verdicts.lock().len(), 1, "nothing is kept of an old generation");
 }
 
 #[test]
@@ -363,10 +265,7 @@ fn bundles_know_their_subjects_and_overlaps() {
     assert!(ab.shares_certificate_with(&bc));
     assert!(!bundle(&[&a]).shares_certificate_with(&bc));
     let renewed = Ca::build("b").with_key(Arc::clone(&b.key)).issue_ca();
-    assert!(
-        !bundle(&[&renewed]).shares_certificate_with(&bc),
-        "certificates count, not names or keys"
-    );
+    assert!(!bundle(&[&renewed]).shares_certificate_with(&bc), "certificates count, not names or keys");
 
     assert_eq!(CaBundle::from_pem(b"").unwrap_err(), BundleError::NoCertificates);
     assert_eq!(
@@ -389,26 +288,10 @@ fn the_handshake_refuses_what_go_cannot_parse() {
         ("unknown critical extension", Builder::unknown_critical, true),
         ("negative serial", |b| b.serial(&[0xff]), false),
         ("version 4", |b| b.raw_version(Some(pki::integer(3))), false),
-        (
-            "two extensions alike",
-            |b| b.extension("2.5.29.15", true, bits(&[0x80])),
-            false,
-        ),
-        (
-            "a name that cannot be read",
-            |b| b.attr(pki::OU, string::PRINTABLE, b"@"),
-            false,
-        ),
-        (
-            "unknown key",
-            |b| b.raw_spki(seq(&[seq(&[oid("1.2.3")]), bits(b"k")])),
-            false,
-        ),
-        (
-            "a malformed extension",
-            |b| b.extension("2.5.29.32", false, null()),
-            false,
-        ),
+        ("two extensions alike", |b| b.extension("2.5.29.15", true, bits(&[0x80])), false),
+        ("a name that cannot be read", |b| b.attr(pki::OU, string::PRINTABLE, b"@"), false),
+        ("unknown key", |b| b.raw_spki(seq(&[seq(&[oid("1.2.3")]), bits(b"k")])), false),
+        ("a malformed extension", |b| b.extension("2.5.29.32", false, null()), false),
         ("a bad address", |b| b.san(7, &[1]), false),
     ];
     let root = Ca::new("root");
@@ -418,21 +301,11 @@ fn the_handshake_refuses_what_go_cannot_parse() {
         assert_eq!(parse_for_handshake(leaf.leaf()).is_ok(), *want, "{name}");
         // An unknown key is tolerated anywhere but at the leaf.
         let others = parse_chain_for_handshake(good.leaf(), std::slice::from_ref(leaf.leaf()));
-        assert_eq!(
-            others.is_ok(),
-            *want || *name == "unknown key",
-            "{name} among the others"
-        );
+        assert_eq!(others.is_ok(), *want || *name == "unknown key", "{name} among the others");
     }
-    assert_eq!(
-        parse_for_handshake(good.leaf()).unwrap().as_ref(),
-        good.private.spki()
-    );
+    assert_eq!(parse_for_handshake(good.leaf()).unwrap().as_ref(), good.private.spki());
     let huge = seq(&[tlv(2, &[0x7f; 1125]), pki::integer(65537)]);
-    let huge = root
-        .leaf()
-        .raw_spki(seq(&[seq(&[oid("1.2.840.113549.1.1.1"), null()]), bits(&huge)]))
-        .issue();
+    let huge = root.leaf().raw_spki(seq(&[seq(&[oid("1.2.840.113549.1.1.1"), null()]), bits(&huge)])).issue();
     assert!(parse_for_handshake(huge.leaf()).is_err());
     assert!(parse_chain_for_handshake(good.leaf(), &huge.chain).is_err());
 }
@@ -441,11 +314,7 @@ fn the_handshake_refuses_what_go_cannot_parse() {
 fn an_empty_chain_names_nobody() {
     let root = Ca::new("root");
     assert!(UnverifiedChain::default().is_empty());
-    assert!(
-        bundle(&[&root])
-            .verify(&UnverifiedChain::default(), at(NOW))
-            .is_err()
-    );
+    assert!(bundle(&[&root]).verify(&UnverifiedChain::default(), at(NOW)).is_err());
     assert_eq!(UnverifiedChain::default().leaf_not_after(), None);
     let chain = UnverifiedChain::new(root.leaf().validity(1, 2).issue().chain);
     assert_eq!(chain.leaf_not_after(), Some(2));

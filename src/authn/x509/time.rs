@@ -12,9 +12,7 @@ use super::der::{Der, tag};
 // go: crypto/x509/parser.go, parseTime; cryptobyte/asn1.go, ReadASN1UTCTime, ReadASN1GeneralizedTime
 pub(super) fn read(der: &mut Der<'_>) -> Result<i64, ParseError> {
     if der.peek(tag::UTC_TIME) {
-        der.read(tag::UTC_TIME)
-            .and_then(utc_time)
-            .ok_or(ParseError("x509: malformed UTCTime"))
+        der.read(tag::UTC_TIME).and_then(utc_time).ok_or(ParseError("x509: malformed UTCTime"))
     } else if der.peek(tag::GENERALIZED_TIME) {
         der.read(tag::GENERALIZED_TIME)
             .and_then(generalized_time)
@@ -74,11 +72,9 @@ fn date_and_time(year: i64, rest: &[u8], with_seconds: bool) -> Option<i64> {
 /// Takes `width` digits from the front.
 fn number(text: &[u8], width: usize) -> Option<(i64, &[u8])> {
     let (digits, rest) = text.split_at_checked(width)?;
-    let value = digits.iter().try_fold(0, |value, digit| {
-        digit
-            .is_ascii_digit()
-            .then(|| value * 10 + i64::from(digit - b'0'))
-    })?;
+    let value = digits
+        .iter()
+        .try_fold(0, |value, digit| digit.is_ascii_digit().then(|| value * 10 + i64::from(digit - b'0')))?;
     Some((value, rest))
 }
 
@@ -112,17 +108,10 @@ pub(super) fn rfc3339(seconds: i64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z",
-        second % 60
-    )
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
 }
 
 #[cfg(test)]
@@ -164,11 +153,7 @@ mod tests {
             assert_eq!(utc_time(text.as_bytes()).map(rfc3339).as_deref(), *want, "{text}");
         }
         for (text, want) in GENERALIZED {
-            assert_eq!(
-                generalized_time(text.as_bytes()).map(rfc3339).as_deref(),
-                *want,
-                "{text}"
-            );
+            assert_eq!(generalized_time(text.as_bytes()).map(rfc3339).as_deref(), *want, "{text}");
         }
     }
 

@@ -23,11 +23,7 @@ pub(super) fn host(uri: &str) -> Option<String> {
             // Opaque: `urn:…`, `mailto:…`.
             return well_escaped(fragment).then_some(host);
         }
-        if rest
-            .split('/')
-            .next()
-            .is_some_and(|segment| segment.contains(':'))
-        {
+        if rest.split('/').next().is_some_and(|segment| segment.contains(':')) {
             return None;
         }
     } else if let Some(authority) = rest.strip_prefix("//")
@@ -86,9 +82,8 @@ fn split_scheme(uri: &str) -> Option<(String, &str)> {
 }
 
 fn parse_authority(scheme: &str, authority: &str) -> Option<String> {
-    let (user, host) = authority
-        .rsplit_once('@')
-        .map_or((None, authority), |(user, host)| (Some(user), host));
+    let (user, host) =
+        authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
     let host = parse_host(scheme, host)?;
     if let Some(user) = user {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&byte);
@@ -121,11 +116,7 @@ fn parse_host(scheme: &str, host: &str) -> Option<String> {
         return None;
     }
     if let Some(first) = host.find(':') {
-        let colon = if matches!(scheme, "http" | "https") {
-            first
-        } else {
-            host.rfind(':')?
-        };
+        let colon = if matches!(scheme, "http" | "https") { first } else { host.rfind(':')? };
         if !valid_port(host.get(colon..)?) {
             return None;
         }
@@ -135,9 +126,7 @@ fn parse_host(scheme: &str, host: &str) -> Option<String> {
 
 fn valid_port(port: &str) -> bool {
     port.is_empty()
-        || port
-            .strip_prefix(':')
-            .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        || port.strip_prefix(':').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Whether every `%` is followed by two hexadecimal digits.
@@ -161,9 +150,7 @@ fn unescape_zone(zone: &str) -> Option<String> {
     decoded.push_str(parts.next()?);
     for part in parts {
         let (digits, rest) = part.split_at_checked(2)?;
-        let octet = u8::from_str_radix(digits, 16)
-            .ok()
-            .filter(|_| !digits.starts_with('+'))?;
+        let octet = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
         if octet != b'%' && !host_octet(octet) {
             return None;
         }
@@ -184,10 +171,7 @@ fn unescape_host(host: &str) -> Option<String> {
         decoded.push('%');
         decoded.push_str(part.strip_prefix("25")?);
     }
-    decoded
-        .bytes()
-        .all(|byte| byte == b'%' || host_octet(byte))
-        .then_some(decoded)
+    decoded.bytes().all(|byte| byte == b'%' || host_octet(byte)).then_some(decoded)
 }
 
 #[cfg(test)]
@@ -234,10 +218,7 @@ mod tests {
 
     #[test]
     fn addresses_cannot_be_constrained() {
-        assert_eq!(
-            constrained_domain("u", "Example.com:80").as_deref(),
-            Ok("example.com")
-        );
+        assert_eq!(constrained_domain("u", "Example.com:80").as_deref(), Ok("example.com"));
         for host in ["", "1.2.3.4", "[::1]", "[::1]:80", "1.2.3.4:80", "a:1:2"] {
             assert!(constrained_domain("u", host).is_err(), "{host}");
         }

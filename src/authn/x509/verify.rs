@@ -130,10 +130,7 @@ pub(super) fn verify(
 /// The certificates without repetitions, in order.
 fn distinct(certificates: &[Certificate]) -> Vec<&Certificate> {
     let mut seen = HashSet::new();
-    certificates
-        .iter()
-        .filter(|certificate| seen.insert(certificate.der.as_ref()))
-        .collect()
+    certificates.iter().filter(|certificate| seen.insert(certificate.der.as_ref())).collect()
 }
 
 struct Search<'a> {
@@ -206,11 +203,7 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        if reached {
-            Ok(None)
-        } else {
-            Err(failure.unwrap_or(VerifyError::UnknownAuthority(hint)))
-        }
+        if reached { Ok(None) } else { Err(failure.unwrap_or(VerifyError::UnknownAuthority(hint))) }
     }
 
     /// Judges a complete path, leaf first.
@@ -246,9 +239,9 @@ impl<'a> Search<'a> {
         match (self.refused_usage, self.refused_policies) {
             (0, 0) => None,
             (_, 0) => Some(VerifyError::IncompatibleUsage),
-            (0, policies) => Some(VerifyError::NoValidChains(format!(
-                "{policies} candidate chains with invalid policies"
-            ))),
+            (0, policies) => {
+                Some(VerifyError::NoValidChains(format!("{policies} candidate chains with invalid policies")))
+            }
             (usage, policies) => Some(VerifyError::NoValidChains(format!(
                 "{usage} candidate chains with incompatible key usage, {policies} candidate chains with invalid \
                  policies"
@@ -303,9 +296,7 @@ fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), Veri
     if !may_sign || usage != 0 && usage & KEY_CERT_SIGN == 0 {
         return Err(VerifyError::ParentCannotSign);
     }
-    Ok(parent
-        .public_key
-        .verify(child.algorithm, &child.tbs, &child.signature)?)
+    Ok(parent.public_key.verify(child.algorithm, &child.tbs, &child.signature)?)
 }
 
 /// What a certificate must be to stand at this place, above `path`.
@@ -322,16 +313,10 @@ fn check_place(
     }
     let shown = || time::rfc3339(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     if time::is_before(now, certificate.not_before) {
-        return Err(VerifyError::NotYetValid {
-            now: shown(),
-            limit: time::rfc3339(certificate.not_before),
-        });
+        return Err(VerifyError::NotYetValid { now: shown(), limit: time::rfc3339(certificate.not_before) });
     }
     if time::is_after(now, certificate.not_after) {
-        return Err(VerifyError::Expired {
-            now: shown(),
-            limit: time::rfc3339(certificate.not_after),
-        });
+        return Err(VerifyError::Expired { now: shown(), limit: time::rfc3339(certificate.not_after) });
     }
     let constraints = extensions.basic_constraints;
     if place == Place::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {

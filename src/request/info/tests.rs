@@ -1,14 +1,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::request::escape::decode_path;
+use crate::escape::decode_path;
 use crate::status::Status;
 
 fn parse(method: &str, target: &str) -> Result<RequestInfo, RequestInfoError> {
     let method = Method::from_bytes(method.as_bytes()).expect("method");
-    let (path, query) = target
-        .split_once('?')
-        .map_or((target, None), |(path, query)| (path, Some(query)));
+    let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
     RequestInfo::parse(&method, &decode_path(path).expect("path"), query)
 }
 
@@ -19,77 +17,19 @@ type Row = (&'static str, &'static str, [&'static str; 7], &'static str);
 fn resources_are_read_as_kube_apiserver_reads_them() {
     // Most rows are those of upstream's requestinfo_test.go.
     const CASES: &[(&str, Row)] = &[
+        ("GET", ("/api/v1/namespaces", "list", ["", "v1", "", "namespaces", "", "", "namespaces"], "api")),
         (
             "GET",
-            (
-                "/api/v1/namespaces",
-                "list",
-                ["", "v1", "", "namespaces", "", "", "namespaces"],
-                "api",
-            ),
+            ("/api/v1/namespaces/o", "get", ["", "v1", "o", "namespaces", "", "o", "namespaces/o"], "api"),
         ),
+        ("GET", ("/api/v1/namespaces/o/pods", "list", ["", "v1", "o", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/namespaces/o/pods/f", "get", ["", "v1", "o", "pods", "", "f", "pods/f"], "api")),
+        ("HEAD", ("/api/v1/namespaces/o/pods/f", "get", ["", "v1", "o", "pods", "", "f", "pods/f"], "api")),
+        ("GET", ("/api/v1/pods", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("HEAD", ("/api/v1/pods", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
         (
             "GET",
-            (
-                "/api/v1/namespaces/o",
-                "get",
-                ["", "v1", "o", "namespaces", "", "o", "namespaces/o"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/namespaces/o/pods",
-                "list",
-                ["", "v1", "o", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/namespaces/o/pods/f",
-                "get",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
-        ),
-        (
-            "HEAD",
-            (
-                "/api/v1/namespaces/o/pods/f",
-                "get",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "HEAD",
-            (
-                "/api/v1/pods",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/proxy/namespaces/o/pods/f",
-                "proxy",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
+            ("/api/v1/proxy/namespaces/o/pods/f", "proxy", ["", "v1", "o", "pods", "", "f", "pods/f"], "api"),
         ),
         (
             "POST",
@@ -100,131 +40,28 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
                 "api",
             ),
         ),
+        ("GET", ("/api/v1/watch/pods", "watch", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("DELETE", ("/api/v1/watch/pods", "watch", ["", "v1", "", "pods", "", "", "pods"], "api")),
         (
             "GET",
-            (
-                "/api/v1/watch/pods",
-                "watch",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
+            ("/api/v1/watch/namespaces/o/pods/f", "watch", ["", "v1", "o", "pods", "", "f", "pods/f"], "api"),
         ),
-        (
-            "DELETE",
-            (
-                "/api/v1/watch/pods",
-                "watch",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
+        ("GET", ("/api/v1/pods?watch=true", "watch", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?watch=false", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?watch=1", "watch", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?watch=0", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?watch", "watch", ["", "v1", "", "pods", "", "", "pods"], "api")),
         (
             "GET",
-            (
-                "/api/v1/watch/namespaces/o/pods/f",
-                "watch",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
+            ("/api/v1/pods?watch=FALSE&watch=true", "list", ["", "v1", "", "pods", "", "", "pods"], "api"),
         ),
+        ("GET", ("/api/v1/pods?watch=fal%C5%BFe", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?watch=;&watch=0", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?limit=x&watch=1", "watch", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods?limit=x&watch=False", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
         (
             "GET",
-            (
-                "/api/v1/pods?watch=true",
-                "watch",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch=false",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch=1",
-                "watch",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch=0",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch",
-                "watch",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch=FALSE&watch=true",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch=fal%C5%BFe",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?watch=;&watch=0",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?limit=x&watch=1",
-                "watch",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods?limit=x&watch=False",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/namespaces/o/pods/f?watch=1",
-                "get",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
+            ("/api/v1/namespaces/o/pods/f?watch=1", "get", ["", "v1", "o", "pods", "", "f", "pods/f"], "api"),
         ),
         (
             "GET",
@@ -249,15 +86,7 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
             (
                 "/api/v1/namespaces/o/finalize",
                 "update",
-                [
-                    "",
-                    "v1",
-                    "o",
-                    "namespaces",
-                    "finalize",
-                    "o",
-                    "namespaces/o/finalize",
-                ],
+                ["", "v1", "o", "namespaces", "finalize", "o", "namespaces/o/finalize"],
                 "api",
             ),
         ),
@@ -272,40 +101,14 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
         ),
         (
             "PATCH",
-            (
-                "/api/v1/namespaces/o/pods/f",
-                "patch",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
+            ("/api/v1/namespaces/o/pods/f", "patch", ["", "v1", "o", "pods", "", "f", "pods/f"], "api"),
         ),
         (
             "DELETE",
-            (
-                "/api/v1/namespaces/o/pods/f",
-                "delete",
-                ["", "v1", "o", "pods", "", "f", "pods/f"],
-                "api",
-            ),
+            ("/api/v1/namespaces/o/pods/f", "delete", ["", "v1", "o", "pods", "", "f", "pods/f"], "api"),
         ),
-        (
-            "POST",
-            (
-                "/api/v1/namespaces/o/pods",
-                "create",
-                ["", "v1", "o", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "DELETE",
-            (
-                "/api/v1/nodes",
-                "deletecollection",
-                ["", "v1", "", "nodes", "", "", "nodes"],
-                "api",
-            ),
-        ),
+        ("POST", ("/api/v1/namespaces/o/pods", "create", ["", "v1", "o", "pods", "", "", "pods"], "api")),
+        ("DELETE", ("/api/v1/nodes", "deletecollection", ["", "v1", "", "nodes", "", "", "nodes"], "api")),
         (
             "DELETE",
             (
@@ -324,64 +127,15 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
                 "apis",
             ),
         ),
-        (
-            "OPTIONS",
-            ("/api/v1/pods", "", ["", "v1", "", "pods", "", "", "pods"], "api"),
-        ),
-        (
-            "WATCH",
-            ("/api/v1/pods", "", ["", "v1", "", "pods", "", "", "pods"], "api"),
-        ),
+        ("OPTIONS", ("/api/v1/pods", "", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("WATCH", ("/api/v1/pods", "", ["", "v1", "", "pods", "", "", "pods"], "api")),
         // Inner empty segments count, those at the ends do not.
-        (
-            "GET",
-            (
-                "/api/v1//pods",
-                "get",
-                ["", "v1", "", "", "", "pods", "/pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "//api/v1/pods//",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/namespaces//pods",
-                "list",
-                ["", "v1", "", "pods", "", "", "pods"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/api/v1/pods//log",
-                "list",
-                ["", "v1", "", "pods", "log", "", "pods//log"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            (
-                "/%61pi/v1/pods%2Ff",
-                "get",
-                ["", "v1", "", "pods", "", "f", "pods/f"],
-                "api",
-            ),
-        ),
-        (
-            "GET",
-            ("/apis//v1/x", "list", ["", "v1", "", "x", "", "", "x"], "apis"),
-        ),
+        ("GET", ("/api/v1//pods", "get", ["", "v1", "", "", "", "pods", "/pods"], "api")),
+        ("GET", ("//api/v1/pods//", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/namespaces//pods", "list", ["", "v1", "", "pods", "", "", "pods"], "api")),
+        ("GET", ("/api/v1/pods//log", "list", ["", "v1", "", "pods", "log", "", "pods//log"], "api")),
+        ("GET", ("/%61pi/v1/pods%2Ff", "get", ["", "v1", "", "pods", "", "f", "pods/f"], "api")),
+        ("GET", ("/apis//v1/x", "list", ["", "v1", "", "x", "", "", "x"], "apis")),
     ];
     let mut failed = Vec::new();
     for (method, (target, verb, [group, version, namespace, resource, subresource, name, parts], prefix)) in
@@ -428,11 +182,7 @@ fn everything_else_is_no_resource() {
     ];
     for (method, path, verb) in CASES {
         let info = parse(method, path).expect("no resource");
-        assert_eq!(
-            (info.target(), info.verb(), info.path()),
-            (Target::NonResource, *verb, *path),
-            "{path}"
-        );
+        assert_eq!((info.target(), info.verb(), info.path()), (Target::NonResource, *verb, *path), "{path}");
     }
 }
 
@@ -443,48 +193,18 @@ fn lists_take_their_name_from_the_field_selector() {
         ("GET", "fieldSelector=metadata.name=x", "list", "x"),
         ("GET", "watch=1&fieldSelector=metadata.name%3D%3Dx", "watch", "x"),
         ("GET", "fieldSelector=metadata.name%21%3Dx", "list", ""),
-        (
-            "GET",
-            "fieldSelector=metadata.name%3Dx&fieldSelector=metadata.name%3Dy",
-            "list",
-            "x",
-        ),
+        ("GET", "fieldSelector=metadata.name%3Dx&fieldSelector=metadata.name%3Dy", "list", "x"),
         ("GET", "fieldSelector=metadata.name%3D..", "list", ""),
         ("GET", "fieldSelector=metadata.name%3Da%2Fb", "list", ""),
         ("GET", "fieldSelector=metadata.name%3Da%2525", "list", ""),
         ("GET", "fieldSelector=metadata.name%3Dx&limit=a", "list", ""),
         ("GET", "fieldSelector=metadata.name%3Dx&limit=", "list", ""),
-        (
-            "GET",
-            "fieldSelector=metadata.name%3Dx&limit=-1&timeoutSeconds=%2B5",
-            "list",
-            "x",
-        ),
-        (
-            "GET",
-            "fieldSelector=metadata.name%3Dx&timeoutSeconds=1.5",
-            "list",
-            "",
-        ),
-        (
-            "GET",
-            "fieldSelector=metadata.name%3Dx&labelSelector=a%20b",
-            "list",
-            "",
-        ),
-        (
-            "GET",
-            "fieldSelector=metadata.name%3Dx&labelSelector=a%3Db",
-            "list",
-            "x",
-        ),
+        ("GET", "fieldSelector=metadata.name%3Dx&limit=-1&timeoutSeconds=%2B5", "list", "x"),
+        ("GET", "fieldSelector=metadata.name%3Dx&timeoutSeconds=1.5", "list", ""),
+        ("GET", "fieldSelector=metadata.name%3Dx&labelSelector=a%20b", "list", ""),
+        ("GET", "fieldSelector=metadata.name%3Dx&labelSelector=a%3Db", "list", "x"),
         ("GET", "fieldSelector=metadata.name", "list", ""),
-        (
-            "DELETE",
-            "fieldSelector=metadata.name%3Dx",
-            "deletecollection",
-            "",
-        ),
+        ("DELETE", "fieldSelector=metadata.name%3Dx", "deletecollection", ""),
     ];
     for (method, query, verb, name) in CASES {
         let info = parse(method, &format!("/api/v1/namespaces/o/pods?{query}")).expect("a resource");
@@ -496,19 +216,9 @@ fn lists_take_their_name_from_the_field_selector() {
 #[test]
 fn selectors_are_kept_for_verbs_that_honour_them() {
     const CASES: &[(&str, &str, &str, &str)] = &[
-        (
-            "GET",
-            "/api/v1/pods?fieldSelector=a%3Db&labelSelector=c",
-            "a=b",
-            "c",
-        ),
+        ("GET", "/api/v1/pods?fieldSelector=a%3Db&labelSelector=c", "a=b", "c"),
         ("GET", "/api/v1/pods?fieldSelector=a&fieldSelector=b", "a", ""),
-        (
-            "GET",
-            "/api/v1/pods?field%53elector=a&labelSelecto%72=b",
-            "a",
-            "b",
-        ),
+        ("GET", "/api/v1/pods?field%53elector=a&labelSelecto%72=b", "a", "b"),
         ("GET", "/api/v1/pods?watch=1&labelSelector=(broken", "", "(broken"),
         ("DELETE", "/api/v1/pods?labelSelector=c", "", "c"),
         ("GET", "/api/v1/pods/x?labelSelector=c", "", ""),
@@ -519,11 +229,7 @@ fn selectors_are_kept_for_verbs_that_honour_them() {
     for (method, target, fields, labels) in CASES {
         let info = parse(method, target).expect("a resource");
         let resource = info.resource().expect("a resource");
-        assert_eq!(
-            (resource.field_selector, resource.label_selector),
-            (*fields, *labels),
-            "{target}"
-        );
+        assert_eq!((resource.field_selector, resource.label_selector), (*fields, *labels), "{target}");
     }
 }
 
@@ -567,11 +273,7 @@ fn long_running_requests_are_told_by_verb_subresource_and_path() {
         ("GET", "/x/exec", false),
     ];
     for (method, target, long) in CASES {
-        assert_eq!(
-            parse(method, target).expect("readable").is_long_running(),
-            *long,
-            "{method} {target}"
-        );
+        assert_eq!(parse(method, target).expect("readable").is_long_running(), *long, "{method} {target}");
     }
 }
 
@@ -588,11 +290,7 @@ fn only_get_list_and_watch_are_reads() {
         ("POST", "/api/v1/watch/pods", false),
     ];
     for (method, target, mutating) in CASES {
-        assert_eq!(
-            parse(method, target).expect("readable").is_mutating(),
-            *mutating,
-            "{method} {target}"
-        );
+        assert_eq!(parse(method, target).expect("readable").is_mutating(), *mutating, "{method} {target}");
     }
 }
 
@@ -613,21 +311,13 @@ fn a_refusal_names_the_request() {
 /// Upstream's algorithm over a list of segments, to compare with.
 fn model(method: &Method, path: &str) -> Option<(String, Vec<String>)> {
     let trimmed = path.trim_matches('/');
-    let mut parts: Vec<&str> = if trimmed.is_empty() {
-        vec![]
-    } else {
-        trimmed.split('/').collect()
-    };
+    let mut parts: Vec<&str> = if trimmed.is_empty() { vec![] } else { trimmed.split('/').collect() };
     let groupless = parts.first() == Some(&"api");
     let enough = if groupless { 3 } else { 4 };
     if parts.len() < enough || !(groupless || parts[0] == "apis") {
         return Some((method.as_str().to_lowercase(), vec![]));
     }
-    let group = if groupless {
-        String::new()
-    } else {
-        parts[1].to_owned()
-    };
+    let group = if groupless { String::new() } else { parts[1].to_owned() };
     parts.drain(..enough - 1);
     let mut verb = match method.as_str() {
         "POST" => "create",

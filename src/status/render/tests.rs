@@ -4,10 +4,7 @@ use super::*;
 use crate::status::{Attempt, AttemptTarget, Reason};
 
 fn accept(accept: &str) -> Negotiation<'_> {
-    Negotiation {
-        accept: accept.into(),
-        ..Negotiation::default()
-    }
+    Negotiation { accept: accept.into(), ..Negotiation::default() }
 }
 
 fn body(status: &Status, negotiation: &Negotiation<'_>) -> String {
@@ -15,9 +12,7 @@ fn body(status: &Status, negotiation: &Negotiation<'_>) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 const UNAUTHORIZED: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}"#;
@@ -54,10 +49,7 @@ fn accept_is_negotiated_as_kube_apiserver_negotiates_it() {
         ("application/cbor", RawJson),
         ("Application/JSON", RawJson),
         ("application/json;as=Table;v=v1;g=meta.k8s.io", RawJson),
-        (
-            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-            Json,
-        ),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Json),
         ("application/json;v=v1", RawJson),
         ("application/json;as=", Json),
         ("application/json;pretty=1", PrettyJson),
@@ -106,16 +98,9 @@ fn people_get_indented_json() {
         (Some("%70retty=true"), "", false),
     ];
     for (query, agent, pretty) in CASES {
-        let negotiation = Negotiation {
-            query: *query,
-            user_agent: (*agent).into(),
-            ..Negotiation::default()
-        };
-        let expected = if *pretty {
-            Encoding::PrettyJson
-        } else {
-            Encoding::Json
-        };
+        let negotiation =
+            Negotiation { query: *query, user_agent: (*agent).into(), ..Negotiation::default() };
+        let expected = if *pretty { Encoding::PrettyJson } else { Encoding::Json };
         assert_eq!(negotiation.encoding(), expected, "{query:?} {agent}");
     }
 }
@@ -137,10 +122,8 @@ fn an_unacceptable_accept_keeps_the_code() {
 
 /// Statuses with what kube-apiserver's serializers make of them (printed by apimachinery v0.36.3).
 fn golden() -> Vec<(Status, &'static str, &'static str, &'static str)> {
-    let forbidden = |message: &str, details| Status {
-        details: Some(details),
-        ..Status::new(Reason::Forbidden, message)
-    };
+    let forbidden =
+        |message: &str, details| Status { details: Some(details), ..Status::new(Reason::Forbidden, message) };
     vec![
         (
             Status::unauthorized(),
@@ -151,12 +134,7 @@ fn golden() -> Vec<(Status, &'static str, &'static str, &'static str)> {
         (
             forbidden(
                 "pods.g< \"x\" is forbidden: User \"y<\\u2028\\x01\\x7f&é\" cannot get",
-                Details {
-                    name: "x".into(),
-                    group: "g<".into(),
-                    kind: "pods".into(),
-                    ..Details::default()
-                },
+                Details { name: "x".into(), group: "g<".into(), kind: "pods".into(), ..Details::default() },
             ),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods.g\u003c \"x\" is forbidden: User \"y\u003c\\u2028\\x01\\x7f\u0026é\" cannot get","reason":"Forbidden","details":{"name":"x","group":"g\u003c","kind":"pods"},"code":403}"#,
             "apiVersion: v1\ncode: 403\ndetails:\n  group: g<\n  kind: pods\n  name: x\nkind: Status\nmessage: 'pods.g< \"x\" is forbidden: User \"y<\\u2028\\x01\\x7f&é\" cannot get'\nmetadata: {}\nreason: Forbidden\nstatus: Failure\n",
@@ -164,11 +142,7 @@ fn golden() -> Vec<(Status, &'static str, &'static str, &'static str)> {
         ),
         (
             Status::forbidden(
-                &Attempt {
-                    user: "y",
-                    verb: "get",
-                    on: AttemptTarget::Path("/x"),
-                },
+                &Attempt { user: "y", verb: "get", on: AttemptTarget::Path("/x") },
                 "a long reason that goes on and on for more than eighty columns, so that it is folded",
             ),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"forbidden: User \"y\" cannot get path \"/x\": a long reason that goes on and on for more than eighty columns, so that it is folded","reason":"Forbidden","details":{},"code":403}"#,
@@ -183,10 +157,7 @@ fn golden() -> Vec<(Status, &'static str, &'static str, &'static str)> {
         ),
         (
             Status {
-                details: Some(Details {
-                    retry_after_seconds: 300,
-                    ..Details::default()
-                }),
+                details: Some(Details { retry_after_seconds: 300, ..Details::default() }),
                 ..Status::new(Reason::TooManyRequests, "slow down, wait")
             },
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"slow down, wait","reason":"TooManyRequests","details":{"retryAfterSeconds":300},"code":429}"#,
@@ -203,24 +174,15 @@ fn every_encoding_is_that_of_kube_apiserver() {
         assert_eq!(body(&status, &accept("application/yaml")), yaml);
         let response = render(&status, &accept("application/vnd.kubernetes.protobuf"));
         assert_eq!(hex(response.body()), protobuf, "{}", status.message);
-        assert_eq!(
-            response.headers()[header::CONTENT_TYPE],
-            "application/vnd.kubernetes.protobuf"
-        );
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/vnd.kubernetes.protobuf");
     }
 }
 
 #[test]
 fn json_strings_are_escaped_as_go_escapes_them() {
     let mut out = String::new();
-    push_json_string(
-        &mut out,
-        "\"\\\n\r\t\u{8}\u{c}\u{1}\u{7f}<>&\u{2028}\u{2029}é\u{1f600}/",
-    );
-    assert_eq!(
-        out,
-        "\"\\\"\\\\\\n\\r\\t\\b\\f\\u0001\u{7f}\\u003c\\u003e\\u0026\\u2028\\u2029é\u{1f600}/\""
-    );
+    push_json_string(&mut out, "\"\\\n\r\t\u{8}\u{c}\u{1}\u{7f}<>&\u{2028}\u{2029}é\u{1f600}/");
+    assert_eq!(out, "\"\\\"\\\\\\n\\r\\t\\b\\f\\u0001\u{7f}\\u003c\\u003e\\u0026\\u2028\\u2029é\u{1f600}/\"");
 }
 
 #[test]
@@ -295,20 +257,9 @@ fn special_answers_keep_their_odd_shapes() {
         let response = render(&case.status, &Negotiation::default());
         let message = &case.status.message;
         assert_eq!(response.status().as_u16(), case.code, "{message}");
-        assert_eq!(
-            response.headers()[header::CONTENT_TYPE],
-            case.content_type,
-            "{message}"
-        );
-        assert_eq!(
-            response.headers().contains_key("x-content-type-options"),
-            case.nosniff,
-            "{message}"
-        );
-        let retry_after = response
-            .headers()
-            .get("retry-after")
-            .map(|value| value.to_str().expect("text"));
+        assert_eq!(response.headers()[header::CONTENT_TYPE], case.content_type, "{message}");
+        assert_eq!(response.headers().contains_key("x-content-type-options"), case.nosniff, "{message}");
+        let retry_after = response.headers().get("retry-after").map(|value| value.to_str().expect("text"));
         assert_eq!(retry_after, case.retry_after, "{message}");
         assert_eq!(response.body(), case.body, "{message}");
     }

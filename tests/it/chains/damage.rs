@@ -22,11 +22,7 @@ fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
         .key(kind)
         .extension("2.5.29.32", false, seq(&[seq(&[oid("2.5.29.32.0")])]))
         .extension("2.5.29.36", false, seq(&[tlv(0x80, &[2])]))
-        .extension(
-            "2.5.29.31",
-            false,
-            seq(&[seq(&[tlv(0xa0, &tlv(0xa0, &tlv(0x86, b"http://crl")))])]),
-        )
+        .extension("2.5.29.31", false, seq(&[seq(&[tlv(0xa0, &tlv(0xa0, &tlv(0x86, b"http://crl")))])]))
         .issue_ca();
     let leaf = middle
         .leaf()
@@ -57,17 +53,10 @@ pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
     (0..2500)
         .map(|index| {
             let plain = rng.pick(&kinds).clone();
-            let mut case = Case {
-                name: format!("{} damage {index}", plain.name),
-                ..plain
-            };
+            let mut case = Case { name: format!("{} damage {index}", plain.name), ..plain };
             let all = case.chain.len() + case.roots.len();
             let at = rng.below(all);
-            let target = if at < case.chain.len() {
-                &mut case.chain[at]
-            } else {
-                &mut case.roots[0]
-            };
+            let target = if at < case.chain.len() { &mut case.chain[at] } else { &mut case.roots[0] };
             let mut bytes = target.to_vec();
             for _ in 0..=rng.below(2) {
                 let position = rng.below(bytes.len());
@@ -104,19 +93,12 @@ impl Node {
             } else {
                 let count = usize::from(length & 0x7f);
                 let octets = rest.get(..count).filter(|octets| octets.len() <= 2)?;
-                (
-                    octets.iter().fold(0, |sum, octet| sum << 8 | usize::from(*octet)),
-                    &rest[count..],
-                )
+                (octets.iter().fold(0, |sum, octet| sum << 8 | usize::from(*octet)), &rest[count..])
             };
             let content = rest.get(..length)?;
             bytes = &rest[length..];
             // OCTET STRINGs of extensions hold elements too.
-            let inner = if tag & 0x20 != 0 || *tag == 0x04 {
-                Self::list(content)
-            } else {
-                None
-            };
+            let inner = if tag & 0x20 != 0 || *tag == 0x04 { Self::list(content) } else { None };
             nodes.push(inner.map_or_else(
                 || Self::Primitive(*tag, content.to_vec()),
                 |list| Self::Constructed(*tag, list),
@@ -157,9 +139,8 @@ impl Node {
                     3 => content.push(rng.byte()),
                     4 => drop(content.pop()),
                     5 => {
-                        *tag = *rng.pick(&[
-                            1, 2, 3, 4, 5, 6, 0x0c, 0x12, 0x13, 0x14, 0x16, 0x17, 0x18, 0x1e, 0x30,
-                        ]);
+                        *tag = *rng
+                            .pick(&[1, 2, 3, 4, 5, 6, 0x0c, 0x12, 0x13, 0x14, 0x16, 0x17, 0x18, 0x1e, 0x30]);
                     }
                     _ if content.is_empty() => *content = vec![rng.byte()],
                     _ => {
@@ -231,9 +212,7 @@ pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
             };
             let mut whole = Node::list(target).expect("own certificates are DER").remove(0);
             for _ in 0..=rng.below(2) {
-                let Node::Constructed(_, parts) = &mut whole else {
-                    unreachable!()
-                };
+                let Node::Constructed(_, parts) = &mut whole else { unreachable!() };
                 let size = parts[0].count();
                 // The signed part, or now and then what is around it.
                 if rng.one_in(12) {
@@ -243,16 +222,13 @@ pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
                     parts[0].damage(rng.below(size), rng);
                 }
             }
-            let Node::Constructed(tag, parts) = &mut whole else {
-                unreachable!()
-            };
+            let Node::Constructed(tag, parts) = &mut whole else { unreachable!() };
             let tbs = parts[0].encode();
             if rng.one_in(2) {
                 // Keep the outer algorithm in step with the inner one.
                 if let Node::Constructed(_, inner) = &parts[0]
-                    && let Some(algorithm) = inner
-                        .iter()
-                        .find(|node| matches!(node, Node::Constructed(0x30, _)))
+                    && let Some(algorithm) =
+                        inner.iter().find(|node| matches!(node, Node::Constructed(0x30, _)))
                     && parts.len() > 1
                 {
                     parts[1] = algorithm.clone();

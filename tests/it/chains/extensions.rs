@@ -99,10 +99,8 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
     };
     let mut add =
         |name: String, permitted: &[(u8, &[u8])], excluded: &[(u8, &[u8])], names: &[(u8, &[u8])]| {
-            let root = Ca::build("root")
-                .with_key(Arc::clone(&key))
-                .name_constraints(permitted, excluded)
-                .issue_ca();
+            let root =
+                Ca::build("root").with_key(Arc::clone(&key)).name_constraints(permitted, excluded).issue_ca();
             let leaf = with_names(root.leaf().cn("u").with_key(Arc::clone(&key)), names).issue();
             cases.push(Case::new(name, &[&root], &leaf));
         };
@@ -142,11 +140,7 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
         };
         let root = constrain(rng, Ca::build("root").with_key(Arc::clone(&key))).issue_ca();
         let middle = root.build_intermediate("middle").with_key(Arc::clone(&key));
-        let middle_names = if rng.one_in(3) {
-            some(rng, NAMES, 2)
-        } else {
-            Vec::new()
-        };
+        let middle_names = if rng.one_in(3) { some(rng, NAMES, 2) } else { Vec::new() };
         let middle = with_names(constrain(rng, middle), &middle_names).issue_ca();
         let names = some(rng, NAMES, 3);
         let leaf = with_names(middle.leaf().cn("u").with_key(Arc::clone(&key)), &names).issue();
@@ -184,24 +178,12 @@ pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
             }
             if rng.one_in(2) {
                 let count = |rng: &mut Rng| vec![u8::try_from(rng.below(3)).unwrap()];
-                let explicit = if rng.one_in(3) {
-                    Vec::new()
-                } else {
-                    tlv(0x80, &count(rng))
-                };
-                let mapping = if rng.one_in(2) {
-                    Vec::new()
-                } else {
-                    tlv(0x81, &count(rng))
-                };
+                let explicit = if rng.one_in(3) { Vec::new() } else { tlv(0x80, &count(rng)) };
+                let mapping = if rng.one_in(2) { Vec::new() } else { tlv(0x81, &count(rng)) };
                 builder = builder.extension("2.5.29.36", true, seq(&[explicit, mapping]));
             }
             if rng.one_in(4) {
-                let skip = if rng.one_in(9) {
-                    tlv(2, &[0xff])
-                } else {
-                    integer(rng.next() % 3)
-                };
+                let skip = if rng.one_in(9) { tlv(2, &[0xff]) } else { integer(rng.next() % 3) };
                 builder = builder.extension("2.5.29.54", true, skip);
             }
             builder
@@ -338,23 +320,15 @@ pub(super) fn uris(rng: &mut Rng) -> Vec<Case> {
         .issue_ca();
     let mut texts: Vec<String> = PLAIN.iter().map(|text| (*text).to_owned()).collect();
     for _ in 0..700 {
-        let start = if rng.one_in(3) {
-            ""
-        } else {
-            *rng.pick(&["http://", "spiffe://", "x://", "https:", "//"])
-        };
+        let start =
+            if rng.one_in(3) { "" } else { *rng.pick(&["http://", "spiffe://", "x://", "https:", "//"]) };
         let rest: String = (0..rng.below(6)).map(|_| *rng.pick(PIECES)).collect();
         texts.push(format!("{start}{rest}"));
     }
     let mut cases = Vec::new();
     for text in texts {
         for (name, root) in [("free", &free), ("bound", &bound)] {
-            let leaf = root
-                .leaf()
-                .cn("u")
-                .with_key(Arc::clone(&key))
-                .san_uri(&text)
-                .issue();
+            let leaf = root.leaf().cn("u").with_key(Arc::clone(&key)).san_uri(&text).issue();
             cases.push(Case::new(format!("{name} URI {text:?}"), &[root], &leaf));
         }
     }

@@ -25,61 +25,21 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
     let (l, m, r) = (good.chain[0].clone(), middle.cert.clone(), root.cert.clone());
     add("leaf alone", &[&root], vec![l.clone()]);
     add("leaf alone, intermediate trusted", &[&middle], vec![l.clone()]);
-    add(
-        "intermediate twice",
-        &[&root],
-        vec![l.clone(), m.clone(), m.clone()],
-    );
+    add("intermediate twice", &[&root], vec![l.clone(), m.clone(), m.clone()]);
     add("leaf twice", &[&root], vec![l.clone(), l.clone(), m.clone()]);
     add("intermediate first", &[&root], vec![m.clone(), l.clone()]);
     add("root sent too", &[&root], vec![l.clone(), m.clone(), r.clone()]);
-    add(
-        "root sent, not trusted",
-        &[&other],
-        vec![l.clone(), m.clone(), r.clone()],
-    );
-    add(
-        "strangers",
-        &[&root],
-        vec![
-            l.clone(),
-            other.cert.clone(),
-            m.clone(),
-            other.intermediate("x").cert,
-        ],
-    );
-    add(
-        "a broken stranger",
-        &[&root],
-        vec![l.clone(), m.clone(), CertificateDer::from(vec![0x30, 0])],
-    );
-    add(
-        "trailing byte",
-        &[&root],
-        vec![CertificateDer::from([l.as_ref(), &[0]].concat()), m.clone()],
-    );
-    add(
-        "many roots",
-        &[&other, &middle, &root],
-        vec![l.clone(), m.clone()],
-    );
-    add(
-        "a hundred certificates",
-        &[&root],
-        [vec![l.clone()], vec![m.clone(); 99]].concat(),
-    );
-    add(
-        "a hundred and one certificates",
-        &[&root],
-        [vec![l.clone()], vec![m.clone(); 100]].concat(),
-    );
+    add("root sent, not trusted", &[&other], vec![l.clone(), m.clone(), r.clone()]);
+    add("strangers", &[&root], vec![l.clone(), other.cert.clone(), m.clone(), other.intermediate("x").cert]);
+    add("a broken stranger", &[&root], vec![l.clone(), m.clone(), CertificateDer::from(vec![0x30, 0])]);
+    add("trailing byte", &[&root], vec![CertificateDer::from([l.as_ref(), &[0]].concat()), m.clone()]);
+    add("many roots", &[&other, &middle, &root], vec![l.clone(), m.clone()]);
+    add("a hundred certificates", &[&root], [vec![l.clone()], vec![m.clone(); 99]].concat());
+    add("a hundred and one certificates", &[&root], [vec![l.clone()], vec![m.clone(); 100]].concat());
 
     // A new certificate for the same root key; renewed roots; same name, other key.
     let renewed = Ca::build("root").with_key(Arc::clone(&root.key)).issue_ca();
-    let expired = Ca::build("root")
-        .with_key(Arc::clone(&root.key))
-        .expired(NOW)
-        .issue_ca();
+    let expired = Ca::build("root").with_key(Arc::clone(&root.key)).expired(NOW).issue_ca();
     let namesake = Ca::new("root");
     for (name, roots) in [
         ("renewed", vec![&renewed]),
@@ -92,11 +52,7 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
         ("expired and namesake", vec![&expired, &namesake]),
     ] {
         cases.push(Case::new(format!("roots: {name}"), &roots, &leaf(&root)));
-        cases.push(Case::new(
-            format!("roots over intermediate: {name}"),
-            &roots,
-            &good,
-        ));
+        cases.push(Case::new(format!("roots over intermediate: {name}"), &roots, &good));
     }
 
     // Cross-signing and circles.
@@ -127,38 +83,23 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
             for step in 0..length {
                 ca = ca.intermediate(&format!("step {step}"));
             }
-            cases.push(Case::new(
-                format!("{length} intermediates of {limit}"),
-                &[&top],
-                &leaf(&ca),
-            ));
+            cases.push(Case::new(format!("{length} intermediates of {limit}"), &[&top], &leaf(&ca)));
             // Self-issued steps count for Go.
             let mut ca = top.clone();
             for _ in 0..length {
-                ca = ca
-                    .build_intermediate("")
-                    .raw_subject(top.subject.clone())
-                    .issue_ca();
+                ca = ca.build_intermediate("").raw_subject(top.subject.clone()).issue_ca();
             }
-            cases.push(Case::new(
-                format!("{length} self-issued of {limit}"),
-                &[&top],
-                &leaf(&ca),
-            ));
+            cases.push(Case::new(format!("{length} self-issued of {limit}"), &[&top], &leaf(&ca)));
         }
     }
 
     // The budget: many authorities of one name.
     for count in [1, 10, 48, 49, 50, 51, 97, 98, 99] {
-        let crowd: Vec<Ca> = (0..count)
-            .map(|_| root.build_intermediate("crowd").skid(None).issue_ca())
-            .collect();
+        let crowd: Vec<Ca> =
+            (0..count).map(|_| root.build_intermediate("crowd").skid(None).issue_ca()).collect();
         for (position, at) in [("first", 0), ("last", count - 1)] {
-            let mut case = Case::new(
-                format!("crowd of {count}, signer {position}"),
-                &[&root],
-                &leaf(&crowd[at]),
-            );
+            let mut case =
+                Case::new(format!("crowd of {count}, signer {position}"), &[&root], &leaf(&crowd[at]));
             case.chain.truncate(1);
             case.chain.extend(crowd.iter().map(|ca| ca.cert.clone()));
             cases.push(case.clone());
@@ -168,19 +109,13 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
         }
     }
     for count in [1, 50, 99, 100, 101, 102] {
-        let crowd: Vec<Ca> = (0..count)
-            .map(|_| Ca::build("crowd").skid(None).issue_ca())
-            .collect();
+        let crowd: Vec<Ca> = (0..count).map(|_| Ca::build("crowd").skid(None).issue_ca()).collect();
         let roots: Vec<&Ca> = crowd.iter().collect();
         let last = roots[count - 1];
         cases.push(Case::new(format!("crowd of {count} roots"), &roots, &leaf(last)));
         // One check more, for the intermediate; the budget is spent by all of the path together.
         let below = leaf(&last.intermediate("below"));
-        cases.push(Case::new(
-            format!("crowd of {count} roots over an intermediate"),
-            &roots,
-            &below,
-        ));
+        cases.push(Case::new(format!("crowd of {count} roots over an intermediate"), &roots, &below));
     }
 
     // Random graphs of authorities: few names, few keys, random issuers, random flaws.
@@ -214,11 +149,8 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
             all.push(builder.issue_ca());
         }
         let issuer = rng.pick(&all).clone();
-        let mut case = Case::new(
-            format!("graph {index}"),
-            &[],
-            &issuer.leaf().cn("u").san_dns("a.example").issue(),
-        );
+        let mut case =
+            Case::new(format!("graph {index}"), &[], &issuer.leaf().cn("u").san_dns("a.example").issue());
         case.chain.truncate(1);
         for ca in &all {
             match rng.below(4) {

@@ -13,12 +13,7 @@ fn errors() -> Vec<Case> {
         ("401", MAP, Some("expired"), 401),
         ("403", "/api/v1/nodes/twin-node", Some("alice"), 403),
         ("403 anonymous", "/api/v1/secrets", None, 403),
-        (
-            "404",
-            "/api/v1/namespaces/twin-fixed/configmaps/none",
-            Some("alice"),
-            404,
-        ),
+        ("404", "/api/v1/namespaces/twin-fixed/configmaps/none", Some("alice"), 404),
     ];
     let accepts = [
         ("yaml", "application/yaml"),
@@ -26,24 +21,15 @@ fn errors() -> Vec<Case> {
         ("html", "text/html"),
         ("cbor", "application/cbor"),
         ("table", TABLE),
-        (
-            "table or json",
-            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-        ),
+        ("table or json", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
         ("anything", "*/*"),
         ("any application", "application/*"),
         ("preference", "application/json;q=0.1, application/yaml;q=0.9"),
-        (
-            "partial metadata",
-            "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
-        ),
+        ("partial metadata", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
         ("charset", "application/json; charset=utf-8"),
         ("garbage", ";;;"),
         ("empty", ""),
-        (
-            "browser",
-            "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-        ),
+        ("browser", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
     ];
     let mut cases = Vec::new();
     for (kind, target, who, status) in kinds {
@@ -90,11 +76,7 @@ fn pretty() -> Vec<Case> {
             ("200", found(&format!("200, {name}"), query), 200),
         ] {
             let case = case.header("User-Agent", agent).answers(status);
-            let case = if indented {
-                case.contains("{\n  \"kind\"")
-            } else {
-                case.lacks("{\n  \"kind\"")
-            };
+            let case = if indented { case.contains("{\n  \"kind\"") } else { case.lacks("{\n  \"kind\"") };
             // All three for the shapes that matter; the agents once.
             if kind == "403" || query.is_empty() || name == "asked for" {
                 cases.push(case);
@@ -111,123 +93,58 @@ fn forms() -> Vec<Case> {
             .header("Accept", "application/yaml")
             .answers(200)
             .contains("kind: ConfigMap"),
-        alice("object as protobuf", MAP)
-            .header("Accept", PROTOBUF)
-            .answers(200),
-        alice("object as table", MAP)
-            .header("Accept", TABLE)
-            .answers(200)
-            .contains(r#""kind":"Table""#),
+        alice("object as protobuf", MAP).header("Accept", PROTOBUF).answers(200),
+        alice("object as table", MAP).header("Accept", TABLE).answers(200).contains(r#""kind":"Table""#),
         alice("list", LIST).answers(200).contains("epsilon"),
-        alice("list as table", LIST)
-            .header("Accept", TABLE)
-            .answers(200)
-            .contains(r#""kind":"Table""#),
-        alice("list as protobuf", LIST)
-            .header("Accept", PROTOBUF)
-            .answers(200),
+        alice("list as table", LIST).header("Accept", TABLE).answers(200).contains(r#""kind":"Table""#),
+        alice("list as protobuf", LIST).header("Accept", PROTOBUF).answers(200),
         alice("list as protobuf table", LIST)
-            .header(
-                "Accept",
-                "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
-            )
+            .header("Accept", "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io")
             .answers(406),
-        alice("list as yaml", LIST)
-            .header("Accept", "application/yaml")
-            .answers(200),
+        alice("list as yaml", LIST).header("Accept", "application/yaml").answers(200),
         alice("list of metadata", LIST)
-            .header(
-                "Accept",
-                "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
-            )
+            .header("Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
             .answers(200)
             .contains("PartialObjectMetadataList")
             .lacks(r#""data":"#),
-        alice("object as html", MAP)
-            .header("Accept", "text/html")
-            .answers(406),
-        alice(
-            "list in chunks",
-            "/api/v1/namespaces/twin-fixed/configmaps?limit=2",
-        )
-        .answers(200)
-        .contains("remainingItemCount")
-        .then(
-            "GET",
-            "/api/v1/namespaces/twin-fixed/configmaps?limit=2&continue={continue}",
-        )
-        .answers(200)
-        .then(
-            "GET",
-            "/api/v1/namespaces/twin-fixed/configmaps?limit=2&continue={continue}",
-        )
-        .answers(200)
-        .lacks("remainingItemCount"),
-        alice(
-            "broken continue token",
-            "/api/v1/namespaces/twin-fixed/configmaps?limit=2&continue=xyz",
-        )
-        .answers(400),
-        alice(
-            "gzip of a large object",
-            "/api/v1/namespaces/twin-fixed/configmaps/large",
-        )
-        .header("Accept-Encoding", "gzip")
-        .answers(200)
-        .contains("0123456789abcdef"),
-        alice(
-            "large object without gzip",
-            "/api/v1/namespaces/twin-fixed/configmaps/large",
-        )
-        .answers(200)
-        .contains("0123456789abcdef"),
-        alice("small object is not compressed", MAP)
+        alice("object as html", MAP).header("Accept", "text/html").answers(406),
+        alice("list in chunks", "/api/v1/namespaces/twin-fixed/configmaps?limit=2")
+            .answers(200)
+            .contains("remainingItemCount")
+            .then("GET", "/api/v1/namespaces/twin-fixed/configmaps?limit=2&continue={continue}")
+            .answers(200)
+            .then("GET", "/api/v1/namespaces/twin-fixed/configmaps?limit=2&continue={continue}")
+            .answers(200)
+            .lacks("remainingItemCount"),
+        alice("broken continue token", "/api/v1/namespaces/twin-fixed/configmaps?limit=2&continue=xyz")
+            .answers(400),
+        alice("gzip of a large object", "/api/v1/namespaces/twin-fixed/configmaps/large")
             .header("Accept-Encoding", "gzip")
+            .answers(200)
+            .contains("0123456789abcdef"),
+        alice("large object without gzip", "/api/v1/namespaces/twin-fixed/configmaps/large")
+            .answers(200)
+            .contains("0123456789abcdef"),
+        alice("small object is not compressed", MAP).header("Accept-Encoding", "gzip").answers(200),
+        alice("gzip among others", "/api/v1/namespaces/twin-fixed/configmaps/large")
+            .header("Accept-Encoding", "br, gzip;q=0.5, deflate")
             .answers(200),
-        alice(
-            "gzip among others",
-            "/api/v1/namespaces/twin-fixed/configmaps/large",
-        )
-        .header("Accept-Encoding", "br, gzip;q=0.5, deflate")
-        .answers(200),
         alice("gzip refused", "/api/v1/namespaces/twin-fixed/configmaps/large")
             .header("Accept-Encoding", "identity")
             .answers(200),
-        alice("range is ignored", MAP)
-            .header("Range", "bytes=0-10")
-            .answers(200),
-        alice("if none match is ignored", MAP)
-            .header("If-None-Match", "*")
-            .answers(200),
+        alice("range is ignored", MAP).header("Range", "bytes=0-10").answers(200),
+        alice("if none match is ignored", MAP).header("If-None-Match", "*").answers(200),
         alice("openapi has an etag", "/openapi/v3/api/v1").answers(200),
-        alice("openapi by its etag", "/openapi/v2")
-            .header("If-None-Match", "\"0\"")
-            .answers(200),
+        alice("openapi by its etag", "/openapi/v2").header("If-None-Match", "\"0\"").answers(200),
         // Audit ids: echoed, or made.
-        alice("audit id is echoed", MAP)
-            .header("Audit-ID", "my-own-id")
-            .answers(200),
-        alice("audit id with blanks", MAP)
-            .header("Audit-ID", "one two  three")
-            .answers(200),
-        alice("audit id of three hundred bytes", MAP)
-            .header("Audit-ID", &"i".repeat(300))
-            .answers(200),
-        alice("first audit id", MAP)
-            .header("Audit-ID", "one")
-            .header("Audit-ID", "two")
-            .answers(200),
+        alice("audit id is echoed", MAP).header("Audit-ID", "my-own-id").answers(200),
+        alice("audit id with blanks", MAP).header("Audit-ID", "one two  three").answers(200),
+        alice("audit id of three hundred bytes", MAP).header("Audit-ID", &"i".repeat(300)).answers(200),
+        alice("first audit id", MAP).header("Audit-ID", "one").header("Audit-ID", "two").answers(200),
         alice("empty audit id", MAP).header("Audit-ID", "").answers(200),
-        whoami("forms", "audit id of a 401")
-            .bearer("tok-none")
-            .header("Audit-ID", "mine")
-            .unauthorized(),
-        get("forms", "audit id of a 403", "/api/v1/secrets")
-            .header("Audit-ID", "mine")
-            .answers(403),
-        get("forms", "audit id of a 500", "/api/v1/watch")
-            .header("Audit-ID", "mine")
-            .answers(500),
+        whoami("forms", "audit id of a 401").bearer("tok-none").header("Audit-ID", "mine").unauthorized(),
+        get("forms", "audit id of a 403", "/api/v1/secrets").header("Audit-ID", "mine").answers(403),
+        get("forms", "audit id of a 500", "/api/v1/watch").header("Audit-ID", "mine").answers(500),
         // Warnings.
         alice(
             "warning of a deprecated kind",
@@ -247,9 +164,7 @@ fn forms() -> Vec<Case> {
             .header("Authorization", "Bearer  tok-alice")
             .answers(200),
         // No CORS here.
-        alice("origin", MAP)
-            .header("Origin", "https://example.com")
-            .answers(200),
+        alice("origin", MAP).header("Origin", "https://example.com").answers(200),
         case("forms", "preflight", "OPTIONS", MAP)
             .header("Origin", "https://example.com")
             .header("Access-Control-Request-Method", "GET")

@@ -7,9 +7,7 @@ const ALL: &str = "system:authenticated";
 /// By a front proxy with the right certificate.
 fn told() -> Vec<Case> {
     let told = |name: &str, user: &str| {
-        whoami("front_proxy", name)
-            .cert("front-proxy")
-            .header("X-Remote-User", user)
+        whoami("front_proxy", name).cert("front-proxy").header("X-Remote-User", user)
     };
     let bare = |name: &str| whoami("front_proxy", name).cert("front-proxy");
     vec![
@@ -18,28 +16,19 @@ fn told() -> Vec<Case> {
             .header("X-Remote-Group", "b")
             .header("X-Remote-Group", "a")
             .is("carol", &["b", "a", ALL]),
-        told("comma in a group", "carol")
-            .header("X-Remote-Group", "a,b")
-            .is("carol", &["a,b", ALL]),
+        told("comma in a group", "carol").header("X-Remote-Group", "a,b").is("carol", &["a,b", ALL]),
         told("empty group is dropped", "carol")
             .header("X-Remote-Group", "")
             .header("X-Remote-Group", "g")
             .is("carol", &["g", ALL]),
-        told("uid", "carol")
-            .header("X-Remote-Uid", "u-7")
-            .is("carol", &[ALL])
-            .contains(r#""uid":"u-7""#),
+        told("uid", "carol").header("X-Remote-Uid", "u-7").is("carol", &[ALL]).contains(r#""uid":"u-7""#),
         told("first of two uids", "carol")
             .header("X-Remote-Uid", "u-7")
             .header("X-Remote-Uid", "u-8")
             .is("carol", &[ALL])
             .contains(r#""uid":"u-7""#),
-        told("first of two users", "carol")
-            .header("X-Remote-User", "dave")
-            .is("carol", &[ALL]),
-        told("first user empty", "")
-            .header("X-Remote-User", "dave")
-            .unauthorized(),
+        told("first of two users", "carol").header("X-Remote-User", "dave").is("carol", &[ALL]),
+        told("first user empty", "").header("X-Remote-User", "dave").unauthorized(),
         told("extra", "carol")
             .header("X-Remote-Extra-Scopes", "one")
             .header("X-Remote-Extra-scopes", "two")
@@ -77,9 +66,7 @@ fn told() -> Vec<Case> {
             .header("X-Remote-Extra-k", "")
             .is("carol", &[ALL])
             .contains(r#""k":[""]"#),
-        told("lower case names", "carol")
-            .header("x-remote-group", "g")
-            .is("carol", &["g", ALL]),
+        told("lower case names", "carol").header("x-remote-group", "g").is("carol", &["g", ALL]),
         told("masters", "root")
             .header("X-Remote-Group", "system:masters")
             .is("root", &["system:masters", ALL]),
@@ -87,27 +74,17 @@ fn told() -> Vec<Case> {
         told("anonymous with its group", "system:anonymous")
             .header("X-Remote-Group", "system:unauthenticated")
             .answers(403),
-        told("unicode", "Zoë")
-            .header("X-Remote-Group", "Größe")
-            .is("Zoë", &["Größe", ALL]),
+        told("unicode", "Zoë").header("X-Remote-Group", "Größe").is("Zoë", &["Größe", ALL]),
         bare("no user").header("X-Remote-Group", "g").unauthorized(),
         bare("nothing").unauthorized(),
-        bare("no user but a token")
-            .bearer("tok-alice")
-            .is("alice", &["devs", "testers", ALL]),
-        told("user before token", "carol")
-            .bearer("tok-alice")
-            .is("carol", &[ALL]),
-        bare("underscores are another header")
-            .header("X_Remote_User", "carol")
-            .unauthorized(),
+        bare("no user but a token").bearer("tok-alice").is("alice", &["devs", "testers", ALL]),
+        told("user before token", "carol").bearer("tok-alice").is("carol", &[ALL]),
+        bare("underscores are another header").header("X_Remote_User", "carol").unauthorized(),
         told("impersonates with the rights of the told user", "carol")
             .header("X-Remote-Group", "system:masters")
             .header("Impersonate-User", "bob")
             .is("bob", &[ALL]),
-        told("blank around the user", "  carol  ")
-            .only(H1)
-            .is("carol", &[ALL]),
+        told("blank around the user", "  carol  ").only(H1).is("carol", &[ALL]),
         told("sixty groups", "carol").answers(201),
         // Certificates that are not the front proxy's.
         whoami("front_proxy", "name that is not allowed")
@@ -146,9 +123,7 @@ fn told() -> Vec<Case> {
             return case;
         }
         (0..60)
-            .fold(case, |case, number| {
-                case.header("X-Remote-Group", &format!("group-{number:02}"))
-            })
+            .fold(case, |case, number| case.header("X-Remote-Group", &format!("group-{number:02}")))
             .contains(r#""group-58","group-59","system:authenticated""#)
     })
     .collect()
@@ -157,11 +132,8 @@ fn told() -> Vec<Case> {
 /// The same headers by people who are no front proxy: they change nothing.
 fn spoofed() -> Vec<Case> {
     let alice = |name: &str| whoami("spoofing", name).cert("alice");
-    let unchanged = |case: Case| {
-        case.is("alice", &["devs", "testers", ALL])
-            .lacks("mallory")
-            .lacks("system:masters")
-    };
+    let unchanged =
+        |case: Case| case.is("alice", &["devs", "testers", ALL]).lacks("mallory").lacks("system:masters");
     let headers: &[(&str, &str, &str)] = &[
         ("remote user", "X-Remote-User", "mallory"),
         ("remote group", "X-Remote-Group", "system:masters"),
@@ -178,20 +150,14 @@ fn spoofed() -> Vec<Case> {
         ("forwarded", "Forwarded", "for=10.0.0.1;host=mallory"),
         ("real ip", "X-Real-Ip", "10.0.0.1"),
         ("remote user of other software", "Remote-User", "mallory"),
-        (
-            "forwarded client certificate",
-            "X-Forwarded-Client-Cert",
-            "Subject=\"CN=mallory\"",
-        ),
+        ("forwarded client certificate", "X-Forwarded-Client-Cert", "Subject=\"CN=mallory\""),
         ("client verified", "SSL-Client-Verify", "SUCCESS"),
         ("original url", "X-Original-URL", "/api/v1/secrets"),
         ("method override", "X-HTTP-Method-Override", "DELETE"),
         ("te trailers", "TE", "trailers"),
     ];
-    let mut cases: Vec<Case> = headers
-        .iter()
-        .map(|(name, header, value)| unchanged(alice(name).header(header, value)))
-        .collect();
+    let mut cases: Vec<Case> =
+        headers.iter().map(|(name, header, value)| unchanged(alice(name).header(header, value))).collect();
     cases.extend([
         unchanged(
             alice("every one of them")
@@ -200,25 +166,21 @@ fn spoofed() -> Vec<Case> {
                 .header("X-Remote-Uid", "mallory")
                 .header("X-Remote-Extra-a", "mallory"),
         ),
-        unchanged(
-            alice("twice")
-                .header("X-Remote-User", "mallory")
-                .header("X-Remote-User", "mallory"),
-        ),
+        unchanged(alice("twice").header("X-Remote-User", "mallory").header("X-Remote-User", "mallory")),
         unchanged(
             alice("nominated by Connection")
                 .only(H1)
                 .header("Connection", "X-Remote-User, X-Remote-Group")
                 .header("X-Remote-Group", "system:masters"),
         ),
-        unchanged(alice("Connection nominates what a proxy adds").only(H1).header(
-            "Connection",
-            "keep-alive, X-Remote-User, X-Remote-Group, X-Remote-Uid, Authorization",
-        )),
         unchanged(
-            alice("Connection nominates in another case")
-                .only(H1)
-                .header("Connection", "x-remote-group"),
+            alice("Connection nominates what a proxy adds").only(H1).header(
+                "Connection",
+                "keep-alive, X-Remote-User, X-Remote-Group, X-Remote-Uid, Authorization",
+            ),
+        ),
+        unchanged(
+            alice("Connection nominates in another case").only(H1).header("Connection", "x-remote-group"),
         ),
         whoami("spoofing", "by nobody")
             .header("X-Remote-User", "mallory")
@@ -242,16 +204,11 @@ fn spoofed() -> Vec<Case> {
             .header("X-Remote-Group", "system:masters")
             .answers(403)
             .contains(r#"User \"nobody\" cannot list"#),
-        case(
-            "spoofing",
-            "write by a named user",
-            "DELETE",
-            "/api/v1/namespaces/twin-fixed/secrets/hidden",
-        )
-        .cert("nobody")
-        .header("X-Remote-User", "admin")
-        .header("X-Remote-Group", "system:masters")
-        .answers(403),
+        case("spoofing", "write by a named user", "DELETE", "/api/v1/namespaces/twin-fixed/secrets/hidden")
+            .cert("nobody")
+            .header("X-Remote-User", "admin")
+            .header("X-Remote-Group", "system:masters")
+            .answers(403),
     ]);
     cases
 }

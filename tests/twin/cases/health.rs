@@ -11,40 +11,20 @@ pub(crate) fn cases() -> Vec<Case> {
         all("readyz", "/readyz").answers(200).contains("ok"),
         all("healthz", "/healthz").answers(200).contains("ok"),
         prober("livez as a user", "/livez").answers(200),
-        all("livez with an unknown token", "/livez")
-            .bearer("tok-none")
-            .unauthorized(),
-        all("livez with an expired certificate", "/livez")
-            .cert("expired")
-            .unauthorized(),
-        all("readyz with basic", "/readyz")
-            .header("Authorization", "Basic eDp5")
-            .answers(200),
+        all("livez with an unknown token", "/livez").bearer("tok-none").unauthorized(),
+        all("livez with an expired certificate", "/livez").cert("expired").unauthorized(),
+        all("readyz with basic", "/readyz").header("Authorization", "Basic eDp5").answers(200),
         all("escaped letter", "/%6civez").answers(200),
         all("trailing slash", "/livez/").answers(403),
         all("HEAD by nobody", "/livez").answers(200),
         case("health", "HEAD of livez by nobody", "HEAD", "/livez").answers(403),
         case("health", "POST of livez by nobody", "POST", "/livez").answers(403),
-        case("health", "HEAD of livez by masters", "HEAD", "/livez")
-            .cert("admin")
-            .answers(200),
-        case("health", "POST of livez by masters", "POST", "/livez")
-            .cert("admin")
-            .answers(200),
-        case("health", "OPTIONS of livez by masters", "OPTIONS", "/livez")
-            .cert("admin")
-            .answers(200),
-        all("verbose", "/livez?verbose")
-            .answers(200)
-            .contains("livez check passed")
-            .any_body(hooks),
-        all("verbose with a value", "/readyz?verbose=false")
-            .answers(200)
-            .contains("[+]")
-            .any_body(hooks),
-        all("unknown exclude", "/livez?exclude=none")
-            .answers(200)
-            .contains("ok"),
+        case("health", "HEAD of livez by masters", "HEAD", "/livez").cert("admin").answers(200),
+        case("health", "POST of livez by masters", "POST", "/livez").cert("admin").answers(200),
+        case("health", "OPTIONS of livez by masters", "OPTIONS", "/livez").cert("admin").answers(200),
+        all("verbose", "/livez?verbose").answers(200).contains("livez check passed").any_body(hooks),
+        all("verbose with a value", "/readyz?verbose=false").answers(200).contains("[+]").any_body(hooks),
+        all("unknown exclude", "/livez?exclude=none").answers(200).contains("ok"),
         all("excluded ping", "/livez?exclude=ping").answers(200),
         all("single check by nobody", "/livez/ping").answers(403),
         prober("single check", "/livez/ping").answers(200),
@@ -61,9 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
         prober("shutdown", "/readyz/shutdown").answers(200),
         all("metrics by nobody", "/metrics").answers(403),
         prober("metrics", "/metrics").answers(200).any_body("figures"),
-        all("livez as yaml", "/livez")
-            .header("Accept", "application/yaml")
-            .answers(200),
+        all("livez as yaml", "/livez").header("Accept", "application/yaml").answers(200),
         all("audit id", "/livez").header("Audit-ID", "mine").answers(200),
         prober("by impersonation", "/livez/ping")
             .cert("admin")

@@ -11,16 +11,10 @@ fn raw(name: &str, text: &str) -> Case {
 
 pub(crate) fn cases() -> Vec<Case> {
     let with = |name: &str, headers: &str| {
-        raw(
-            name,
-            &format!("GET {MAP} HTTP/1.1\r\nHost: {{addr}}\r\n{headers}Connection: close\r\n\r\n"),
-        )
+        raw(name, &format!("GET {MAP} HTTP/1.1\r\nHost: {{addr}}\r\n{headers}Connection: close\r\n\r\n"))
     };
     let target = |name: &str, target: &str| {
-        raw(
-            name,
-            &format!("GET {target} HTTP/1.1\r\nHost: {{addr}}\r\nConnection: close\r\n\r\n"),
-        )
+        raw(name, &format!("GET {target} HTTP/1.1\r\nHost: {{addr}}\r\nConnection: close\r\n\r\n"))
     };
     vec![
         with("nothing wrong", "").answers(200).contains("alpha"),

@@ -17,55 +17,31 @@ fn watches() -> Vec<Case> {
         .lines(4)
         .answers(200)
         .contains("initial-events-end"),
-        alice(
-            "initial events as table",
-            &format!("{MAPS}?watch=1&labelSelector=parity%3Deven&{initial}"),
-        )
-        .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-        .lines(4)
-        .answers(200)
-        .contains("Table"),
-        alice(
-            "from an old version",
-            &format!("{MAPS}?watch=1&resourceVersion=1&labelSelector=parity"),
-        )
-        .lines(1)
-        .answers(200),
-        alice(
-            "of one object",
-            &format!("{MAPS}?watch=1&fieldSelector=metadata.name%3Dalpha"),
-        )
-        .lines(1)
-        .answers(200),
+        alice("initial events as table", &format!("{MAPS}?watch=1&labelSelector=parity%3Deven&{initial}"))
+            .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+            .lines(4)
+            .answers(200)
+            .contains("Table"),
+        alice("from an old version", &format!("{MAPS}?watch=1&resourceVersion=1&labelSelector=parity"))
+            .lines(1)
+            .answers(200),
+        alice("of one object", &format!("{MAPS}?watch=1&fieldSelector=metadata.name%3Dalpha"))
+            .lines(1)
+            .answers(200),
         alice(
             "that ends by itself",
             &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"),
         )
         .answers(200)
         .contains("ADDED"),
-        alice(
-            "as yaml",
-            &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"),
-        )
-        .header("Accept", "application/yaml")
-        .answers(406),
-        alice("as html", &format!("{MAPS}?watch=1"))
-            .header("Accept", "text/html")
+        alice("as yaml", &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"))
+            .header("Accept", "application/yaml")
             .answers(406),
+        alice("as html", &format!("{MAPS}?watch=1")).header("Accept", "text/html").answers(406),
         alice("forbidden", "/api/v1/configmaps?watch=1").answers(403),
-        get("watch", "unauthorized", &format!("{MAPS}?watch=1"))
-            .bearer("tok-none")
-            .unauthorized(),
-        alice(
-            "of an unknown field",
-            &format!("{MAPS}?watch=1&fieldSelector=spec.x%3Dy"),
-        )
-        .answers(400),
-        alice(
-            "bad initial events",
-            &format!("{MAPS}?watch=1&sendInitialEvents=true"),
-        )
-        .answers(422),
+        get("watch", "unauthorized", &format!("{MAPS}?watch=1")).bearer("tok-none").unauthorized(),
+        alice("of an unknown field", &format!("{MAPS}?watch=1&fieldSelector=spec.x%3Dy")).answers(400),
+        alice("bad initial events", &format!("{MAPS}?watch=1&sendInitialEvents=true")).answers(422),
         alice(
             "over WebSocket",
             &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"),
@@ -74,15 +50,10 @@ fn watches() -> Vec<Case> {
         .websocket("", &[])
         .answers(101)
         .contains("ADDED"),
-        alice(
-            "over WebSocket without origin",
-            &format!("{MAPS}?watch=1&timeoutSeconds=1"),
-        )
-        .websocket("", &[])
-        .answers(403),
-        alice("over WebSocket, forbidden", "/api/v1/configmaps?watch=1")
+        alice("over WebSocket without origin", &format!("{MAPS}?watch=1&timeoutSeconds=1"))
             .websocket("", &[])
             .answers(403),
+        alice("over WebSocket, forbidden", "/api/v1/configmaps?watch=1").websocket("", &[]).answers(403),
         alice(
             "gzip is not for watches",
             &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dlarge"),
@@ -95,20 +66,11 @@ fn watches() -> Vec<Case> {
 fn pods() -> Vec<Case> {
     let alice = |name: &str, target: &str| get("streams", name, target).cert("alice");
     let exec = |name: &str, query: &str| {
-        alice(
-            name,
-            &format!("{POD}/exec?command=echo&command=hello&stdout=true{query}"),
-        )
+        alice(name, &format!("{POD}/exec?command=echo&command=hello&stdout=true{query}"))
     };
     vec![
-        exec("exec v4", "")
-            .websocket("v4.channel.k8s.io", &[])
-            .answers(101)
-            .contains("ran echo hello"),
-        exec("exec v5", "")
-            .websocket("v5.channel.k8s.io", &[])
-            .answers(101)
-            .contains("ran echo hello"),
+        exec("exec v4", "").websocket("v4.channel.k8s.io", &[]).answers(101).contains("ran echo hello"),
+        exec("exec v5", "").websocket("v5.channel.k8s.io", &[]).answers(101).contains("ran echo hello"),
         exec("exec v5 with input", "&stdin=true")
             .websocket("v5.channel.k8s.io", &[(0, b"typed\n"), (255, &[0])])
             .answers(101)
@@ -120,19 +82,14 @@ fn pods() -> Vec<Case> {
         exec("exec of several protocols", "")
             .websocket("v5.channel.k8s.io, v4.channel.k8s.io", &[])
             .answers(101),
-        exec("exec of an unknown protocol", "")
-            .websocket("v9.channel.k8s.io", &[])
-            .answers(101),
+        exec("exec of an unknown protocol", "").websocket("v9.channel.k8s.io", &[]).answers(101),
         alice("exec that fails", &format!("{POD}/exec?command=fail&stdout=true"))
             .websocket("v5.channel.k8s.io", &[])
             .answers(101)
             .contains("exit code 7"),
-        alice(
-            "exec that is redirected, v4",
-            &format!("{POD}/exec?command=redirect&stdout=true"),
-        )
-        .websocket("v4.channel.k8s.io", &[])
-        .answers(500),
+        alice("exec that is redirected, v4", &format!("{POD}/exec?command=redirect&stdout=true"))
+            .websocket("v4.channel.k8s.io", &[])
+            .answers(500),
         exec("exec without upgrade", "").answers(400),
         case(
             "streams",
@@ -148,33 +105,21 @@ fn pods() -> Vec<Case> {
         alice("exec without command", &format!("{POD}/exec?stdout=true"))
             .websocket("v4.channel.k8s.io", &[])
             .answers(101),
-        alice(
-            "exec in an unknown container",
-            &format!("{POD}/exec?command=true&stdout=true&container=none"),
-        )
-        .websocket("v4.channel.k8s.io", &[])
-        .answers(400),
-        alice(
-            "exec in a pod without node",
-            &format!("{IDLE}/exec?command=true&stdout=true"),
-        )
-        .websocket("v4.channel.k8s.io", &[])
-        .answers(400)
-        .contains("does not have a host assigned"),
+        alice("exec in an unknown container", &format!("{POD}/exec?command=true&stdout=true&container=none"))
+            .websocket("v4.channel.k8s.io", &[])
+            .answers(400),
+        alice("exec in a pod without node", &format!("{IDLE}/exec?command=true&stdout=true"))
+            .websocket("v4.channel.k8s.io", &[])
+            .answers(400)
+            .contains("does not have a host assigned"),
         alice(
             "exec in a missing pod",
             "/api/v1/namespaces/twin-fixed/pods/none/exec?command=true&stdout=true",
         )
         .websocket("v4.channel.k8s.io", &[])
         .answers(404),
-        exec("exec forbidden", "")
-            .cert("nobody")
-            .websocket("v4.channel.k8s.io", &[])
-            .answers(403),
-        exec("exec unauthorized", "")
-            .cert("expired")
-            .websocket("v4.channel.k8s.io", &[])
-            .unauthorized(),
+        exec("exec forbidden", "").cert("nobody").websocket("v4.channel.k8s.io", &[]).answers(403),
+        exec("exec unauthorized", "").cert("expired").websocket("v4.channel.k8s.io", &[]).unauthorized(),
         exec("exec by SPDY, forbidden", "")
             .only(H1)
             .cert("viewer")
@@ -190,57 +135,29 @@ fn pods() -> Vec<Case> {
         alice("attach", &format!("{POD}/attach?stdout=true"))
             .websocket("v4.channel.k8s.io", &[])
             .answers(101),
-        alice(
-            "port forward to a pod without node",
-            &format!("{IDLE}/portforward?ports=80"),
-        )
-        .websocket("v4.channel.k8s.io", &[])
-        .answers(400),
-        alice("logs", &format!("{POD}/log"))
-            .answers(200)
-            .contains("second line"),
-        alice("logs followed", &format!("{POD}/log?follow=true"))
-            .answers(200)
-            .contains("second line"),
-        alice(
-            "logs with options",
-            &format!("{POD}/log?tailLines=5&timestamps=true&container=main"),
-        )
-        .answers(200),
+        alice("port forward to a pod without node", &format!("{IDLE}/portforward?ports=80"))
+            .websocket("v4.channel.k8s.io", &[])
+            .answers(400),
+        alice("logs", &format!("{POD}/log")).answers(200).contains("second line"),
+        alice("logs followed", &format!("{POD}/log?follow=true")).answers(200).contains("second line"),
+        alice("logs with options", &format!("{POD}/log?tailLines=5&timestamps=true&container=main"))
+            .answers(200),
         alice("logs with a bad option", &format!("{POD}/log?tailLines=-1")).answers(422),
         alice("logs of a pod without node", &format!("{IDLE}/log")).answers(204),
-        alice(
-            "logs of a missing pod",
-            "/api/v1/namespaces/twin-fixed/pods/none/log",
-        )
-        .answers(404),
-        alice("logs forbidden", &format!("{POD}/log"))
-            .cert("nobody")
-            .answers(403),
+        alice("logs of a missing pod", "/api/v1/namespaces/twin-fixed/pods/none/log").answers(404),
+        alice("logs forbidden", &format!("{POD}/log")).cert("nobody").answers(403),
         alice("proxy to a pod without address", &format!("{IDLE}/proxy/")).answers(400),
-        alice(
-            "proxy to a missing service",
-            "/api/v1/namespaces/twin-fixed/services/none/proxy/a/b?c=d",
-        )
-        .answers(404),
-        alice("proxy forbidden", &format!("{POD}/proxy/x"))
-            .cert("nobody")
-            .answers(403),
-        get(
-            "streams",
-            "proxy to a node at the loopback address",
-            "/api/v1/nodes/twin-node/proxy/healthz",
-        )
-        .cert("admin")
-        .answers(400),
-        alice(
-            "upgrade of a plain resource",
-            "/api/v1/namespaces/twin-fixed/configmaps/alpha",
-        )
-        .only(H1)
-        .header("Connection", "Upgrade")
-        .header("Upgrade", "websocket")
-        .answers(200),
+        alice("proxy to a missing service", "/api/v1/namespaces/twin-fixed/services/none/proxy/a/b?c=d")
+            .answers(404),
+        alice("proxy forbidden", &format!("{POD}/proxy/x")).cert("nobody").answers(403),
+        get("streams", "proxy to a node at the loopback address", "/api/v1/nodes/twin-node/proxy/healthz")
+            .cert("admin")
+            .answers(400),
+        alice("upgrade of a plain resource", "/api/v1/namespaces/twin-fixed/configmaps/alpha")
+            .only(H1)
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+            .answers(200),
         alice("upgrade to h2c", "/api/v1/namespaces/twin-fixed/configmaps/alpha")
             .only(H1)
             .header("Connection", "Upgrade, HTTP2-Settings")

@@ -10,13 +10,9 @@ const ALL: &str = "system:authenticated";
 fn rows() -> Vec<Case> {
     let by = |name: &str, token: &str| whoami("token_file", name).bearer(token);
     vec![
-        by("groups", "tok-alice")
-            .is("alice", &["devs", "testers", ALL])
-            .contains(r#""uid":"uid-alice""#),
+        by("groups", "tok-alice").is("alice", &["devs", "testers", ALL]).contains(r#""uid":"uid-alice""#),
         by("no group column", "tok-plain").is("plain", &[ALL]),
-        by("empty uid", "tok-no-uid")
-            .is("nouid", &[ALL])
-            .lacks(r#""uid":"u"#),
+        by("empty uid", "tok-no-uid").is("nouid", &[ALL]).lacks(r#""uid":"u"#),
         by("one group", "tok-one-group").is("one", &["solo", ALL]),
         by("empty group column", "tok-empty-group")
             .is("emptygroup", &["", ALL])
@@ -44,17 +40,11 @@ fn rows() -> Vec<Case> {
         by("duplicate token, last row wins", "tok-twice").is("second", &["g2", ALL]),
         by("quoted token", "tok,quoted").is("quoted", &[ALL]),
         by("quote within a token", "tok\"inner").is("innerquote", &[ALL]),
-        by("unicode", "tok-unicode")
-            .is("Zoë", &["größe", "☃", ALL])
-            .contains(r#""uid":"ü-1""#),
+        by("unicode", "tok-unicode").is("Zoë", &["größe", "☃", ALL]).contains(r#""uid":"ü-1""#),
         by("user called anonymous", "tok-anonymous").answers(403),
         by("authenticated group is not added twice", "tok-authenticated").is("auth", &[ALL, "x"]),
-        by("unauthenticated group", "tok-unauthenticated")
-            .answers(403)
-            .contains(r#"User \"unauth\""#),
-        by("control byte in the name", "tok-control")
-            .answers(201)
-            .declared("D-identity-bytes", 401),
+        by("unauthenticated group", "tok-unauthenticated").answers(403).contains(r#"User \"unauth\""#),
+        by("control byte in the name", "tok-control").answers(201).declared("D-identity-bytes", 401),
         by("hash is no comment", "#tok-hash").is("hash", &[ALL]),
         by("leading blank belongs to the token", "tok-blank").unauthorized(),
         by("duplicate groups", "tok-duplicate-groups").is("dup", &["a", "b", "a", ALL]),
@@ -101,12 +91,8 @@ fn shapes() -> Vec<Case> {
         with("second of two lines does not", "Bearer tok-none")
             .header("Authorization", "Bearer tok-alice")
             .unauthorized(),
-        with("first line empty", "")
-            .header("Authorization", "Bearer tok-alice")
-            .anonymous(),
-        with("first line basic", "Basic eDp5")
-            .header("Authorization", "Bearer tok-alice")
-            .anonymous(),
+        with("first line empty", "").header("Authorization", "Bearer tok-alice").anonymous(),
+        with("first line basic", "Basic eDp5").header("Authorization", "Bearer tok-alice").anonymous(),
         alice(whoami("authorization", "lower case name").header("authorization", "Bearer tok-alice")),
         whoami("authorization", "bytes beyond ASCII")
             .header_bytes("Authorization", b"Bearer caf\xc3\xa9")
@@ -115,19 +101,12 @@ fn shapes() -> Vec<Case> {
             .header_bytes("Authorization", b"Bearer caf\xe9")
             .unauthorized(),
         with("long token", &format!("Bearer {}", "x".repeat(20_000))).unauthorized(),
-        with(
-            "something like a JWT",
-            "Bearer eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJub2JvZHkifQ.c2ln",
-        )
-        .unauthorized(),
+        with("something like a JWT", "Bearer eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJub2JvZHkifQ.c2ln")
+            .unauthorized(),
         with("two dots", "Bearer ..").unauthorized(),
-        get(
-            "authorization",
-            "token in the query",
-            "/api/v1/nodes?access_token=tok-admin",
-        )
-        .answers(403)
-        .contains("system:anonymous"),
+        get("authorization", "token in the query", "/api/v1/nodes?access_token=tok-admin")
+            .answers(403)
+            .contains("system:anonymous"),
         whoami("authorization", "proxy authorization is nothing")
             .header("Proxy-Authorization", "Bearer tok-alice")
             .anonymous(),
@@ -141,9 +120,7 @@ fn shapes() -> Vec<Case> {
             .bearer("tok-alice")
             .is("nobody", &[ALL]),
         alice(
-            whoami("authorization", "expired certificate and good token")
-                .cert("expired")
-                .bearer("tok-alice"),
+            whoami("authorization", "expired certificate and good token").cert("expired").bearer("tok-alice"),
         ),
         alice(
             whoami("authorization", "foreign certificate and good token")
@@ -155,9 +132,7 @@ fn shapes() -> Vec<Case> {
             .bearer("tok-none")
             .unauthorized(),
         alice(
-            whoami("authorization", "nameless certificate and good token")
-                .cert("no-cn")
-                .bearer("tok-alice"),
+            whoami("authorization", "nameless certificate and good token").cert("no-cn").bearer("tok-alice"),
         ),
         whoami("authorization", "foreign certificate and basic")
             .cert("stranger")
@@ -183,12 +158,8 @@ fn subprotocols() -> Vec<Case> {
     };
     let (alice, admin, none) = (encode("tok-alice"), encode("tok-admin"), encode("tok-none"));
     vec![
-        watch("token and another", &format!("{alice}, binary.k8s.io"))
-            .answers(101)
-            .contains("alpha"),
-        watch("token last", &format!("binary.k8s.io,{alice}"))
-            .answers(101)
-            .contains("alpha"),
+        watch("token and another", &format!("{alice}, binary.k8s.io")).answers(101).contains("alpha"),
+        watch("token last", &format!("binary.k8s.io,{alice}")).answers(101).contains("alpha"),
         watch("token alone", &alice).unauthorized(),
         watch("unknown token", &format!("{none}, binary.k8s.io")).unauthorized(),
         watch("two tokens", &format!("{alice}, {admin}, binary.k8s.io")).unauthorized(),
@@ -196,43 +167,26 @@ fn subprotocols() -> Vec<Case> {
         watch("empty", "base64url.bearer.authorization.k8s.io., binary.k8s.io")
             .answers(403)
             .contains("system:anonymous"),
-        watch(
-            "prefix in another case",
-            &format!("{}, binary.k8s.io", alice.replace("bearer", "Bearer")),
-        )
-        .answers(403)
-        .contains("system:anonymous"),
-        watch(
-            "not UTF-8",
-            "base64url.bearer.authorization.k8s.io._w, binary.k8s.io",
-        )
-        .unauthorized(),
+        watch("prefix in another case", &format!("{}, binary.k8s.io", alice.replace("bearer", "Bearer")))
+            .answers(403)
+            .contains("system:anonymous"),
+        watch("not UTF-8", "base64url.bearer.authorization.k8s.io._w, binary.k8s.io").unauthorized(),
         watch("header before subprotocol", &format!("{none}, binary.k8s.io"))
             .bearer("tok-alice")
             .answers(400)
             .declared("D-bearer-subprotocol", 101),
-        watch(
-            "bad header and good subprotocol",
-            &format!("{alice}, binary.k8s.io"),
-        )
-        .bearer("tok-none")
-        .answers(101)
-        .contains("alpha"),
-        watch(
-            "certificate before subprotocol",
-            &format!("{none}, binary.k8s.io"),
-        )
-        .cert("alice")
-        .answers(400)
-        .declared("D-bearer-subprotocol", 101),
-        get(
-            "subprotocol",
-            "without upgrade",
-            "/api/v1/namespaces/twin-fixed/configmaps/alpha",
-        )
-        .header("Sec-WebSocket-Protocol", &format!("{alice}, binary.k8s.io"))
-        .answers(403)
-        .contains("system:anonymous"),
+        watch("bad header and good subprotocol", &format!("{alice}, binary.k8s.io"))
+            .bearer("tok-none")
+            .answers(101)
+            .contains("alpha"),
+        watch("certificate before subprotocol", &format!("{none}, binary.k8s.io"))
+            .cert("alice")
+            .answers(400)
+            .declared("D-bearer-subprotocol", 101),
+        get("subprotocol", "without upgrade", "/api/v1/namespaces/twin-fixed/configmaps/alpha")
+            .header("Sec-WebSocket-Protocol", &format!("{alice}, binary.k8s.io"))
+            .answers(403)
+            .contains("system:anonymous"),
     ]
 }
 

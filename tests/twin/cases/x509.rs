@@ -23,11 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("expired certificate", "expired").unauthorized(),
         by("certificate not yet valid", "not-yet-valid").unauthorized(),
         by("certificate of an unknown authority", "stranger").unauthorized(),
-        by(
-            "authority of the same name with another key",
-            "stranger-same-name",
-        )
-        .unauthorized(),
+        by("authority of the same name with another key", "stranger-same-name").unauthorized(),
         by("self-signed certificate", "self-signed").unauthorized(),
         by("server usage only", "server-only").unauthorized(),
         by("any usage", "any-usage").is("anyone", &[ALL]),
@@ -64,9 +60,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("certificate that says service account", "named-service-account")
             .is("system:serviceaccount:twin:default", &[ALL]),
         by("unit is no group", "ou-is-no-group").is("ou", &["org", ALL]),
-        by("empty group", "empty-group")
-            .is("empty-group", &["", "g", ALL])
-            .declared("D-empty-group", 201),
+        by("empty group", "empty-group").is("empty-group", &["", "g", ALL]).declared("D-empty-group", 201),
         by("group with a comma", "group-with-comma").is("comma", &["a,b", ALL]),
         by("no common name", "no-cn").unauthorized(),
         by("empty common name", "empty-cn").unauthorized(),
@@ -94,18 +88,12 @@ pub(crate) fn cases() -> Vec<Case> {
         by("tab before a group", "group-tab")
             .is("mallory", &["\tdevs", ALL])
             .declared("D-identity-bytes", 401),
-        by("newline in the name", "cn-newline")
-            .answers(201)
-            .declared("D-identity-bytes", 401),
+        by("newline in the name", "cn-newline").answers(201).declared("D-identity-bytes", 401),
         by("carriage return in the name", "cn-carriage-return")
             .answers(201)
             .declared("D-identity-bytes", 401),
-        by("NUL in the name", "cn-nul")
-            .answers(201)
-            .declared("D-identity-bytes", 401),
-        by("delete in the name", "cn-delete")
-            .answers(201)
-            .declared("D-identity-bytes", 401),
+        by("NUL in the name", "cn-nul").answers(201).declared("D-identity-bytes", 401),
+        by("delete in the name", "cn-delete").answers(201).declared("D-identity-bytes", 401),
         // String types.
         by("PrintableString", "cn-printable").is("printable", &[ALL]),
         by("PrintableString with other characters", "cn-printable-bad").breaks(),
@@ -124,15 +112,11 @@ pub(crate) fn cases() -> Vec<Case> {
         by("BMPString group", "group-bmp").is("b", &["g€", ALL]),
         by("integer as group", "group-integer").breaks(),
         // The user's uid.
-        by("uid", "uid")
-            .is("ursula", &["devs", ALL])
-            .contains(r#""uid":"u-1""#),
+        by("uid", "uid").is("ursula", &["devs", ALL]).contains(r#""uid":"u-1""#),
         by("two uids", "uid-twice").unauthorized(),
         by("empty uid", "uid-empty").unauthorized(),
         by("uid that is no string", "uid-not-a-string").breaks(),
-        by("PrintableString uid", "uid-printable")
-            .answers(201)
-            .contains(r#""uid":"u-3""#),
+        by("PrintableString uid", "uid-printable").answers(201).contains(r#""uid":"u-3""#),
         by("blank before the uid", "uid-outer-blank")
             .answers(201)
             .contains(r#""uid":" u-4""#)

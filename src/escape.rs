@@ -81,9 +81,7 @@ pub fn decode_extra_key(name: &str) -> Result<String, KeyNotText> {
 /// What to write behind the prefix in a header's name so that exactly `key` arrives.
 // client-go: transport/round_trippers.go, headerKeyEscape — and capital letters, see the head of this file
 pub fn encode_extra_key(key: &str) -> String {
-    const HEX: [char; 16] = [
-        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
-    ];
+    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
     let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or_default();
     let mut name = String::with_capacity(key.len());
     for byte in key.bytes() {
@@ -158,14 +156,8 @@ mod tests {
             ("/%4g", Err("invalid URL escape \"%4g\"")),
         ];
         for (raw, expected) in CASES {
-            let decoded = decode_path(raw)
-                .map(Cow::into_owned)
-                .map_err(|error| error.to_string());
-            assert_eq!(
-                decoded,
-                expected.map(str::to_owned).map_err(str::to_owned),
-                "{raw}"
-            );
+            let decoded = decode_path(raw).map(Cow::into_owned).map_err(|error| error.to_string());
+            assert_eq!(decoded, expected.map(str::to_owned).map_err(str::to_owned), "{raw}");
         }
     }
 

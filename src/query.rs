@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::escape::{self, Mode};
+use crate::escape::{self, Mode};
 
 /// Go reads a query of more pairs as an empty one.
 // net/url: defaultMaxParams
@@ -15,18 +15,11 @@ const MAX_PAIRS: usize = 10_000;
 
 /// The readable pairs of a query, decoded, in order.
 pub fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
-    let query = if query.bytes().filter(|byte| *byte == b'&').count() < MAX_PAIRS {
-        query
-    } else {
-        ""
-    };
-    query
-        .split('&')
-        .filter(|pair| !pair.is_empty() && !pair.contains(';'))
-        .filter_map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Some((unescape(key)?, unescape(value)?))
-        })
+    let query = if query.bytes().filter(|byte| *byte == b'&').count() < MAX_PAIRS { query } else { "" };
+    query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')).filter_map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((unescape(key)?, unescape(value)?))
+    })
 }
 
 /// The first value of a key, if the key is there at all.
@@ -49,50 +42,17 @@ mod tests {
             pairs: &'static [(&'static str, &'static str)],
         }
         let cases = [
-            Case {
-                query: "",
-                pairs: &[],
-            },
-            Case {
-                query: "a",
-                pairs: &[("a", "")],
-            },
-            Case {
-                query: "a=1&b=2&a=3",
-                pairs: &[("a", "1"), ("b", "2"), ("a", "3")],
-            },
-            Case {
-                query: "&&a=1&",
-                pairs: &[("a", "1")],
-            },
-            Case {
-                query: "=1",
-                pairs: &[("", "1")],
-            },
-            Case {
-                query: "a=b=c",
-                pairs: &[("a", "b=c")],
-            },
-            Case {
-                query: "a=1;b=2&c=3",
-                pairs: &[("c", "3")],
-            },
-            Case {
-                query: "a=%zz&b=%4",
-                pairs: &[],
-            },
-            Case {
-                query: "%zz=1&b=%41+%2B",
-                pairs: &[("b", "A +")],
-            },
-            Case {
-                query: "%61=1",
-                pairs: &[("a", "1")],
-            },
-            Case {
-                query: "a=%ff%c3%a9",
-                pairs: &[("a", "\u{fffd}é")],
-            },
+            Case { query: "", pairs: &[] },
+            Case { query: "a", pairs: &[("a", "")] },
+            Case { query: "a=1&b=2&a=3", pairs: &[("a", "1"), ("b", "2"), ("a", "3")] },
+            Case { query: "&&a=1&", pairs: &[("a", "1")] },
+            Case { query: "=1", pairs: &[("", "1")] },
+            Case { query: "a=b=c", pairs: &[("a", "b=c")] },
+            Case { query: "a=1;b=2&c=3", pairs: &[("c", "3")] },
+            Case { query: "a=%zz&b=%4", pairs: &[] },
+            Case { query: "%zz=1&b=%41+%2B", pairs: &[("b", "A +")] },
+            Case { query: "%61=1", pairs: &[("a", "1")] },
+            Case { query: "a=%ff%c3%a9", pairs: &[("a", "\u{fffd}é")] },
         ];
         for case in &cases {
             let read: Vec<_> = pairs(case.query).collect();

@@ -1,0 +1,129 @@
+//! The source as its documents describe it: imports point down, and the request path is the one that is told.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
+const ORDER: [&str; 13] = [
+    "main",
+    "cli",
+    "dev",
+    "server",
+    "pipeline",
+    "snapshot",
+    "telemetry",
+    "config",
+    "listen",
+    "forward",
+    "stage",
+    "authn",
+    "request",
+];
+const LEAVES: [&str; 6] = ["status", "query", "escape", "user", "clock", "metrics"];
+
+fn rank(module: &str) -> Option<usize> {
+    let leaf = LEAVES.contains(&module).then_some(ORDER.len());
+    ORDER.iter().position(|known| *known == module).or(leaf)
+}
+
+fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Each module's imports of the crate, as written in `use crate::…`, tests left out.
+fn imports() -> BTreeMap<String, Vec<(String, String)>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let mut imports: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for file in files {
+        let relative = file.strip_prefix(&root).unwrap();
+        let module = relative
+            .components()
+            .next()
+            .unwrap()
+            .as_os_str()
+            .to_str()
+            .unwrap()
+            .trim_end_matches(".rs")
+            .to_owned();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for part in code.split("crate::").skip(1) {
+            let target: String =
+                part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            imports.entry(module.clone()).or_default().push((target, relative.display().to_string()));
+        }
+    }
+    imports
+}
+
+#[test]
+fn imports_point_down() {
+    let mut upward = Vec::new();
+    let mut seen = 0;
+    for (module, targets) in imports() {
+        if module == "lib" {
+            continue;
+        }
+        let Some(from) = rank(&module) else { panic!("{module} has no place in the order") };
+        for (target, file) in targets {
+            seen += 1;
+            let Some(to) = rank(&target) else {
+                panic!("{target}, imported by {file}, has no place in the order")
+            };
+            if target != module && to < from.max(1) {
+                upward.push(format!("{file} imports {target}"));
+            }
+        }
+    }
+    assert!(seen > 50, "the sources were not read");
+    assert!(upward.is_empty(), "upward imports:\n{}", upward.join("\n"));
+}
+
+#[test]
+fn the_request_path_is_the_one_that_is_told() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let told = std::fs::read_to_string(root.join("docs/request-path.md")).unwrap();
+    let told: Vec<&str> =
+        told.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let code = std::fs::read_to_string(root.join("src/stage.rs")).unwrap();
+    let (head, _) = code.split_once('\n').unwrap();
+    let chain = head.split('`').nth(1).unwrap();
+    assert_eq!(
+        told,
+        chain.split(" → ").collect::<Vec<_>>(),
+        "the stages of docs/request-path.md and of src/stage.rs"
+    );
+    // And the path makes each of them, in this order.
+    let path = std::fs::read_to_string(root.join("src/pipeline.rs")).unwrap();
+    let answer = path.split("async fn answer").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    let mut at = 0;
+    for stage in &told {
+        let variable = format!("let {} = ", stage.to_lowercase());
+        let found = answer[at..]
+            .find(&variable)
+            .unwrap_or_else(|| panic!("{variable}is not made, or made too early"));
+        at += found;
+    }
+    assert!(answer[at..].contains("forward::send("));
+}
+
+#[test]
+fn declared_differences_have_one_row_each() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("docs/conformance.md")).unwrap();
+    let mut ids: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("| D-")?.split(' ').next()).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert!(all > 10 && ids.len() == all, "{ids:?}");
+}
