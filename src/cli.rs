@@ -5,6 +5,7 @@
 mod check;
 #[cfg(feature = "dev")]
 mod dev;
+mod foreign_flags;
 mod serve;
 
 use std::io::Write as _;
@@ -59,8 +60,28 @@ Example, in front of one API server:
     --client-ca-file clients-ca.crt --token-auth-file tokens.csv --backend-kubeconfig backend.kubeconfig";
 
 impl Cli {
-    /// Runs the command to its end.
-    pub fn run(self) -> ExitCode {
+    /// Reads the command line and runs the command to its end.
+    pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+        let (arguments, left_out) = match foreign_flags::take_out(arguments.collect()) {
+            Ok(taken) => taken,
+            Err(errors) => return misconfigured(&errors),
+        };
+        for flag in left_out {
+            complain(&format!(
+                "warning: {flag} is a flag of kube-apiserver that has no meaning here; ignored"
+            ));
+        }
+        match Self::try_parse_from(arguments) {
+            Ok(cli) => cli.run(),
+            Err(error) => {
+                // Help and version are no errors, and clap knows where each belongs.
+                error.print().ok();
+                if error.use_stderr() { ExitCode::from(BAD_CONFIGURATION) } else { ExitCode::SUCCESS }
+            }
+        }
+    }
+
+    fn run(self) -> ExitCode {
         match self.command {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),

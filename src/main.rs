@@ -1,10 +1,7 @@
-//! The `portcullis` command: parse arguments, start logging, run, exit code.
+//! The `portcullis` command.
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use portcullis::cli::Cli;
-
 fn main() -> ExitCode {
-    Cli::parse().run()
+    portcullis::cli::Cli::main(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()))
 }

@@ -46,7 +46,7 @@ impl fmt::Display for ConfigError {
         }
         f.write_str(&self.problem)?;
         match &self.fix {
-            Some(fix) => write!(f, "\n    fix: {fix}"),
+            Some(fix) => write!(f, "\n      fix: {fix}"),
             None => Ok(()),
         }
     }

@@ -134,6 +134,9 @@ pub struct OperationFlags {
     /// The address of /metrics, plain HTTP. `0` turns it off.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
     pub metrics_bind_address: String,
+    /// Warn of kube-apiserver's flags that have no meaning here, such as --etcd-servers, and go on without them.
+    #[arg(long)]
+    pub ignore_unknown_apiserver_flags: bool,
     /// How many worker threads carry requests. 0: one per core.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub workers: usize,

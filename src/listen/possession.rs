@@ -14,7 +14,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
 use webpki::RawPublicKeyEntity;
 
-use crate::authn::x509::parse_for_handshake;
+use crate::authn::x509::{parse_chain_for_handshake, parse_for_handshake};
 
 /// Proves possession and nothing else.
 #[derive(Debug)]
@@ -30,8 +30,12 @@ impl PossessionVerifier {
     }
 
     fn key(cert: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
-        parse_for_handshake(cert).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))
+        parse_for_handshake(cert).map_err(|_| bad_encoding())
     }
+}
+
+fn bad_encoding() -> Error {
+    Error::InvalidCertificate(CertificateError::BadEncoding)
 }
 
 impl ClientCertVerifier for PossessionVerifier {
@@ -50,7 +54,7 @@ impl ClientCertVerifier for PossessionVerifier {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         // Go aborts the handshake for certificates it cannot parse; so do we, and nothing else is judged here.
-        std::iter::once(end_entity).chain(intermediates).try_for_each(|cert| Self::key(cert).map(|_| ()))?;
+        parse_chain_for_handshake(end_entity, intermediates).map_err(|_| bad_encoding())?;
         Ok(ClientCertVerified::assertion())
     }
 

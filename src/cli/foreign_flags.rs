@@ -1,0 +1,242 @@
+//! Flags of kube-apiserver that mean nothing here, or not yet. Whoever moves a command line over is told so by name, for
+//! all of them at once; `--ignore-unknown-apiserver-flags` makes it a warning.
+
+use crate::config::{ConfigError, ConfigErrors};
+
+/// The flag that turns the errors into warnings.
+const IGNORE: &str = "--ignore-unknown-apiserver-flags";
+
+/// Takes kube-apiserver's other flags out of the arguments of `serve` and `check`. Returns what is left, and what was
+/// left out.
+pub(super) fn take_out(arguments: Vec<String>) -> Result<(Vec<String>, Vec<String>), ConfigErrors> {
+    if !matches!(arguments.get(1).map(String::as_str), Some("serve" | "check")) {
+        return Ok((arguments, Vec::new()));
+    }
+    let mut kept = Vec::with_capacity(arguments.len());
+    let mut foreign = Vec::new();
+    let mut ignore = false;
+    let mut rest = arguments.into_iter();
+    while let Some(argument) = rest.next() {
+        ignore |= argument == IGNORE;
+        let flag = argument.strip_prefix("--").unwrap_or_default();
+        let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+        if WITH_VALUE.binary_search(&name).is_ok() {
+            foreign.push(format!("--{name}"));
+            if value.is_none() {
+                // Its value is the next argument.
+                rest.next();
+            }
+        } else if SWITCHES.binary_search(&name).is_ok() {
+            foreign.push(format!("--{name}"));
+        } else {
+            kept.push(argument);
+        }
+    }
+    if ignore || foreign.is_empty() {
+        return Ok((kept, foreign));
+    }
+    let error = |flag: String| {
+        ConfigError::new(flag, "is a flag of kube-apiserver that has no meaning here, or none yet")
+            .fix(format!("remove it, or give {IGNORE}"))
+    };
+    Err(ConfigErrors(foreign.into_iter().map(error).collect()))
+}
+
+// kubernetes: kube-apiserver --help, 1.36
+const SWITCHES: &[&str] = &[
+    "aggregator-reject-forwarding-redirect",
+    "allow-privileged",
+    "audit-log-batch-throttle-enable",
+    "audit-log-compress",
+    "audit-log-truncate-enabled",
+    "audit-webhook-batch-throttle-enable",
+    "audit-webhook-truncate-enabled",
+    "contention-profiling",
+    "disable-http2-serving",
+    "emulation-forward-compatible",
+    "enable-aggregator-routing",
+    "enable-bootstrap-token-auth",
+    "enable-garbage-collector",
+    "enable-logs-handler",
+    "enable-priority-and-fairness",
+    "encryption-provider-config-automatic-reload",
+    "log-json-split-stream",
+    "log-text-split-stream",
+    "permit-address-sharing",
+    "profiling",
+    "runtime-config-emulation-forward-compatible",
+    "service-account-extend-token-expiration",
+    "service-account-lookup",
+    "shutdown-send-retry-after",
+    "watch-cache",
+];
+
+const WITH_VALUE: &[&str] = &[
+    "--version",
+    "admission-control",
+    "admission-control-config-file",
+    "advertise-address",
+    "allow-metric-labels",
+    "allow-metric-labels-manifest",
+    "audit-log-batch-buffer-size",
+    "audit-log-batch-max-size",
+    "audit-log-batch-max-wait",
+    "audit-log-batch-throttle-burst",
+    "audit-log-batch-throttle-qps",
+    "audit-log-format",
+    "audit-log-maxage",
+    "audit-log-maxbackup",
+    "audit-log-maxsize",
+    "audit-log-mode",
+    "audit-log-path",
+    "audit-log-truncate-max-batch-size",
+    "audit-log-truncate-max-event-size",
+    "audit-log-version",
+    "audit-policy-file",
+    "audit-webhook-batch-buffer-size",
+    "audit-webhook-batch-max-size",
+    "audit-webhook-batch-max-wait",
+    "audit-webhook-batch-throttle-burst",
+    "audit-webhook-batch-throttle-qps",
+    "audit-webhook-config-file",
+    "audit-webhook-initial-backoff",
+    "audit-webhook-mode",
+    "audit-webhook-truncate-max-batch-size",
+    "audit-webhook-truncate-max-event-size",
+    "audit-webhook-version",
+    "authentication-config",
+    "authentication-token-webhook-cache-ttl",
+    "authentication-token-webhook-config-file",
+    "authentication-token-webhook-version",
+    "authorization-config",
+    "authorization-mode",
+    "authorization-policy-file",
+    "authorization-webhook-cache-authorized-ttl",
+    "authorization-webhook-cache-unauthorized-ttl",
+    "authorization-webhook-config-file",
+    "authorization-webhook-version",
+    "cert-dir",
+    "coordinated-leadership-lease-duration",
+    "coordinated-leadership-renew-deadline",
+    "coordinated-leadership-retry-period",
+    "cors-allowed-origins",
+    "debug-socket-path",
+    "default-not-ready-toleration-seconds",
+    "default-unreachable-toleration-seconds",
+    "delete-collection-workers",
+    "disable-admission-plugins",
+    "disabled-metrics",
+    "egress-selector-config-file",
+    "emulated-version",
+    "enable-admission-plugins",
+    "encryption-provider-config",
+    "endpoint-reconciler-type",
+    "etcd-cafile",
+    "etcd-certfile",
+    "etcd-compaction-interval",
+    "etcd-count-metric-poll-period",
+    "etcd-db-metric-poll-interval",
+    "etcd-healthcheck-timeout",
+    "etcd-keyfile",
+    "etcd-prefix",
+    "etcd-readycheck-timeout",
+    "etcd-servers",
+    "etcd-servers-overrides",
+    "event-ttl",
+    "external-hostname",
+    "feature-gates",
+    "goaway-chance",
+    "kubelet-certificate-authority",
+    "kubelet-client-certificate",
+    "kubelet-client-key",
+    "kubelet-preferred-address-types",
+    "kubelet-timeout",
+    "kubernetes-service-node-port",
+    "lease-reuse-duration-seconds",
+    "livez-grace-period",
+    "log-flush-frequency",
+    "log-json-info-buffer-size",
+    "log-text-info-buffer-size",
+    "max-connection-bytes-per-sec",
+    "max-mutating-requests-inflight",
+    "max-requests-inflight",
+    "min-compatibility-version",
+    "min-request-timeout",
+    "oidc-ca-file",
+    "oidc-client-id",
+    "oidc-groups-claim",
+    "oidc-groups-prefix",
+    "oidc-issuer-url",
+    "oidc-required-claim",
+    "oidc-signing-algs",
+    "oidc-username-claim",
+    "oidc-username-prefix",
+    "peer-advertise-ip",
+    "peer-advertise-port",
+    "peer-ca-file",
+    "proxy-client-cert-file",
+    "proxy-client-key-file",
+    "runtime-config",
+    "service-account-issuer",
+    "service-account-jwks-uri",
+    "service-account-key-file",
+    "service-account-max-token-expiration",
+    "service-account-signing-endpoint",
+    "service-account-signing-key-file",
+    "service-cluster-ip-range",
+    "service-node-port-range",
+    "show-hidden-metrics-for-version",
+    "shutdown-delay-duration",
+    "shutdown-watch-termination-grace-period",
+    "storage-backend",
+    "storage-initialization-timeout",
+    "storage-media-type",
+    "tls-curve-preferences",
+    "tracing-config-file",
+    "vmodule",
+    "watch-cache-sizes",
+];
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn arguments(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn foreign_flags_are_named_all_at_once() {
+        let line = "portcullis serve --etcd-servers x --secure-port=1 --profiling --audit-log-path=y";
+        let errors = take_out(arguments(line)).unwrap_err();
+        let keys: Vec<&str> = errors.0.iter().map(|error| error.key.as_str()).collect();
+        assert_eq!(keys, ["--etcd-servers", "--profiling", "--audit-log-path"]);
+    }
+
+    #[test]
+    fn they_are_left_out_with_their_values_when_asked_to() {
+        let line =
+            "portcullis check --etcd-servers x --ignore-unknown-apiserver-flags --secure-port=1 --profiling";
+        let (kept, left_out) = take_out(arguments(line)).unwrap();
+        assert_eq!(kept, arguments("portcullis check --ignore-unknown-apiserver-flags --secure-port=1"));
+        assert_eq!(left_out, ["--etcd-servers", "--profiling"]);
+    }
+
+    #[test]
+    fn other_commands_are_left_alone() {
+        let line = "portcullis dev --etcd-servers x";
+        assert_eq!(take_out(arguments(line)).unwrap().0, arguments(line));
+    }
+
+    #[test]
+    fn no_flag_of_ours_is_foreign() {
+        assert!(SWITCHES.is_sorted() && WITH_VALUE.is_sorted(), "the lists are searched");
+        let command = super::super::Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for argument in serve.get_arguments().filter_map(clap::Arg::get_long) {
+            assert!(!SWITCHES.contains(&argument) && !WITH_VALUE.contains(&argument), "{argument}");
+        }
+    }
+}
