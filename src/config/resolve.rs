@@ -319,8 +319,8 @@ impl Resolver {
     fn static_tokens(&mut self, file: &Path) -> Option<Arc<StaticTokenAuthenticator>> {
         let csv = self.read("--token-auth-file", file)?;
         let parsed = StaticTokenAuthenticator::parse(&file.display().to_string(), &csv).map_err(|error| {
+            // The text names the file, as upstream's does.
             ConfigError::new("--token-auth-file", error.to_string())
-                .in_file(file)
                 .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
         });
         self.ok(parsed).map(Arc::new)

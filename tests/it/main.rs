@@ -14,6 +14,7 @@
 )]
 
 mod chains;
+mod cli;
 #[path = "../support/pki.rs"]
 mod pki;
 mod support;

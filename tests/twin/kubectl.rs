@@ -150,8 +150,8 @@ struct Output {
 
 /// Runs the case on both sides and returns the differences.
 pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed> {
-    let reference = Home::new(bed, case, Side::Reference)?;
-    let subject = Home::new(bed, case, side)?;
+    let reference = Home::new(bed, case.who, Side::Reference)?;
+    let subject = Home::new(bed, case.who, side)?;
     let mut found = Vec::new();
     let mut last = 0;
     for command in &case.commands {
@@ -201,6 +201,11 @@ pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed
     Ok(Compared { differences: found, last })
 }
 
+/// The kubeconfig of somebody with a certificate, for a client that is not kubectl.
+pub(crate) fn kubeconfig_of_alice(bed: &Bed, side: Side) -> Result<PathBuf, Failed> {
+    Ok(Home::new(bed, Who::Certificate("alice"), side)?.dir.join("config"))
+}
+
 /// A home directory with a kubeconfig.
 struct Home {
     dir: PathBuf,
@@ -208,7 +213,7 @@ struct Home {
 }
 
 impl Home {
-    fn new(bed: &Bed, case: &Case, side: Side) -> Result<Self, Failed> {
+    fn new(bed: &Bed, who: Who, side: Side) -> Result<Self, Failed> {
         let target = bed.target(side)?;
         let values = Values {
             unique: unique(),
@@ -218,7 +223,7 @@ impl Home {
         };
         let dir = bed.dir.join("kubectl").join(&values.unique);
         fs::create_dir_all(&dir)?;
-        let user = match case.who {
+        let user = match who {
             Who::Certificate(name) => {
                 let issued =
                     bed.issued(name).ok_or_else(|| format!("people.rs has no client called {name}"))?;

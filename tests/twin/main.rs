@@ -37,6 +37,7 @@ mod people;
 #[path = "../support/pki.rs"]
 mod pki;
 mod run;
+mod rust_client;
 #[path = "../support/servers.rs"]
 mod servers;
 

@@ -12,7 +12,7 @@ use crate::bed::{Bed, Lab, Side};
 use crate::case::{Case, Declared, Step, Values};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
-use crate::{cases, kubectl};
+use crate::{cases, kubectl, rust_client};
 
 /// One test by name.
 struct Planned {
@@ -38,6 +38,10 @@ enum Kind {
     Differs {
         http: Vec<Arc<Case>>,
         kubectl: Vec<Arc<kubectl::Case>>,
+    },
+    /// kube-rs instead of kubectl.
+    RustClient {
+        side: Side,
     },
     /// A rule of the harness, which needs no server.
     Rule(Rule),
@@ -71,6 +75,7 @@ impl Plan {
                     kind: Kind::Kubectl { case: case.clone(), side },
                 });
             }
+            planned.push(Planned { name: format!("{prefix}::rust_client"), kind: Kind::RustClient { side } });
             if side == Side::Second {
                 let groups: BTreeSet<&str> = http.iter().map(|case| case.group).collect();
                 for group in groups {
@@ -102,7 +107,9 @@ impl Plan {
         self.planned
             .iter()
             .filter_map(|test| match &test.kind {
-                Kind::Http { side, .. } | Kind::Kubectl { side, .. } => Some(*side),
+                Kind::Http { side, .. } | Kind::Kubectl { side, .. } | Kind::RustClient { side } => {
+                    Some(*side)
+                }
                 Kind::Differs { .. } => Some(Side::Backend),
                 Kind::Rule(_) => None,
             })
@@ -113,7 +120,9 @@ impl Plan {
 
     pub(crate) fn trials(self, lab: &Arc<Lab>) -> Vec<Trial> {
         let on_second = |kind: &Kind| match kind {
-            Kind::Http { side, .. } | Kind::Kubectl { side, .. } => *side == Side::Second,
+            Kind::Http { side, .. } | Kind::Kubectl { side, .. } | Kind::RustClient { side } => {
+                *side == Side::Second
+            }
             Kind::Differs { .. } | Kind::Rule(_) => false,
         };
         let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
@@ -157,6 +166,7 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
             judge(&found, case.declared, *side)
         }
         Kind::Kubectl { case, side } => judge(&kubectl::run(bed, case, *side)?, case.declared, *side),
+        Kind::RustClient { side } => judge(&lab.runtime.block_on(rust_client::run(bed, *side))?, None, *side),
         Kind::Rule(rule) => rule().map_err(Failed::from),
         Kind::Differs { http: cases, kubectl } => {
             let mut equal = Vec::new();

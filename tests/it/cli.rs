@@ -1,0 +1,169 @@
+//! The command as an operator meets it: its help, what `check` prints, how `serve` fails, and what its log never holds.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{Backend, Gateway, PATIENCE, Pki, flags, text, until};
+
+fn portcullis(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portcullis")).args(arguments).env("NO_COLOR", "1").output().unwrap()
+}
+
+/// What was printed, with the paths of this run taken out.
+fn printed(output: &Output, directory: &str) -> String {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().replace(directory, "DIR");
+    format!(
+        "exit {}\n--- stdout\n{}--- stderr\n{}",
+        output.status.code().unwrap(),
+        text(&output.stdout),
+        text(&output.stderr)
+    )
+}
+
+#[test]
+fn help_teaches() {
+    insta::assert_snapshot!("help", printed(&portcullis(&["--help"]), "DIR"));
+    insta::assert_snapshot!("help_serve", printed(&portcullis(&["serve", "--help"]), "DIR"));
+}
+
+#[tokio::test]
+async fn check_prints_what_would_be_served() {
+    let pki = Pki::new();
+    let address: SocketAddr = "127.0.0.1:6443".parse().unwrap();
+    let directory = pki.directory.path().display().to_string();
+    let given = flags(&pki, address);
+    let mut arguments: Vec<&str> = std::iter::once("check").chain(given.iter().map(String::as_str)).collect();
+    insta::assert_snapshot!("check", printed(&portcullis(&arguments), &directory));
+    arguments.extend([
+        "--output",
+        "json",
+        "--tls-min-version=VersionTLS10",
+        "--strict-transport-security-directives=preload",
+    ]);
+    insta::assert_snapshot!("check_json", printed(&portcullis(&arguments), &directory));
+}
+
+#[tokio::test]
+async fn every_error_of_a_configuration_is_told_at_once() {
+    let pki = Pki::new();
+    let directory = pki.directory.path().display().to_string();
+    let given = flags(&pki, "127.0.0.1:6443".parse().unwrap());
+    let no_key = pki.write("no-key", "");
+    let csv = pki.write("bad.csv", "only,two\n");
+    let other_key = pki.write("other.key", pki.clients.leaf().cn("x").issue().key_pem());
+    let kubeconfig = pki.write(
+        "bad.kubeconfig",
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{name: b, cluster: {server: 'http://127.0.0.1:1', insecure-skip-tls-verify: true}}]\n\
+         users: [{name: u, user: {exec: {command: x, apiVersion: v1}}}]\n\
+         contexts: [{name: c, context: {cluster: b, user: u}}]\n",
+    );
+    let extra = [
+        format!("--tls-private-key-file={}", other_key.display()),
+        format!("--client-ca-file={}", no_key.display()),
+        format!("--token-auth-file={}", csv.display()),
+        format!("--backend-kubeconfig={}", kubeconfig.display()),
+        "--requestheader-uid-headers=X-Other".to_owned(),
+        "--request-timeout=-5s".to_owned(),
+        "--tls-cipher-suites=TLS_MADE_UP".to_owned(),
+        "--impersonation=gateway".to_owned(),
+    ];
+    // The last one of a flag counts, as for kube-apiserver; a list is added to.
+    let replaced = ["--requestheader-uid-headers"];
+    let given: Vec<&str> = given
+        .iter()
+        .map(String::as_str)
+        .filter(|flag| !replaced.iter().any(|name| flag.starts_with(name)))
+        .chain(extra.iter().map(String::as_str))
+        .collect();
+    let run = |command: &'static str| {
+        let arguments: Vec<&str> = std::iter::once(command).chain(given.iter().copied()).collect();
+        printed(&portcullis(&arguments), &directory)
+    };
+    let said = run("check");
+    insta::assert_snapshot!("errors", said);
+    assert_eq!(run("serve"), said, "check says exactly what serve would");
+}
+
+#[test]
+fn flags_of_kube_apiserver_that_mean_nothing_here_are_named() {
+    let said = printed(&portcullis(&["serve", "--etcd-servers=x", "--oidc-issuer-url", "y"]), "DIR");
+    insta::assert_snapshot!("foreign_flags", said);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_said_so() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let given = flags(&pki, backend.address);
+    let port = format!("--secure-port={}", gateway.address.port());
+    let arguments: Vec<&str> =
+        std::iter::once("serve").chain(given.iter().map(String::as_str)).chain([port.as_str()]).collect();
+    let output = portcullis(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("cannot listen on {}: ", gateway.address)), "{said}");
+}
+
+/// Every credential that a client sends, good or bad, stays out of the log, however much is logged; and a signal ends
+/// the process with success.
+#[tokio::test]
+async fn no_credential_reaches_the_log() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let given = flags(&pki, backend.address);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .arg("serve")
+        .args(&given)
+        .args(["-v=9", "--logging-format=json", "--shutdown-grace-period=1s"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let (log, address) = tokio::task::spawn_blocking(move || {
+        let mut log = String::new();
+        loop {
+            let start = log.len();
+            assert!(lines.read_line(&mut log).unwrap() > 0, "it ended:\n{log}");
+            let event: serde_json::Value = serde_json::from_str(&log[start..]).unwrap();
+            if event["message"] == "serving" {
+                let address: SocketAddr = event["address"].as_str().unwrap().parse().unwrap();
+                let rest = std::thread::spawn(move || {
+                    lines.read_to_string(&mut log).unwrap();
+                    log
+                });
+                return (rest, address);
+            }
+        }
+    })
+    .await
+    .unwrap();
+    let gateway = Gateway { server: None, address };
+    for secret in
+        ["Bearer good-token", "Bearer secret-unknown", "Basic c2VjcmV0LWJhc2lj", "Bearer  secret-spaced"]
+    {
+        text(gateway.http1(None).await.get("/api?token=secret-query", &[("authorization", secret)]).await)
+            .await;
+    }
+    let subprotocol = "base64url.bearer.authorization.k8s.io.c2VjcmV0LXNvY2tldA, v4.channel.k8s.io";
+    let headers = [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-key", "AAAA"),
+        ("sec-websocket-protocol", subprotocol),
+    ];
+    text(gateway.http1(None).await.get("/api", &headers).await).await;
+    until("the last request's end", || backend.pending() >= 2).await;
+
+    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let ended = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(move || child.wait().unwrap()));
+    assert!(ended.await.unwrap().unwrap().success());
+    let log = log.join().unwrap();
+    assert!(log.contains("unable to authenticate the request"), "the log is empty:\n{log}");
+    for secret in ["good-token", "secret-", "c2VjcmV0", "PRIVATE KEY"] {
+        assert!(!log.contains(secret), "{secret} is in the log:\n{log}");
+    }
+}
