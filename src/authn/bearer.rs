@@ -143,7 +143,17 @@ mod tests {
     }
 
     #[test]
-    fn an_extra_space_is_no_opinion_with_a_warning() {
-        assert_eq!(judge(Knows("tok"), Some("Bearer  tok")), (Ok(None), vec![EXTRA_SPACE.to_owned()]));
+    fn an_extra_space_is_no_opinion() {
+        assert_eq!(judge(Knows("tok"), Some("Bearer  tok")), (Ok(None), vec![]));
+    }
+
+    #[test]
+    fn an_extra_space_is_warned_of() {
+        for (header, warnings) in [("Bearer  tok", vec![EXTRA_SPACE.to_owned()]), ("Bearer tok", vec![])] {
+            let mut request = TestRequest::new();
+            request.credentials.authorization = Some(header.to_owned());
+            warn_of_extra_space(&request.input());
+            assert_eq!(request.warnings.take(), warnings, "{header:?}");
+        }
     }
 }

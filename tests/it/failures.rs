@@ -197,3 +197,65 @@ async fn many_and_large_headers_pass_up_to_gos_limits() {
     let answer = raw(&gateway, too_large.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 431") || answer.is_empty(), "{answer:.80}");
 }
+
+#[tokio::test]
+async fn metrics_have_kube_apiservers_names_and_are_served_in_plain_http() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    text(gateway.http2(Some(&alice)).await.get("/api/v1/pods", &[]).await).await;
+    status(gateway.http1(None).await.get("/api", &[("authorization", "Bearer nonsense")]).await).await;
+    let address = gateway.server.as_ref().unwrap().metrics_address().unwrap();
+    let ask = async |path: &str| {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        soon(stream.read_to_string(&mut answer)).await.unwrap();
+        answer
+    };
+    let metrics = ask("/metrics").await;
+    assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
+    for line in [
+        "authentication_attempts{result=\"success\"} 1",
+        "authentication_attempts{result=\"error\"} 1",
+        "authenticated_user_requests{username=\"other\"} 1",
+        "apiserver_request_total{code=\"200\",verb=\"LIST\"} 1",
+        "apiserver_request_total{code=\"401\",verb=\"GET\"} 1",
+        "apiserver_current_inflight_requests{request_kind=\"readOnly\"} 0",
+        "apiserver_client_certificate_expiration_seconds_count 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is missing in\n{metrics}");
+    }
+    assert!(ask("/other").await.starts_with("HTTP/1.1 404 "));
+}
+
+#[tokio::test]
+async fn clients_are_told_which_authorities_their_certificate_may_come_from() {
+    #[derive(Debug)]
+    struct Hints(std::sync::Mutex<Vec<Vec<u8>>>);
+    impl rustls::client::ResolvesClientCert for Hints {
+        fn resolve(
+            &self,
+            hints: &[&[u8]],
+            _: &[rustls::SignatureScheme],
+        ) -> Option<std::sync::Arc<rustls::sign::CertifiedKey>> {
+            *self.0.lock().unwrap() = hints.iter().map(|hint| hint.to_vec()).collect();
+            None
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let hints = std::sync::Arc::new(Hints(std::sync::Mutex::default()));
+    gateway.handshake(hints.clone()).await;
+    let hints = hints.0.lock().unwrap();
+    let named =
+        |name: &str| hints.iter().any(|hint| hint.windows(name.len()).any(|part| part == name.as_bytes()));
+    assert!(named("clients") && named("front proxies of clients"), "{hints:?}");
+}

@@ -307,6 +307,19 @@ impl Gateway {
         soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
     }
 
+    /// A handshake with a resolver of the test's, and nothing more.
+    pub async fn handshake(&self, resolver: Arc<dyn rustls::client::ResolvesClientCert>) {
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyServer))
+            .with_client_cert_resolver(resolver);
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap();
+    }
+
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
         let stream = self.tls(b"http/1.1", identity).await;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
