@@ -22,4 +22,5 @@ mod support;
 mod dev_backend;
 mod failures;
 mod identity;
+mod review_second;
 mod streaming;
