@@ -83,6 +83,7 @@ fn endless() -> (BoxedBody, Arc<AtomicBool>) {
 // when the handler is blocked in a write to a client that does not read.
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
+    let mut held = Vec::new();
     for http2 in [false, true] {
         let pki = Pki::new();
         let (told, mut bodies) = mpsc::unbounded_channel();
@@ -107,12 +108,15 @@ async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
         while !gone.load(Ordering::SeqCst) && started.elapsed() < Duration::from_secs(8) {
             sleep(Duration::from_millis(50)).await;
         }
-        assert!(
-            gone.load(Ordering::SeqCst),
-            "http2 {http2}: the stream to the backend outlives its deadline of 1 s, held by a client that does not read"
-        );
+        if !gone.load(Ordering::SeqCst) {
+            held.push(if http2 { "HTTP/2" } else { "HTTP/1.1" });
+        }
         drop(stalled);
     }
+    assert!(
+        held.is_empty(),
+        "8 s after a deadline of 1 s a client that does not read holds its backend stream: {held:?}"
+    );
 }
 
 // One TLS connection of anybody must not cost the gateway and the backend a mutually authenticated connection for each
