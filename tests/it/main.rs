@@ -24,4 +24,5 @@ mod dev_backend;
 mod failures;
 mod identity;
 mod layers;
+mod review_second;
 mod streaming;
