@@ -36,6 +36,11 @@ pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+/// The largest header that kube-apiserver takes over HTTP/2.
+// Go: net/http DefaultMaxHeaderBytes
+const MAX_HEADER_LIST: usize = 1 << 20;
+/// What `:method`, `:scheme`, `:authority` and `:path` cost beside the path itself, generously.
+const PSEUDO_HEADERS: usize = 4 * 32 + 512;
 /// Set by kube-apiserver once it has authenticated a request.
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 
@@ -60,6 +65,12 @@ pub(crate) enum ForwardError {
     /// The client's body broke off or was no body; nobody can answer it.
     #[error("the request body broke off: {0}")]
     RequestBody(#[source] hyper::Error),
+    /// The client acts as someone else, and the backend is told identities by the headers that say so.
+    #[error("impersonation is not available with identity mode impersonate")]
+    Impersonation,
+    /// With the identity the header is larger than the backend accepts.
+    #[error("the request header is larger than the backend accepts")]
+    HeaderTooLarge,
     /// The path, behind the backend's prefix, is no URI.
     #[error("the request target cannot be sent: {0}")]
     Target(#[source] http::Error),
@@ -85,6 +96,7 @@ pub(crate) async fn send(
     let Outbound { mut request, info, deadline, user, by_front_proxy, impersonate } =
         admitted.into_outbound();
     let target = pool.target();
+    let unauthenticated = user.is_unauthenticated();
     let protocol = headers::requested_upgrade(request.headers());
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let upgrading = client.is_some();
@@ -94,18 +106,23 @@ pub(crate) async fn send(
     note_sender(request.headers_mut(), &context, by_front_proxy);
     identity::write_identity(request.headers_mut(), &user, target.identity)?;
     if let Some(impersonate) = impersonate {
+        // Whoever is told identities by these very headers would take the client's for ours.
+        if target.identity == IdentityMode::Impersonate {
+            return Err(ForwardError::Impersonation);
+        }
         impersonate.restore_into(request.headers_mut());
     }
     if let Some(authorization) = &target.authorization {
         request.headers_mut().insert(AUTHORIZATION, authorization.clone());
     }
     let request = readdress(request, target)?;
+    check_header_size(&request)?;
 
     let sending = async {
         if let (Some(protocol), Some(client)) = (protocol, client) {
-            return upgrade::tunnel(pool, request, protocol, client, tunnel()).await;
+            return upgrade::tunnel(pool, request, protocol, client, unauthenticated, tunnel()).await;
         }
-        let response = deliver(pool, request, kind_of(&info, user.is_unauthenticated())).await?;
+        let response = deliver(pool, request, kind_of(&info, unauthenticated)).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
         }
@@ -128,34 +145,35 @@ pub(crate) async fn send(
     Ok(response.map(|body| body.until(deadline)))
 }
 
-/// Sends; a read without a body is sent once more when a connection broke under it, since it may have been closed
-/// just before.
+/// Sends; without a body a request is sent once more if the backend says that it did not process it, and a read also
+/// if the connection broke under it, since it may have been closed just before.
 async fn deliver(
     pool: &Arc<Pool>,
     request: Request<Body>,
     kind: Kind,
 ) -> Result<Response<Body>, ForwardError> {
     if request.body().is_end_stream() {
-        let again = request.method().is_safe().then(|| {
-            let mut copy = Request::new(Body::empty());
-            copy.method_mut().clone_from(request.method());
-            copy.uri_mut().clone_from(request.uri());
-            copy.headers_mut().clone_from(request.headers());
-            copy
-        });
-        return match (pool.send(request, kind).await, again) {
-            (Err(SendError::Broken(error)), Some(again)) => {
+        let mut again = Request::new(Body::empty());
+        again.method_mut().clone_from(request.method());
+        again.uri_mut().clone_from(request.uri());
+        again.headers_mut().clone_from(request.headers());
+        return match pool.send(request, kind).await {
+            Err(SendError::NotProcessed(error)) => {
+                tracing::debug!(%error, "sending a request again");
+                Ok(pool.send(again, kind).await?)
+            }
+            Err(SendError::Broken(error)) if again.method().is_safe() => {
                 tracing::debug!(%error, "sending a read again");
                 Ok(pool.send(again, kind).await?)
             }
-            (result, _) => Ok(result?),
+            result => Ok(result?),
         };
     }
     let failed = Arc::new(AtomicBool::new(false));
     let request = request.map(|body| body.telling_failure(Arc::clone(&failed)));
     match pool.send(request, kind).await {
         // The backend's stream broke because the client's did.
-        Err(SendError::Broken(error)) if failed.load(Ordering::Relaxed) => {
+        Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
             Err(ForwardError::RequestBody(error))
         }
         result => Ok(result?),
@@ -220,7 +238,7 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::streaming(incoming) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
@@ -228,6 +246,15 @@ fn readdress(
     let mut request = Request::from_parts(head, body);
     request.extensions_mut().clear();
     Ok(request)
+}
+
+/// Refuses what the backend would end the connection for, and the requests of others with it.
+fn check_header_size(request: &Request<Body>) -> Result<(), ForwardError> {
+    let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    if headers::list_size(request.headers()) + target + PSEUDO_HEADERS > MAX_HEADER_LIST {
+        return Err(ForwardError::HeaderTooLarge);
+    }
+    Ok(())
 }
 
 /// Which connections the request may share.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-pub(crate) use acceptor::{Listener, raise_file_limit};
+pub(crate) use acceptor::{Listener, accept_into, raise_file_limit};
 pub(crate) use activity::Busy;
 pub(crate) use connection::{Connection, Drain, Limits, Worker};
 

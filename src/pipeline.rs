@@ -23,7 +23,6 @@ use crate::clock::Clock;
 use crate::escape::decode_path;
 use crate::forward::body::Body;
 use crate::forward::pool::Pool;
-use crate::forward::settings::IdentityMode;
 use crate::forward::{self, Context};
 use crate::listen::{Connection, Handler};
 use crate::metrics::Metrics;
@@ -78,7 +77,7 @@ impl Gateway {
         let received = Received::accept(request, |name| snapshot.is_front_proxy_header(name))?;
         let routed = self.route(received, exchange)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
-        let authorized = impersonate(snapshot, exchange, identified)?;
+        let authorized = impersonate(identified)?;
         let admitted = admit(authorized);
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
         let tunnel = connection.keep_open();
@@ -128,21 +127,14 @@ impl Gateway {
     }
 }
 
-/// As whom it may be made. Until the gateway authorises `Impersonate-*` itself, the backend does; a backend that is
-/// told identities by those very headers cannot.
-fn impersonate(
-    snapshot: &Snapshot,
-    exchange: &Exchange,
-    identified: Identified,
-) -> Result<Authorized, Refusal> {
+/// As whom it may be made. Until the gateway authorises `Impersonate-*` itself, the backend does; forwarding refuses
+/// where it cannot.
+fn impersonate(identified: Identified) -> Result<Authorized, Refusal> {
     identified.impersonate().check_known()?;
     if identified.impersonate().is_empty() {
         return Ok(Authorized::as_oneself(identified));
     }
-    match snapshot.identity {
-        IdentityMode::RequestHeader => Ok(Authorized::by_backend(identified)),
-        IdentityMode::Impersonate => Err(Refusal::Impersonation { user: exchange.user_name() }),
-    }
+    Ok(Authorized::by_backend(identified))
 }
 
 /// What webhooks make of it: there are none yet.

@@ -1,5 +1,6 @@
 //! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
 use crate::forward::body::Body;
 use crate::forward::pool::Pool;
-use crate::listen::{Drain, Limits, Listener, Worker, raise_file_limit};
+use crate::listen::{Drain, Limits, Listener, Worker, accept_into, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::snapshot::{Snapshot, SnapshotError};
@@ -160,17 +161,17 @@ fn accept(
     mut drain: watch::Receiver<Drain>,
 ) -> io::Result<JoinHandle<Vec<Worker>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (listener, metrics_listener) = {
+        let _registered = runtime.enter();
+        (listener.register()?, metrics_listener.map(Listener::register).transpose()?)
+    };
     std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
         runtime.block_on(async {
-            let side = async {
-                match metrics_listener {
-                    Some(listener) => serve_metrics(listener, metrics).await,
-                    None => std::future::pending().await,
-                }
-            };
+            if let Some(listener) = metrics_listener {
+                tokio::spawn(serve_metrics(listener, metrics));
+            }
             tokio::select! {
-                result = listener.accept_into(&workers) => warn!(?result, "the listener ended"),
-                result = side => warn!(?result, "the metrics listener ended"),
+                never = accept_into(&listener, &workers) => match never {},
                 _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
             }
         });
@@ -179,8 +180,7 @@ fn accept(
 }
 
 /// `/metrics`, plain HTTP.
-async fn serve_metrics(listener: Listener, metrics: Arc<Metrics>) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener.into_socket())?;
+async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -190,7 +190,7 @@ async fn serve_metrics(listener: Listener, metrics: Arc<Metrics>) -> io::Result<
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
                 let response = metrics_response(&request, &metrics);
-                async move { Ok::<_, std::convert::Infallible>(response) }
+                async move { Ok::<_, Infallible>(response) }
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));

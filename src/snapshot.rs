@@ -14,7 +14,6 @@ use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::config::settings::Settings;
-use crate::forward::settings::IdentityMode;
 use crate::forward::target::Target;
 use crate::listen::tls;
 
@@ -31,8 +30,6 @@ pub(crate) struct Snapshot {
     front_proxy: Option<RequestHeaderNames>,
     /// The backend.
     pub(crate) target: Arc<Target>,
-    /// How the backend is told who a request is made by.
-    pub(crate) identity: IdentityMode,
     /// What each new connection is accepted with.
     pub(crate) tls: Arc<ServerConfig>,
     /// The value of `Strict-Transport-Security`.
@@ -68,7 +65,6 @@ impl Snapshot {
             target: Arc::new(
                 Target::new(&settings.backend, &settings.serving.provider).map_err(SnapshotError::Backend)?,
             ),
-            identity: settings.backend.identity,
             tls: tls::server_config(&settings.serving, hints(authentication))
                 .map_err(SnapshotError::Serving)?,
             strict_transport_security: settings.serving.strict_transport_security.clone(),

@@ -3,55 +3,68 @@
 
 use std::future::Future as _;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::headers::scrub_trailers;
 
 /// Something whose drop marks the end of a body: a permit, a count, a log line.
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
 
 /// A request or response body.
-pub(crate) enum Body {
-    /// Bytes of our own.
-    Bytes {
-        /// What is still to be sent.
-        bytes: Option<Bytes>,
-        /// What ends with it.
-        end: Ends,
+pub(crate) struct Body {
+    kind: Kind,
+    /// Set when the stream broke off.
+    failed: Option<Arc<AtomicBool>>,
+    /// The exchange with the client.
+    exchange: Option<EndGuard>,
+}
+
+enum Kind {
+    /// Bytes of our own, as far as they are still to be sent.
+    Bytes(Option<Bytes>),
+    /// A client's, on its way to the backend.
+    Request(Incoming),
+    /// The backend's, on its way to a client.
+    Response { source: Source, http2: bool, deadline: Deadline },
+}
+
+/// The backend's stream and what is given back with it.
+struct Stream {
+    incoming: Incoming,
+    _permit: EndGuard,
+}
+
+enum Source {
+    Own(Option<Stream>),
+    /// Shared with a watchdog, which takes it away at the deadline even if the client never reads: hyper does not
+    /// poll a body while the client's window is full.
+    Watched {
+        shared: Arc<Mutex<Option<Stream>>>,
+        _watchdog: Watchdog,
     },
-    /// A stream from the other side.
-    Streaming {
-        /// The stream.
-        incoming: Incoming,
-        /// When it breaks off.
-        deadline: Deadline,
-        /// What ends with it.
-        end: Ends,
-    },
+}
+
+struct Watchdog(AbortHandle);
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// When a body breaks off. Only one that keeps us waiting pays for a timer.
-pub(crate) enum Deadline {
-    /// It may last as long as it likes.
+enum Deadline {
     None,
-    /// Not waited for yet.
     At(Instant),
-    /// Being waited for.
-    Waiting(Pin<Box<Sleep>>),
-}
-
-/// What is dropped with the body; at most the backend's stream and the client's exchange.
-#[derive(Default)]
-pub(crate) struct Ends {
-    /// Set when the stream broke off.
-    failed: Option<Arc<AtomicBool>>,
-    stream: Option<EndGuard>,
-    exchange: Option<EndGuard>,
+    Waiting(Instant, Pin<Box<Sleep>>),
 }
 
 /// Why a body broke off.
@@ -60,64 +73,62 @@ pub(crate) enum BodyError {
     /// The other side broke off.
     #[error(transparent)]
     Hyper(#[from] hyper::Error),
+    /// The backend ended an HTTP/2 stream without ending its body.
+    #[error("the response was cut off")]
+    Cut,
     /// The request took longer than it may; the headers are out, so the connection is aborted.
     #[error("request did not complete within the allotted timeout")]
     Deadline,
 }
 
 impl Body {
+    fn new(kind: Kind) -> Self {
+        Self { kind, failed: None, exchange: None }
+    }
+
     /// A body of our own.
     pub(crate) fn bytes(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self::Bytes { bytes: (!bytes.is_empty()).then_some(bytes), end: Ends::default() }
+        Self::new(Kind::Bytes((!bytes.is_empty()).then_some(bytes)))
     }
 
     /// No body.
     pub(crate) fn empty() -> Self {
-        Self::Bytes { bytes: None, end: Ends::default() }
+        Self::new(Kind::Bytes(None))
     }
 
-    /// A body that is passed through.
-    pub(crate) fn streaming(incoming: Incoming) -> Self {
-        Self::Streaming { incoming, deadline: Deadline::None, end: Ends::default() }
+    /// A client's body, passed on to the backend. Its trailers carry no identity.
+    pub(super) fn of_request(incoming: Incoming) -> Self {
+        Self::new(Kind::Request(incoming))
+    }
+
+    /// A backend's body, passed on to the client; `permit` is given back when it ends.
+    pub(super) fn of_response(incoming: Incoming, http2: bool, permit: EndGuard) -> Self {
+        let source = Source::Own(Some(Stream { incoming, _permit: permit }));
+        Self::new(Kind::Response { source, http2, deadline: Deadline::None })
     }
 
     /// The same body, which breaks off at the deadline.
     #[must_use]
-    pub(crate) fn until(self, instant: Option<Instant>) -> Self {
-        match self {
-            Self::Streaming { incoming, end, .. } => {
-                Self::Streaming { incoming, deadline: instant.map_or(Deadline::None, Deadline::At), end }
-            }
-            bytes @ Self::Bytes { .. } => bytes,
+    pub(super) fn until(mut self, instant: Option<Instant>) -> Self {
+        if let (Kind::Response { deadline, .. }, Some(instant)) = (&mut self.kind, instant) {
+            *deadline = Deadline::At(instant);
         }
+        self
     }
 
     /// The same body; the flag is set if it breaks off.
     #[must_use]
-    pub(crate) fn telling_failure(mut self, failed: Arc<AtomicBool>) -> Self {
-        self.ends().failed = Some(failed);
-        self
-    }
-
-    /// The same body; the backend's stream is given back when it ends.
-    #[must_use]
-    pub(crate) fn holding_stream(mut self, guard: EndGuard) -> Self {
-        self.ends().stream = Some(guard);
+    pub(super) fn telling_failure(mut self, failed: Arc<AtomicBool>) -> Self {
+        self.failed = Some(failed);
         self
     }
 
     /// The same body; the exchange with the client is over when it ends.
     #[must_use]
     pub(crate) fn holding_exchange(mut self, guard: EndGuard) -> Self {
-        self.ends().exchange = Some(guard);
+        self.exchange = Some(guard);
         self
-    }
-
-    fn ends(&mut self) -> &mut Ends {
-        match self {
-            Self::Bytes { end, .. } | Self::Streaming { end, .. } => end,
-        }
     }
 }
 
@@ -129,64 +140,133 @@ impl HttpBody for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self.get_mut() {
-            Self::Bytes { bytes, .. } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Streaming { incoming, deadline, end } => match Pin::new(incoming).poll_frame(cx) {
-                Poll::Ready(Some(Err(error))) => {
-                    if let Some(failed) = &end.failed {
-                        failed.store(true, Ordering::Relaxed);
-                    }
-                    Poll::Ready(Some(Err(error.into())))
-                }
-                Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from))),
+        let this = self.get_mut();
+        let polled = match &mut this.kind {
+            Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Request(incoming) => poll_request(incoming, cx),
+            Kind::Response { source, http2, deadline } => match source.poll(cx, *http2) {
                 Poll::Pending => {
                     ready!(deadline.poll(cx));
                     Poll::Ready(Some(Err(BodyError::Deadline)))
                 }
+                Poll::Ready(frame) => {
+                    source.watch(deadline);
+                    Poll::Ready(frame)
+                }
             },
+        };
+        if let (Poll::Ready(Some(Err(_))), Some(failed)) = (&polled, &this.failed) {
+            failed.store(true, Ordering::Relaxed);
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Bytes { bytes, .. } => bytes.is_none(),
-            Self::Streaming { incoming, .. } => incoming.is_end_stream(),
+        match &self.kind {
+            Kind::Bytes(bytes) => bytes.is_none(),
+            Kind::Request(incoming) => incoming.is_end_stream(),
+            Kind::Response { source: Source::Own(stream), .. } => {
+                stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
+            }
+            Kind::Response { source: Source::Watched { shared, .. }, .. } => {
+                lock(shared).as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Bytes { bytes, .. } => SizeHint::with_exact(
+        match &self.kind {
+            Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Self::Streaming { incoming, .. } => incoming.size_hint(),
+            Kind::Request(incoming) => incoming.size_hint(),
+            Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
+            Kind::Response { .. } => SizeHint::default(),
         }
+    }
+}
+
+fn poll_request(
+    incoming: &mut Incoming,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    let frame = ready!(Pin::new(incoming).poll_frame(cx));
+    Poll::Ready(frame.map(|frame| {
+        let frame = frame?;
+        Ok(match frame.into_trailers() {
+            Ok(mut trailers) => {
+                scrub_trailers(&mut trailers);
+                Frame::trailers(trailers)
+            }
+            Err(frame) => frame,
+        })
+    }))
+}
+
+impl Stream {
+    fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        Poll::Ready(match frame {
+            // hyper takes a reset without an error for an end; only the end-of-stream flag is one.
+            None if http2 && !self.incoming.is_end_stream() => Some(Err(BodyError::Cut)),
+            frame => frame.map(|frame| frame.map_err(BodyError::from)),
+        })
+    }
+}
+
+impl Source {
+    fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            Self::Own(Some(stream)) => stream.poll(cx, http2),
+            Self::Own(None) => Poll::Ready(None),
+            Self::Watched { shared, .. } => match lock(shared).as_mut() {
+                Some(stream) => stream.poll(cx, http2),
+                None => Poll::Ready(Some(Err(BodyError::Deadline))),
+            },
+        }
+    }
+
+    /// Sets the watchdog on a body of several frames that has a deadline. One that came whole needs none.
+    fn watch(&mut self, deadline: &Deadline) {
+        let (Self::Own(stream), Deadline::At(instant) | Deadline::Waiting(instant, _)) =
+            (&mut *self, deadline)
+        else {
+            return;
+        };
+        let instant = *instant;
+        let Some(stream) = stream.take_if(|stream| !stream.incoming.is_end_stream()) else { return };
+        let shared = Arc::new(Mutex::new(Some(stream)));
+        let taken = Arc::clone(&shared);
+        let task = tokio::spawn(async move {
+            sleep_until(instant).await;
+            drop(lock(&taken).take());
+        });
+        *self = Self::Watched { shared, _watchdog: Watchdog(task.abort_handle()) };
     }
 }
 
 impl Deadline {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Self::At(instant) = self {
-            *self = Self::Waiting(Box::pin(sleep_until(*instant)));
+            *self = Self::Waiting(*instant, Box::pin(sleep_until(*instant)));
         }
         match self {
             Self::None | Self::At(_) => Poll::Pending,
-            Self::Waiting(sleep) => sleep.as_mut().poll(cx),
+            Self::Waiting(_, sleep) => sleep.as_mut().poll(cx),
         }
     }
+}
+
+fn lock(shared: &Mutex<Option<Stream>>) -> std::sync::MutexGuard<'_, Option<Stream>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Bytes { .. } => "Body::Bytes",
-            Self::Streaming { .. } => "Body::Streaming",
+        f.write_str(match self.kind {
+            Kind::Bytes(_) => "Body::Bytes",
+            Kind::Request(_) => "Body::Request",
+            Kind::Response { .. } => "Body::Response",
         })
-    }
-}
-
-impl std::fmt::Debug for Ends {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ends")
     }
 }

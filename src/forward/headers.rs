@@ -54,11 +54,26 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// What a header costs of an HTTP/2 peer's limit. Go ends the whole connection, with everybody's streams, when it is
+/// exceeded.
+// RFC 9113, section 6.5.2
+pub(super) fn list_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
 /// Removes every header that a receiver might read as an identity, whatever the spelling.
 pub(crate) fn strip_identity(headers: &mut HeaderMap) {
     strip_where(headers, |name| {
         folded_starts_with(name, FRONT_PROXY_PREFIX) || folded_starts_with(name, IMPERSONATE_PREFIX)
     });
+}
+
+/// Removes from a request's trailers what must not travel in them: a hop that merges trailers into the header would
+/// make an identity of it.
+pub(super) fn scrub_trailers(trailers: &mut HeaderMap) {
+    strip_identity(trailers);
+    trailers.remove(http::header::AUTHORIZATION);
+    trailers.remove(http::header::PROXY_AUTHORIZATION);
 }
 
 fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {

@@ -6,17 +6,18 @@
 //! Streams are counted here: hyper queues silently past the peer's limit.
 
 use std::future::Future as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::body::{Body, EndGuard};
 use super::target::{ConnectError, Offer, Target};
@@ -28,8 +29,17 @@ const FILL_PERCENT: usize = 80;
 const SHORT_WINDOW: u32 = 256 * 1024;
 const LONG_WINDOW: u32 = 64 * 1024;
 const STREAMS: u32 = 256;
+const MOST_STREAMS: usize = 256;
 /// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
 const IDLE: Duration = Duration::from_mins(1);
+/// Connections that requests of nobody in particular may hold at once, and how long one waits for its turn: without a
+/// bound, each anonymous stream of one client would open a connection.
+const ANONYMOUS_CONNECTIONS: usize = 32;
+const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
+/// A connection that is gone before it was used is made anew this often.
+const DIALS: usize = 3;
+/// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
+const HTTP1_ONLY: Duration = Duration::from_mins(1);
 const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 const MAX_HEADER_LINES: usize = 4096;
 
@@ -50,6 +60,12 @@ pub(crate) enum SendError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// Too many anonymous requests are in progress.
+    #[error("too many anonymous requests are in progress")]
+    Busy,
+    /// The backend said that it did not process the request.
+    #[error("the backend did not process the request: {0}")]
+    NotProcessed(#[source] hyper::Error),
     /// The connection broke after the request had been sent, at least in part.
     #[error("the connection to the backend broke: {0}")]
     Broken(#[source] hyper::Error),
@@ -62,7 +78,9 @@ pub(crate) struct Pool {
     short: Lane,
     long: Lane,
     http1: Mutex<Vec<IdleHttp1>>,
-    http1_only: AtomicBool,
+    /// Set while the backend is taken to speak HTTP/1.1 alone.
+    http1_only: Mutex<Option<Instant>>,
+    anonymous: Arc<Semaphore>,
 }
 
 struct IdleHttp1 {
@@ -97,7 +115,8 @@ impl Pool {
             short: Lane::default(),
             long: Lane::default(),
             http1: Mutex::default(),
-            http1_only: AtomicBool::new(false),
+            http1_only: Mutex::default(),
+            anonymous: Arc::new(Semaphore::new(ANONYMOUS_CONNECTIONS)),
         })
     }
 
@@ -129,35 +148,56 @@ impl Pool {
         let lane = match kind {
             Kind::Short => &self.short,
             Kind::Long => &self.long,
-            Kind::Anonymous => return self.send_http1(request).await,
+            Kind::Anonymous => {
+                let permit = self.anonymous_permit().await?;
+                return self.send_http1(request, Some(permit)).await;
+            }
         };
-        if self.http1_only.load(Ordering::Relaxed) {
-            return self.send_http1(request).await;
-        }
-        let stream = loop {
+        for _ in 0..DIALS {
+            if self.speaks_http1_only() {
+                return self.send_http1(request, None).await;
+            }
             if let Some(stream) = lane.pick() {
-                break stream;
+                let sent = stream.0.sender.clone().try_send_request(request).await;
+                return settle(sent, true, Box::new(stream));
             }
             self.connect_http2(kind).await?;
-            if self.http1_only.load(Ordering::Relaxed) {
-                return self.send_http1(request).await;
-            }
-        };
-        let sent = stream.0.sender.clone().try_send_request(request).await;
-        settle(sent, Box::new(stream))
+        }
+        Err(SendError::Connect(self.target.hung_up()))
+    }
+
+    /// One of the connections for requests of nobody in particular.
+    async fn anonymous_permit(&self) -> Result<OwnedSemaphorePermit, SendError> {
+        let waiting = Arc::clone(&self.anonymous).acquire_owned();
+        match timeout(ANONYMOUS_PATIENCE, waiting).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(SendError::Busy),
+        }
+    }
+
+    fn speaks_http1_only(&self) -> bool {
+        let mut only = lock(&self.http1_only);
+        if only.is_some_and(|since| since.elapsed() >= HTTP1_ONLY) {
+            *only = None;
+        }
+        only.is_some()
     }
 
     /// Waits for a connection; everyone who needs one waits for the same attempt.
     async fn connect_http2(self: &Arc<Self>, kind: Kind) -> Result<(), ConnectError> {
-        let lane = self.lane(kind);
         let attempt = {
-            let mut connecting = lock(&lane.connecting);
-            if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
+            let mut connecting = lock(&self.lane(kind).connecting);
+            if let Some(attempt) = connecting.as_ref() {
                 attempt.clone()
             } else {
-                // On a task of its own: it must not stop halfway because the client that asked for it leaves.
+                // On a task of its own: it must not stop halfway because the client that asked for it leaves. It takes
+                // itself away, so that nobody is told the outcome of an attempt that was over before they came.
                 let pool = Arc::clone(self);
-                let task = tokio::spawn(async move { pool.open_http2(kind).await });
+                let task = tokio::spawn(async move {
+                    let outcome = pool.open_http2(kind).await;
+                    lock(&pool.lane(kind).connecting).take();
+                    outcome
+                });
                 let attempt = async move { task.await.unwrap_or(Ok(())) }.boxed().shared();
                 *connecting = Some(attempt.clone());
                 attempt
@@ -169,7 +209,7 @@ impl Pool {
     async fn open_http2(&self, kind: Kind) -> Result<(), ConnectError> {
         let stream = self.target.connect(Offer::Either).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-            self.http1_only.store(true, Ordering::Relaxed);
+            *lock(&self.http1_only) = Some(Instant::now());
             let sender = self.begin_http1(TokioIo::new(stream)).await?;
             lock(&self.http1).push(IdleHttp1 { sender, since: Instant::now() });
             return Ok(());
@@ -213,13 +253,24 @@ impl Pool {
         if kind == Kind::Long { &self.long } else { &self.short }
     }
 
-    async fn send_http1(self: &Arc<Self>, request: Request<Body>) -> Result<Sent, SendError> {
+    async fn send_http1(
+        self: &Arc<Self>,
+        mut request: Request<Body>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Sent, SendError> {
         let mut sender = match self.idle_http1() {
             Some(sender) => sender,
             None => self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await?,
         };
+        let uri = to_origin_form(&mut request);
         let sent = sender.try_send_request(request).await;
-        settle(sent, Box::new(ReturnHttp1 { sender: Some(sender), pool: Arc::clone(self) }))
+        let guard = ReturnHttp1 { sender: Some(sender), pool: Arc::clone(self), _permit: permit };
+        let mut settled = settle(sent, false, Box::new(guard))?;
+        if let Sent::NotWritten(request, _) = &mut settled {
+            // Another connection may speak HTTP/2, which wants it whole.
+            *request.uri_mut() = uri;
+        }
+        Ok(settled)
     }
 
     fn idle_http1(&self) -> Option<http1::SendRequest<Body>> {
@@ -243,7 +294,12 @@ impl Pool {
     }
 
     /// A connection for one upgrade: never shared, never pooled.
-    pub(super) async fn upgrade(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    pub(super) async fn upgrade(
+        &self,
+        mut request: Request<Body>,
+        anonymous: bool,
+    ) -> Result<(Response<Incoming>, Option<OwnedSemaphorePermit>), SendError> {
+        let permit = if anonymous { Some(self.anonymous_permit().await?) } else { None };
         let stream = self.target.connect(Offer::Http1).await?;
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
@@ -252,8 +308,17 @@ impl Pool {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
-        sender.send_request(request).await.map_err(SendError::Broken)
+        to_origin_form(&mut request);
+        let response = sender.send_request(request).await.map_err(SendError::Broken)?;
+        Ok((response, permit))
     }
+}
+
+/// Makes the target what an origin server is sent; the host is in the header. Returns the target as it was.
+// RFC 9112, section 3.2.1
+fn to_origin_form(request: &mut Request<Body>) -> Uri {
+    let origin = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
+    std::mem::replace(request.uri_mut(), origin)
 }
 
 enum Sent {
@@ -264,15 +329,35 @@ enum Sent {
 
 fn settle(
     sent: Result<Response<Incoming>, TrySendError<Request<Body>>>,
+    http2: bool,
     guard: EndGuard,
 ) -> Result<Sent, SendError> {
     match sent {
-        Ok(response) => Ok(Sent::Answered(response.map(|body| Body::streaming(body).holding_stream(guard)))),
-        Err(mut error) => match error.take_message() {
-            Some(request) => Ok(Sent::NotWritten(request, error.into_error())),
-            None => Err(SendError::Broken(error.into_error())),
-        },
+        Ok(response) => Ok(Sent::Answered(response.map(|body| Body::of_response(body, http2, guard)))),
+        Err(mut error) => {
+            if let Some(request) = error.take_message() {
+                return Ok(Sent::NotWritten(request, error.into_error()));
+            }
+            let error = error.into_error();
+            Err(if is_unprocessed(&error) {
+                SendError::NotProcessed(error)
+            } else {
+                SendError::Broken(error)
+            })
+        }
     }
+}
+
+/// Whether the backend itself says that it did nothing about the request: a stream it refused, or one past the last
+/// that it took before it went away.
+// RFC 9113, sections 6.8 and 8.7
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
+        let gone = cause.is_go_away() && cause.reason() == Some(h2::Reason::NO_ERROR);
+        cause.is_remote() && (refused || gone)
+    })
 }
 
 impl Lane {
@@ -281,7 +366,8 @@ impl Lane {
         let mut connections = lock(&self.connections);
         connections.retain(|connection| !connection.sender.is_closed());
         let least = connections.iter().min_by_key(|connection| connection.streams.load(Ordering::Relaxed))?;
-        let room = (least.limit.load(Ordering::Relaxed).saturating_mul(FILL_PERCENT) / 100).max(1);
+        let limit = least.limit.load(Ordering::Relaxed).min(MOST_STREAMS);
+        let room = (limit.saturating_mul(FILL_PERCENT) / 100).max(1);
         if least.streams.load(Ordering::Relaxed) >= room {
             return None;
         }
@@ -300,6 +386,7 @@ impl Drop for Stream {
 struct ReturnHttp1 {
     sender: Option<http1::SendRequest<Body>>,
     pool: Arc<Pool>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for ReturnHttp1 {

@@ -8,6 +8,7 @@ use http::uri::Authority;
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls_pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -15,6 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::settings::{Backend, HostPort, IdentityMode};
 
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -119,6 +121,7 @@ impl Target {
             Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
         };
         stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
+        keep_alive(&stream);
         let tls = |cause: String| ConnectError::Tls { address: address(), cause };
         let connector = match offer {
             Offer::Either => &self.either,
@@ -131,8 +134,25 @@ impl Target {
         }
     }
 
+    /// The backend accepts connections and ends them before they can be used, as it does when it refuses the gateway's
+    /// certificate under TLS 1.3.
+    pub(super) fn hung_up(&self) -> ConnectError {
+        let cause =
+            "the connection ended before it could be used; is the gateway's certificate accepted?".to_owned();
+        ConnectError::Http { address: self.address.to_string(), cause }
+    }
+
     pub(super) fn http_error(&self, error: &hyper::Error) -> ConnectError {
         ConnectError::Http { address: self.address.to_string(), cause: error.to_string() }
+    }
+}
+
+/// Lets the system find out that a silent peer is gone: a quiet watch or tunnel would hold its connections for ever.
+// Go: net.ListenConfig and net.Dialer, KeepAlive
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let period = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+    if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&period) {
+        tracing::debug!(%error, "cannot keep a connection alive");
     }
 }
 

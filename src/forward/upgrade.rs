@@ -3,17 +3,24 @@
 //!
 //! A raw pipe after a failed upgrade would hand the client the gateway's own credential (CVE-2018-1002105).
 
+use std::io;
+use std::time::Duration;
+
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, copy, split};
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::ForwardError;
 use super::body::{Body, EndGuard};
 use super::headers::strip_hop_by_hop;
 use super::pool::Pool;
+
+/// How long what is still under way one way may take once the other way has ended.
+const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// Sends an upgrade request and, on a 101, joins both sides. `request` has no hop-by-hop headers; `guard` is dropped
 /// when the tunnel ends.
@@ -22,11 +29,13 @@ pub(super) async fn tunnel(
     mut request: Request<Body>,
     protocol: HeaderValue,
     client: OnUpgrade,
+    anonymous: bool,
     guard: EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
-    let mut response = pool.upgrade(request).await?;
+    let (mut response, permit) = pool.upgrade(request, anonymous).await?;
+    let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let answered = response.headers().get(UPGRADE);
     if !switched || !answered.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
@@ -36,13 +45,14 @@ pub(super) async fn tunnel(
             return Err(ForwardError::UnaskedSwitch);
         }
         strip_hop_by_hop(response.headers_mut());
-        return Ok(response.map(|body| Body::streaming(body).holding_stream(guard)));
+        return Ok(response.map(|body| Body::of_response(body, false, guard)));
     }
     let backend = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let _guard = guard;
-        if let Err(error) = join(client, backend).await {
-            debug!(%error, "tunnel ended");
+        match tokio::try_join!(client, backend) {
+            Ok((client, backend)) => join(client, backend).await,
+            Err(error) => debug!(%error, "the tunnel did not open"),
         }
     });
     let (mut head, _) = response.into_parts();
@@ -52,8 +62,35 @@ pub(super) async fn tunnel(
     Ok(Response::from_parts(head, Body::empty()))
 }
 
-async fn join(client: OnUpgrade, backend: OnUpgrade) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let (client, backend): (Upgraded, Upgraded) = tokio::try_join!(client, backend)?;
-    copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(backend)).await?;
-    Ok(())
+/// Carries bytes both ways until either side ends; then what is under way to the other may still arrive, and both are
+/// closed. Waiting for both to end would keep a tunnel whose far end has forgotten it.
+// apimachinery: pkg/util/proxy/upgradeaware.go, tryUpgrade
+async fn join(client: Upgraded, backend: Upgraded) {
+    let (from_client, to_client) = split(TokioIo::new(client));
+    let (from_backend, to_backend) = split(TokioIo::new(backend));
+    let mut out = Box::pin(carry(from_client, to_backend));
+    let mut back = Box::pin(carry(from_backend, to_client));
+    let ended = tokio::select! {
+        ended = &mut out => {
+            timeout(LAST_BYTES, back).await.ok();
+            ended
+        }
+        ended = &mut back => {
+            timeout(LAST_BYTES, out).await.ok();
+            ended
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "tunnel ended");
+    }
+}
+
+/// Copies one way to its end, and passes the end on.
+async fn carry<T>(mut from: ReadHalf<T>, mut to: WriteHalf<T>) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let copied = copy(&mut from, &mut to).await;
+    let ended = to.shutdown().await;
+    copied.map(|_| ()).and(ended)
 }

@@ -1,6 +1,7 @@
 //! One listening socket, one acceptor, which hands each connection to the worker with the fewest. A socket per worker
 //! (`SO_REUSEPORT`) would skew long watches between workers and hide a second gateway on the same port.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::connection::Worker;
+use crate::forward::target::keep_alive;
 
 /// How long the acceptor waits when the process is out of file descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
@@ -48,30 +50,30 @@ impl Listener {
         self.address
     }
 
-    /// The socket itself, for a listener without workers.
-    pub(crate) fn into_socket(self) -> std::net::TcpListener {
-        self.socket
+    /// The socket, registered with the runtime that this is called in.
+    pub(crate) fn register(self) -> io::Result<TcpListener> {
+        TcpListener::from_std(self.socket)
     }
+}
 
-    /// Accepts until the future is dropped. Must run on a tokio runtime.
-    pub(crate) async fn accept_into(self, workers: &[Worker]) -> io::Result<()> {
-        let listener = TcpListener::from_std(self.socket)?;
-        loop {
-            match listener.accept().await {
-                Ok((stream, peer)) => {
-                    // Latency of small frames matters more than packet counts.
-                    stream.set_nodelay(true).ok();
-                    let Ok(stream) = stream.into_std() else { continue };
-                    if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
-                        worker.hand_over(stream, peer);
-                    }
+/// Hands connections to workers until the future is dropped.
+pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker]) -> Infallible {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                // Latency of small frames matters more than packet counts.
+                stream.set_nodelay(true).ok();
+                keep_alive(&stream);
+                let Ok(stream) = stream.into_std() else { continue };
+                if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
+                    worker.hand_over(stream, peer);
                 }
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
-                    // EMFILE and its kin pass when connections end; accepting at once again would only spin.
-                    warn!(%error, "cannot accept connections, waiting");
-                    tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
-                }
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                // EMFILE and its kin pass when connections end; accepting at once again would only spin.
+                warn!(%error, "cannot accept connections, waiting");
+                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
             }
         }
     }

@@ -30,12 +30,11 @@ use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::forward::body::Body;
 use crate::metrics::Metrics;
+use crate::request::wellformed::MAX_HEADER_LINES;
 
 /// Go's limit of a request's header, with its slack.
 // Go: net/http DefaultMaxHeaderBytes
 pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
-/// How many header lines a request may have; Go counts bytes alone.
-pub(crate) const MAX_HEADER_LINES: usize = 4096;
 /// Flow-control window of a request body, as kube-apiserver's.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -209,7 +208,12 @@ impl Accepted {
     ) {
         let Self { stream, peer, open, metrics } = self;
         // Boxed, so that the handshake's state is gone once the connection serves.
-        let handshake = Box::pin(timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream))).await;
+        let mut ending = drain.clone();
+        let handshake = tokio::select! {
+            handshake = Box::pin(timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream))) => handshake,
+            // A server that ends takes no requests on connections that have not begun.
+            _ = ending.wait_for(|phase| *phase != Drain::Serving) => return,
+        };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
@@ -319,7 +323,6 @@ fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
         .max_concurrent_streams(limits.http2_max_streams)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
-        .max_frame_size(STREAM_WINDOW)
         .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(20)
         .max_local_error_reset_streams(128)

@@ -28,6 +28,11 @@ use crate::telemetry::REQUEST_LOG;
 
 /// A request that is not long-running and took longer is logged.
 const SLOW: Duration = Duration::from_secs(5);
+/// The code of a request whose client left before its answer.
+const CLIENT_LEFT: u16 = 499;
+/// As much of a client's audit id as a log line holds.
+// apiserver: pkg/audit/context.go
+const AUDIT_ID_IN_LOGS: usize = 64;
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
 /// One request and its answer.
@@ -49,7 +54,8 @@ struct End {
     metrics: Arc<Metrics>,
     verb: &'static str,
     kind: Kind,
-    code: StatusCode,
+    /// `None` while there is no answer: a client that leaves gets none.
+    code: Option<StatusCode>,
     line: Line,
     _busy: Busy,
 }
@@ -89,7 +95,7 @@ impl Exchange {
             }
         }
         let line = Line {
-            audit_id: String::from_utf8_lossy(audit_id.as_bytes()).into_owned(),
+            audit_id: String::from_utf8_lossy(audit_id.as_bytes()).chars().take(AUDIT_ID_IN_LOGS).collect(),
             peer: connection.info.peer,
             method: request.method().clone(),
             // Never the query: it may carry what is nobody's business.
@@ -102,7 +108,7 @@ impl Exchange {
             metrics: Arc::clone(metrics),
             verb: "other",
             kind: Kind::Unknown,
-            code: StatusCode::OK,
+            code: None,
             line,
             _busy: connection.begin_request(),
         };
@@ -128,11 +134,6 @@ impl Exchange {
 
     pub(super) fn audit_id_value(&self) -> HeaderValue {
         self.audit_id.clone()
-    }
-
-    /// The user's name, for the texts that upstream puts it in.
-    pub(super) fn user_name(&self) -> String {
-        self.end.line.user.clone().unwrap_or_default()
     }
 
     pub(super) fn note_info(&mut self, info: &RequestInfo) {
@@ -212,7 +213,7 @@ impl Exchange {
             // apiserver: pkg/endpoints/filters/authentication.go — one request per connection for nobody in particular
             connection.close_gracefully();
         }
-        self.end.code = response.status();
+        self.end.code = Some(response.status());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Line { audit_id, peer, path, user, .. } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
@@ -221,8 +222,12 @@ impl Exchange {
     }
 
     fn refuse(&self, refusal: &Refusal) -> Response<Body> {
-        if let Refusal::Malformed(malformed) = refusal {
-            return self.refuse_malformed(*malformed);
+        match refusal {
+            Refusal::Malformed(malformed) => return self.refuse_malformed(*malformed),
+            Refusal::Forward(ForwardError::HeaderTooLarge) => {
+                return self.refuse_malformed(Malformed::HeaderTooLarge);
+            }
+            _ => {}
         }
         let status = refusal.status(self.audit_id());
         let negotiation = Negotiation::of(&self.accept, self.uri.query());
@@ -267,6 +272,9 @@ impl Exchange {
                 warn!(%audit_id, %peer, path, %error, "refused an identity that the backend would not receive as it is");
             }
             Refusal::Panic => error!(%audit_id, %peer, path, "handling the request panicked"),
+            Refusal::Forward(ForwardError::Impersonation | ForwardError::HeaderTooLarge) => {
+                info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %refusal, "refused");
+            }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), %error, "the request body broke off");
             }
@@ -302,12 +310,14 @@ impl Drop for End {
             Kind::LongRunning => metrics.longrunning.with_label_values(&[verb]).dec(),
             Kind::Unknown => {}
         }
-        metrics.requests.with_label_values(&[verb, code.as_str()]).inc();
+        // Upstream counts a client that left as 499 where it must name a code at all.
+        let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
+        metrics.requests.with_label_values(&[verb, code.to_string().as_str()]).inc();
         if *kind != Kind::LongRunning {
             metrics.request_duration.with_label_values(&[verb]).observe(took.as_secs_f64());
         }
         let Line { audit_id, peer, method, path, user, authenticator } = line;
-        let (code, user) = (code.as_u16(), user.as_deref());
+        let user = user.as_deref();
         if *kind != Kind::LongRunning && took >= SLOW {
             warn!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "slow request");
         } else {

@@ -24,8 +24,6 @@ pub(super) enum Refusal {
     Unauthenticated(#[from] AuthnError),
     #[error(transparent)]
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
-    #[error("impersonation is not available with identity mode impersonate")]
-    Impersonation { user: String },
     #[error(transparent)]
     Forward(#[from] ForwardError),
     #[error("handling the request panicked")]
@@ -43,14 +41,12 @@ impl Refusal {
                 Status::unauthorized()
             }
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
-            Self::Impersonation { user } => Status {
+            Self::Forward(ForwardError::Impersonation) => Status {
                 nosniff: true,
                 ..Status::new(
                     Reason::Forbidden,
-                    format!(
-                        "forbidden: user {user:?} cannot impersonate: this gateway passes identities to its backend by \
-                         impersonation and does not authorise another"
-                    ),
+                    "forbidden: this gateway passes identities to its backend by impersonation and does not authorise \
+                     another",
                 )
             },
             Self::Forward(ForwardError::Send(SendError::Connect(_))) => Status::service_unavailable(
@@ -63,6 +59,14 @@ impl Refusal {
                 | ForwardError::UnaskedSwitch
                 | ForwardError::Target(_),
             ) => Status::bad_gateway(audit_id),
+            Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Status::service_unavailable(
+                "the API server behind this gateway did not take the request, try again later",
+                Some(RETRY_AFTER),
+            ),
+            Self::Forward(ForwardError::Send(SendError::Busy)) => Status::too_many_requests(RETRY_AFTER),
+            Self::Forward(ForwardError::HeaderTooLarge) => {
+                Self::Malformed(Malformed::HeaderTooLarge).status(audit_id)
+            }
             Self::Forward(ForwardError::RequestBody(_)) => {
                 Status::bad_request("the request body is malformed or incomplete")
             }
@@ -75,19 +79,24 @@ impl Refusal {
     pub(super) fn backend_cause(&self) -> Option<&'static str> {
         match self {
             Self::Forward(ForwardError::Send(SendError::Connect(_))) => Some("connect"),
+            Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Some("not_processed"),
             Self::Forward(ForwardError::Send(SendError::Broken(_))) => Some("broken"),
             Self::Forward(ForwardError::Timeout) => Some("timeout"),
             Self::Forward(ForwardError::RefusedIdentity) => Some("refused_identity"),
             Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),
             Self::Forward(
-                ForwardError::UnfitIdentity(_) | ForwardError::RequestBody(_) | ForwardError::Target(_),
+                ForwardError::UnfitIdentity(_)
+                | ForwardError::Send(SendError::Busy)
+                | ForwardError::Impersonation
+                | ForwardError::HeaderTooLarge
+                | ForwardError::RequestBody(_)
+                | ForwardError::Target(_),
             )
             | Self::Malformed(_)
             | Self::RequestInfo(_)
             | Self::BadTimeout(_)
             | Self::Unauthenticated(_)
             | Self::UnknownImpersonateHeader(_)
-            | Self::Impersonation { .. }
             | Self::Panic => None,
         }
     }

@@ -112,27 +112,27 @@ impl ImpersonateHeaders {
 /// Removes bearer tokens from the list of WebSocket subprotocols: the backend gets an identity, never a token. Returns
 /// the whole list if there was one and the request asks for a WebSocket.
 fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
-    let carries = |line: &HeaderValue| line.to_str().is_ok_and(|line| line.contains(BEARER_PROTOCOL_PREFIX));
+    let prefix = BEARER_PROTOCOL_PREFIX.as_bytes();
+    let carries = |line: &HeaderValue| line.as_bytes().windows(prefix.len()).any(|part| part == prefix);
     if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
         return Vec::new();
     }
-    let protocols: Vec<String> = headers
+    // Bytes, not text: a token is taken out whatever stands beside it.
+    let protocols: Vec<&[u8]> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
         .iter()
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
-        .map(|protocol| protocol.trim().to_owned())
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
         .collect();
-    let kept: Vec<&str> = protocols
-        .iter()
-        .map(String::as_str)
-        .filter(|protocol| !protocol.starts_with(BEARER_PROTOCOL_PREFIX))
-        .collect();
+    let kept: Vec<&[u8]> =
+        protocols.iter().copied().filter(|protocol| !protocol.starts_with(prefix)).collect();
+    let kept =
+        (!kept.is_empty()).then(|| HeaderValue::from_bytes(&kept.join(b",".as_slice())).ok()).flatten();
+    let protocols: Vec<String> =
+        protocols.iter().map(|protocol| String::from_utf8_lossy(protocol).into_owned()).collect();
     headers.remove(SEC_WEBSOCKET_PROTOCOL);
-    if let Ok(value) = HeaderValue::from_str(&kept.join(","))
-        && !kept.is_empty()
-    {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
+    if let Some(kept) = kept {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, kept);
     }
     if is_websocket_request(headers) { protocols } else { Vec::new() }
 }

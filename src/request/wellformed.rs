@@ -5,6 +5,10 @@ use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, StatusCode, Version};
 
+/// How many header lines a request may have, whatever the protocol. Go counts bytes alone; the map that headers are
+/// kept in has an end.
+pub(crate) const MAX_HEADER_LINES: usize = 4096;
+
 /// Why a request is refused before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
@@ -29,6 +33,9 @@ pub(crate) enum Malformed {
     /// A coding beside `chunked`: the receiver would have to undo it, and we pass bodies as they are.
     #[error("unsupported transfer encoding")]
     TransferCoding,
+    /// More header than is read, or than a backend accepts.
+    #[error("header too large")]
+    HeaderTooLarge,
     /// An expectation that nobody can meet.
     #[error("unknown expectation")]
     Expectation,
@@ -47,6 +54,9 @@ impl Malformed {
             Self::Connect => (StatusCode::BAD_REQUEST, "400 Bad Request: CONNECT is not supported"),
             Self::ManyHosts | Self::BadEscape => (StatusCode::BAD_REQUEST, "400 Bad Request"),
             Self::TransferCoding => (StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"),
+            Self::HeaderTooLarge => {
+                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "431 Request Header Fields Too Large")
+            }
             Self::Expectation => (StatusCode::EXPECTATION_FAILED, ""),
         }
     }
@@ -56,6 +66,9 @@ impl Malformed {
 pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if request.method() == Method::CONNECT {
         return Err(Malformed::Connect);
+    }
+    if request.headers().len() > MAX_HEADER_LINES {
+        return Err(Malformed::HeaderTooLarge);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();

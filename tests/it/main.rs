@@ -13,6 +13,7 @@
     reason = "tests"
 )]
 
+mod abuse;
 mod chains;
 mod cli;
 #[path = "../support/pki.rs"]
@@ -24,5 +25,5 @@ mod dev_backend;
 mod failures;
 mod identity;
 mod layers;
-mod review_second;
+
 mod streaming;
