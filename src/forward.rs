@@ -221,9 +221,6 @@ fn readdress(
             .or_else(|| client_host.and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok()))
             .unwrap_or_else(|| target.authority.clone()),
     };
-    if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
-        head.headers.insert(HOST, host);
-    }
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let path = if target.path_prefix.is_empty() {
         path

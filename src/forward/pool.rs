@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use http::header::{HOST, HeaderValue};
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -269,6 +270,7 @@ impl Pool {
         if let Sent::NotWritten(request, _) = &mut settled {
             // Another connection may speak HTTP/2, which wants it whole.
             *request.uri_mut() = uri;
+            request.headers_mut().remove(HOST);
         }
         Ok(settled)
     }
@@ -314,9 +316,14 @@ impl Pool {
     }
 }
 
-/// Makes the target what an origin server is sent; the host is in the header. Returns the target as it was.
-// RFC 9112, section 3.2.1
+/// Makes the target what an origin server is sent over HTTP/1.1, where the host has a header of its own. Over HTTP/2 it
+/// has none beside `:authority`: some servers take both for a contradiction. Returns the target as it was.
+// RFC 9112, section 3.2; RFC 9113, section 8.3.1
 fn to_origin_form(request: &mut Request<Body>) -> Uri {
+    let host = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(HOST, host);
+    }
     let origin = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     std::mem::replace(request.uri_mut(), origin)
 }

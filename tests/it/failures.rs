@@ -259,3 +259,23 @@ async fn clients_are_told_which_authorities_their_certificate_may_come_from() {
         |name: &str| hints.iter().any(|hint| hint.windows(name.len()).any(|part| part == name.as_bytes()));
     assert!(named("clients") && named("front proxies of clients"), "{hints:?}");
 }
+
+#[tokio::test]
+async fn the_backend_is_told_one_host_in_the_way_of_its_protocol() {
+    for alpn in [H2, &[b"http/1.1".as_slice()][..]] {
+        let pki = Pki::new();
+        let backend = Backend::start(&pki, alpn, |request: http::Request<_>| {
+            let host = request.headers().get("host").map_or("none", |host| host.to_str().unwrap()).to_owned();
+            let target = request.uri().to_string();
+            Box::pin(async move { Response::new(full(format!("{host} {target}"))) })
+        })
+        .await;
+        let gateway = Gateway::start(&pki, &backend);
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut client = gateway.http1(Some(&alice)).await;
+        let said = text(client.get("/api?x=1", &[("host", "gateway.example")]).await).await;
+        let expected =
+            if alpn == H2 { "none https://gateway.example/api?x=1" } else { "gateway.example /api?x=1" };
+        assert_eq!(said, expected);
+    }
+}
