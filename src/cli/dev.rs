@@ -3,16 +3,11 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use clap::{Args as _, FromArgMatches as _};
-use tracing::warn;
-
-use super::{failed, misconfigured};
+use super::failed;
 use crate::clock::Clock;
 use crate::config::flags::ServeFlags;
-use crate::config::resolve::resolve;
 use crate::dev::{Dev, DevOptions};
-use crate::server::Server;
-use crate::telemetry;
+use clap::{Args as _, FromArgMatches as _};
 
 pub(super) fn run(options: &DevOptions) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
@@ -31,17 +26,9 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
         Ok(flags) => flags,
         Err(error) => return failed(&error.to_string()),
     };
-    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
-    let resolved = match resolve(&flags) {
-        Ok(resolved) => resolved,
-        Err(errors) => return misconfigured(&errors),
-    };
-    for warning in &resolved.warnings {
-        warn!("{warning}");
-    }
-    let server = match Server::start(&resolved.settings) {
+    let server = match super::serve::start(&flags) {
         Ok(server) => server,
-        Err(error) => return failed(&error.to_string()),
+        Err(code) => return code,
     };
     let mut out = std::io::stdout();
     let color = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -12,17 +12,9 @@ use crate::server::Server;
 use crate::telemetry;
 
 pub(super) fn run(flags: &ServeFlags) -> ExitCode {
-    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
-    let resolved = match resolve(flags) {
-        Ok(resolved) => resolved,
-        Err(errors) => return misconfigured(&errors),
-    };
-    for warning in &resolved.warnings {
-        warn!("{warning}");
-    }
-    let server = match Server::start(&resolved.settings) {
+    let server = match start(flags) {
         Ok(server) => server,
-        Err(error) => return failed(&error.to_string()),
+        Err(code) => return code,
     };
     match wait_for_signal() {
         Ok(name) => info!(signal = name, "asked to end"),
@@ -30,6 +22,16 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
     }
     server.shut_down();
     ExitCode::SUCCESS
+}
+
+/// Starts logging and the gateway. What is wrong was told when this fails with an exit code.
+pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
+    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
+    let resolved = resolve(flags).map_err(|errors| misconfigured(&errors))?;
+    for warning in &resolved.warnings {
+        warn!("{warning}");
+    }
+    Server::start(&resolved.settings).map_err(|error| failed(&error.to_string()))
 }
 
 /// Waits for SIGTERM or SIGINT.
