@@ -80,8 +80,7 @@ impl Gateway {
         let authorized = impersonate(identified)?;
         let admitted = admit(authorized);
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
-        let tunnel = connection.keep_open();
-        Ok(forward::send(&self.pool, admitted, context, move || Box::new(tunnel)).await?)
+        Ok(forward::send(&self.pool, admitted, context, || Box::new(connection.keep_open())).await?)
     }
 
     /// What the request means, and until when it must be answered. What kube-apiserver refuses before it
