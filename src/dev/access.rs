@@ -6,8 +6,6 @@
 //!    `kube-system`, and see the Secrets there (or in all namespaces at once).
 //! 4. Nobody else may do anything.
 
-use serde_json::{Value, json};
-
 use super::resources::SIGNING_REQUESTS;
 use crate::status::{Attempt, AttemptTarget, Status};
 use crate::user::{ALL_AUTHENTICATED, UserInfo};
@@ -52,20 +50,6 @@ pub(super) fn authorize(user: &UserInfo, attempt: &Attempt<'_>) -> Result<(), St
 pub(super) fn authorize_impersonation(user: &UserInfo, name: &str) -> Result<(), Status> {
     let on = AttemptTarget::Resource { group: "", resource: "users", subresource: "", namespace: "", name };
     authorize(user, &Attempt { user: &user.name, verb: "impersonate", on })
-}
-
-/// The rules above, roughly, for `kubectl auth can-i --list`.
-pub(super) fn rules(user: &UserInfo) -> Value {
-    let verbs: &[&str] = if is_master(user) {
-        &["*"]
-    } else {
-        &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
-    };
-    json!({
-        "resourceRules": [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}],
-        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["*"]}],
-        "incomplete": false,
-    })
 }
 
 fn is_master(user: &UserInfo) -> bool {

@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,31 +23,27 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::access;
 use super::ask::Ask;
-use super::discovery;
-use super::identity::{Caller, Identities};
-use super::json::{at, text};
-use super::objects::{self, Done};
+use super::identity::Identities;
+use super::json::at;
 use super::pki::Paths;
-use super::resources::{Does, Resource, find};
-use super::reviews;
+use super::resources::{Does, Resource, SIGNING_REQUESTS, find};
 use super::selector::Selector;
 use super::store::Store;
-use super::table::Table;
 use super::watch::watch;
+use super::{access, discovery, objects, reviews, table};
 use crate::authn::ConnInfo;
 use crate::authn::x509::{CaBundle, UnverifiedChain, VerdictMemo};
 use crate::clock::Clock;
 use crate::escape::decode_path;
-use crate::request::info::RequestInfo;
+use crate::request::info::{self, RequestInfo};
+use crate::status::Status;
 use crate::status::render::{Negotiation, render};
-use crate::status::{Reason, Status};
 
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
@@ -61,7 +57,7 @@ pub enum BackendError {
     Listen(#[from] io::Error),
     /// A certificate or key that cannot be used.
     #[error("{}: {problem}", path.display())]
-    Tls {
+    File {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -107,39 +103,34 @@ struct Shared {
     clock: Clock,
 }
 
+/// Says which file cannot be used.
+fn unusable<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> BackendError {
+    move |error| BackendError::File { path: path.to_owned(), problem: error.to_string() }
+}
+
 fn identities(paths: &Paths) -> Result<Identities, BackendError> {
     let path = paths.pki("front-proxy-ca.crt");
-    let bundle = CaBundle::from_pem(&std::fs::read(&path)?);
-    let bundle =
-        bundle.map_err(|error| BackendError::Tls { path: path.clone(), problem: error.to_string() })?;
-    let impossible = BackendError::Tls { path, problem: "cannot be used".to_owned() };
-    Identities::new(&Arc::new(bundle)).ok_or(impossible)
+    let pem = std::fs::read(&path).map_err(unusable(&path))?;
+    let bundle = CaBundle::from_pem(&pem).map_err(unusable(&path))?;
+    Identities::new(&Arc::new(bundle)).ok_or_else(|| unusable(&path)("unusable names"))
 }
 
 fn tls(paths: &Paths) -> Result<ServerConfig, BackendError> {
-    let bad = |file: &str, error: &dyn std::fmt::Display| BackendError::Tls {
-        path: paths.pki(file),
-        problem: error.to_string(),
-    };
-    let certificate =
-        |file: &str| CertificateDer::from_pem_file(paths.pki(file)).map_err(|error| bad(file, &error));
-    let key =
-        PrivateKeyDer::from_pem_file(paths.pki("backend.key")).map_err(|error| bad("backend.key", &error))?;
+    let [ca, certificate, key] =
+        ["front-proxy-ca.crt", "backend.crt", "backend.key"].map(|file| paths.pki(file));
     let mut front_proxies = RootCertStore::empty();
-    front_proxies
-        .add(certificate("front-proxy-ca.crt")?)
-        .map_err(|error| bad("front-proxy-ca.crt", &error))?;
+    let authority = CertificateDer::from_pem_file(&ca).map_err(unusable(&ca))?;
+    front_proxies.add(authority).map_err(unusable(&ca))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(front_proxies), Arc::clone(&provider))
-            .build()
-            .map_err(|error| bad("front-proxy-ca.crt", &error))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(front_proxies.into(), Arc::clone(&provider));
+    let chain = vec![CertificateDer::from_pem_file(&certificate).map_err(unusable(&certificate))?];
+    let key = PrivateKeyDer::from_pem_file(&key).map_err(unusable(&key))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| bad("backend.crt", &error))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(vec![certificate("backend.crt")?], key)
-        .map_err(|error| bad("backend.crt", &error))?;
+        .map_err(unusable(&certificate))?
+        .with_client_cert_verifier(verifier.build().map_err(unusable(&ca))?)
+        .with_single_cert(chain, key)
+        .map_err(unusable(&certificate))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -148,21 +139,15 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared
     // Owned here, so that connections end with the listener.
     let mut connections = JoinSet::new();
     loop {
-        while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok((socket, peer)) => {
-                let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
-                connections.spawn(async move {
-                    if let Err(error) = connection(socket, peer, acceptor, shared).await {
-                        tracing::debug!(%error, "connection to the embedded backend");
-                    }
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the embedded backend could not accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
+        while let Some(ended) = connections.try_join_next() {
+            tracing::debug!(?ended, "a connection to the embedded backend");
         }
+        let Ok((socket, peer)) = listener.accept().await else {
+            // Out of file descriptors, most likely: they come back as connections end.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        connections.spawn(connection(socket, peer, acceptor.clone(), Arc::clone(&shared)));
     }
 }
 
@@ -206,11 +191,7 @@ async fn answer(
     body: Incoming,
 ) -> Result<Response<Body>, Status> {
     let store = &shared.store;
-    let Caller { user, impersonator } =
-        shared.identities.caller(conn, &head.headers, shared.clock.now()).await?;
-    if let Some(impersonator) = impersonator {
-        access::authorize_impersonation(&impersonator, &user.name)?;
-    }
+    let user = shared.identities.caller(conn, &head.headers, shared.clock.now()).await?;
     let bad = |error: &dyn std::error::Error| Status::bad_request(error.to_string());
     let path = decode_path(head.uri.path()).map_err(|error| bad(&error))?;
     let info = RequestInfo::parse(&head.method, &path, head.uri.query()).map_err(|error| bad(&error))?;
@@ -219,71 +200,52 @@ async fn answer(
     let Some(asked) = info.resource() else {
         return outside(&path);
     };
-    let served = |resource: &&'static Resource| {
-        let known = asked.subresource.is_empty() || resource.subresources.contains(&asked.subresource);
+    let resource = find(asked.group, asked.resource).filter(|resource| served(resource, &asked));
+    let resource = resource.ok_or_else(Status::not_found)?;
+    let (verb, on_object) = (info.verb(), asked.parts.contains('/'));
+    let fits = ["create", "list", "watch"].contains(&verb) != on_object
         // A collection may be asked for in all namespaces; anything else has one, or none.
-        let placed =
-            !resource.namespaced || !asked.namespace.is_empty() || ["list", "watch"].contains(&info.verb());
-        asked.version == "v1" && known && placed && asked.parts.split('/').count() <= 3
-    };
-    let resource = find(asked.group, asked.resource).filter(served).ok_or_else(Status::not_found)?;
-    let on_object = asked.parts.contains('/');
-    let fits = match info.verb() {
-        "create" | "deletecollection" => !on_object,
-        "get" | "update" | "patch" => on_object,
-        _ => asked.subresource.is_empty(),
-    };
-    if matches!(resource.does, Does::Nothing) && info.verb() == "create" {
-        let message = "the backend of `portcullis dev` is for trying the gateway: it runs nothing";
-        return Err(Status::new(Reason::MethodNotAllowed, message));
-    }
-    if !fits || !resource.verbs().contains(&info.verb()) {
+        && (["list", "watch"].contains(&verb) || !resource.namespaced || !asked.namespace.is_empty())
+        && (verb != "delete" || asked.subresource.is_empty());
+    if !fits || !resource.verbs().contains(&verb) {
         return Err(Status::method_not_allowed());
     }
     let header =
         |name| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
-    let query = head.uri.query().unwrap_or_default();
-    let mut ask = Ask {
+    let too_large = |_| Status::request_entity_too_large("limit is 3145728");
+    let body = Limited::new(body, BODY_LIMIT).collect().await.map_err(too_large)?.to_bytes();
+    let ask = Ask {
         store,
         user: &user,
-        verb: info.verb(),
+        verb,
         resource,
         namespace: if resource.namespaced { asked.namespace } else { "" },
         name: if on_object { asked.name } else { "" },
         subresource: asked.subresource,
-        query,
-        table: None,
-        content_type: header(header::CONTENT_TYPE),
-        body: &[],
+        query: head.uri.query().unwrap_or_default(),
+        table: table::wanted(header(header::ACCEPT)),
+        media_type: header(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim(),
+        body: &body,
     };
-    ask.table = Table::wanted(header(header::ACCEPT), &ask.parameter("includeObject"));
-    match ask.verb {
-        "watch" => {
-            let mut response = Response::new(watch(&ask)?.boxed_unsync());
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            Ok(response)
-        }
-        "list" => {
-            let selector = Selector::parse(&ask)?;
-            let (revision, objects) = store.list(resource, ask.scope());
-            let chosen =
-                objects.iter().map(|(_, object)| &**object).filter(|object| selector.matches(object));
-            let list = match ask.table {
-                Some(table) => table.render(resource, chosen, Some(&revision.to_string()), true, store.now()),
-                None => objects::list(resource, revision, chosen),
-            };
-            Ok(json(200, &list))
-        }
-        "get" => {
-            let object = store.get(&ask.key()).ok_or_else(|| resource.not_found(ask.name))?;
-            Ok(shown(200, &object, &ask))
-        }
-        _ => {
-            let too_large = |_| Status::request_entity_too_large("limit is 3145728");
-            let body = Limited::new(body, BODY_LIMIT).collect().await.map_err(too_large)?.to_bytes();
-            write(&Ask { body: &body, ..ask })
-        }
+    let (code, object) = match ask.verb {
+        "watch" => return Ok(as_json(200, watch(&ask)?.boxed_unsync())),
+        "list" => return list(&ask),
+        "get" => (200, store.read().get(&ask.key(ask.name)).ok_or_else(|| resource.not_found(ask.name))?),
+        _ if matches!(resource.does, Does::Review) => (201, Arc::new(reviews::answer(&ask)?)),
+        _ => objects::write(&ask)?,
+    };
+    // A `Status` is never a table.
+    if ask.table && *at(&object, "/kind") == *resource.kind {
+        return Ok(json(code, &table::of_one(resource, &object, store.now())));
     }
+    Ok(json(code, &object))
+}
+
+fn served(resource: &Resource, asked: &info::Resource<'_>) -> bool {
+    asked.version == "v1"
+        && asked.parts.split('/').count() <= 3
+        && (asked.subresource.is_empty()
+            || (resource.plural == SIGNING_REQUESTS && asked.subresource == "approval"))
 }
 
 /// Paths that are no resource.
@@ -295,34 +257,29 @@ fn outside(path: &str) -> Result<Response<Body>, Status> {
     discovery::document(path).map(|document| json(200, &document)).ok_or_else(Status::not_found)
 }
 
-fn write(ask: &Ask<'_>) -> Result<Response<Body>, Status> {
-    if matches!(ask.resource.does, Does::Review) {
-        return Ok(json(201, &reviews::answer(ask)?));
+fn list(ask: &Ask<'_>) -> Result<Response<Body>, Status> {
+    let (resource, selector) = (ask.resource, Selector::parse(ask)?);
+    let (revision, objects) = {
+        let state = ask.store.read();
+        (state.revision.to_string(), state.list(resource, ask.namespace))
+    };
+    let chosen = objects.iter().map(|object| &**object).filter(|object| selector.matches(object));
+    if ask.table {
+        return Ok(json(200, &table::of(resource, chosen, &revision, ask.store.now())));
     }
-    let Done { code, object, warnings } = objects::write(ask)?;
-    let mut response = shown(code, &object, ask);
-    for warning in warnings {
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - {warning:?}")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
-    Ok(response)
-}
-
-/// An object, or its table if the client wants one; a `Status` is never a table.
-fn shown(code: u16, object: &Value, ask: &Ask<'_>) -> Response<Body> {
-    match ask.table {
-        Some(table) if *at(object, "/kind") == *ask.resource.kind => {
-            let revision = text(object, "/metadata/resourceVersion");
-            let objects = std::iter::once(object);
-            json(code, &table.render(ask.resource, objects, Some(revision), true, ask.store.now()))
-        }
-        _ => json(code, object),
-    }
+    let list = json!({
+        "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(),
+        "metadata": {"resourceVersion": revision}, "items": chosen.collect::<Vec<_>>(),
+    });
+    Ok(json(200, &list))
 }
 
 fn json(code: u16, value: &Value) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(format!("{value:#}\n"))).boxed_unsync());
+    as_json(code, Full::new(Bytes::from(format!("{value:#}\n"))).boxed_unsync())
+}
+
+fn as_json(code: u16, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

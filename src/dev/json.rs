@@ -26,19 +26,3 @@ pub(super) fn set(value: &mut Value, path: &str, new: impl Into<Value>) {
     }
     *place = new.into();
 }
-
-/// Takes a field out of an object.
-pub(super) fn take(value: &mut Value, field: &str) -> Value {
-    value.as_object_mut().and_then(|fields| fields.remove(field)).unwrap_or_default()
-}
-
-/// Makes what is at a JSON pointer what it is in `old`, absent if it is absent there.
-pub(super) fn keep(new: &mut Value, old: &Value, path: &str) {
-    match (old.pointer(path), path.rsplit_once('/')) {
-        (Some(value), _) => set(new, path, value.clone()),
-        (None, Some((parent, field))) => {
-            new.pointer_mut(parent).map(|parent| take(parent, field));
-        }
-        (None, None) => {}
-    }
-}

@@ -7,196 +7,138 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::ask::{Ask, unsupported_media_type};
-use super::json::{at, keep, set, take, text};
+use super::ask::Ask;
+use super::json::{at, set, text};
 use super::protobuf;
-use super::resources::{Does, NAMESPACES, Resource, SIGNING_REQUESTS, find, unknown_fields};
-use super::selector::Selector;
-use super::store::{Key, Store, Writer};
+use super::resources::{Does, NAMESPACES, SIGNING_REQUESTS};
+use super::reviews::user_info;
+use super::store::{Key, State, Store};
 use crate::status::{Reason, Status};
 
-/// What came of a change.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) code: u16,
-    pub(super) object: Arc<Value>,
-    pub(super) warnings: Vec<String>,
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the end of every change")]
-fn done(code: u16, object: impl Into<Arc<Value>>) -> Result<Done, Status> {
-    Ok(Done { code, object: object.into(), warnings: Vec::new() })
-}
+/// What came of a change: the code, and the object or `Status` to answer with.
+type Done = Result<(u16, Arc<Value>), Status>;
 
 const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// Fills an empty store.
 pub(super) fn seed(store: &Store) {
-    let Some(namespaces) = find("", NAMESPACES) else {
-        return;
-    };
-    store.write(|writer| {
-        for &name in INITIAL_NAMESPACES {
-            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            insert(store, writer, namespaces, object);
-        }
-    });
+    for &name in INITIAL_NAMESPACES {
+        let mut object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        complete(store, NAMESPACES, &mut object);
+        store.read().put(namespace_key(name), object, false);
+    }
 }
 
 /// Creates, updates, patches or deletes, as the verb says.
-pub(super) fn write(ask: &Ask<'_>) -> Result<Done, Status> {
-    let mut warnings = Vec::new();
-    let done = match ask.verb {
-        "create" => {
-            let object = check(ask, &body(ask)?, &mut warnings)?;
-            ask.store.write(|writer| create(ask, writer, object))
+pub(super) fn write(ask: &Ask<'_>) -> Done {
+    // Deletions may come without options.
+    let given = if ask.body.is_empty() { Value::Null } else { parse(ask)? };
+    let option = if ask.verb == "delete" { text(&given, "/dryRun/0") } else { "" };
+    let for_show = ask.parameter("dryRun") == "All" || option == "All";
+    ask.store.write(for_show, |state| {
+        let applying = ask.media_type == APPLY && ask.subresource.is_empty();
+        match (ask.verb, state.get(&ask.key(ask.name))) {
+            ("create", _) => create(ask, state, given),
+            ("patch", None) if applying => create(ask, state, given),
+            (_, None) => Err(ask.resource.not_found(ask.name)),
+            ("delete", Some(old)) => Ok(delete(ask, state, &old)),
+            ("patch", Some(old)) => change(ask, state, &old, patched(ask, &old, given)?),
+            (_, Some(old)) => change(ask, state, &old, given),
         }
-        "update" => {
-            let object = check(ask, &body(ask)?, &mut warnings)?;
-            ask.store.write(|writer| {
-                existing(ask, writer).and_then(|(key, old)| change(ask, writer, key, &old, object))
-            })
-        }
-        "patch" => patch(ask, &mut warnings),
-        "delete" => {
-            let options = delete_options(ask)?;
-            ask.store.write(|writer| {
-                existing(ask, writer).and_then(|(key, old)| delete(ask, writer, key, &old, &options))
-            })
-        }
-        _ => delete_collection(ask),
-    }?;
-    Ok(Done { warnings, ..done })
+    })
 }
 
-/// The object in a body, JSON or protobuf, with its type made sure of.
-pub(super) fn body(ask: &Ask<'_>) -> Result<Value, Status> {
-    let mut object = parse(ask)?;
-    if !object.is_object() {
-        return Err(Status::bad_request("the object provided is no JSON object"));
+/// What is in a body, JSON (patches too) or protobuf.
+pub(super) fn parse(ask: &Ask<'_>) -> Result<Value, Status> {
+    match ask.media_type {
+        "application/vnd.kubernetes.protobuf" => protobuf::decode(ask.body)
+            .ok_or_else(|| ask.resource.unreadable("not a type that kubectl sends so")),
+        // `kubectl apply` says YAML and sends JSON, which is YAML.
+        json if json.is_empty() || json.ends_with("json") || json == APPLY => {
+            serde_json::from_slice(ask.body).map_err(|error| ask.resource.unreadable(error))
+        }
+        _ => {
+            Err(Status::new(Reason::UnsupportedMediaType, "the body of the request was in an unknown format"))
+        }
     }
-    for (field, expected) in
-        [("/apiVersion", ask.resource.api_version()), ("/kind", ask.resource.kind.to_owned())]
-    {
-        let given = text(&object, field);
-        if !given.is_empty() && given != expected {
+}
+
+/// What the path says of an object must not be contradicted by the object, and need not be repeated in it.
+pub(super) fn placed(ask: &Ask<'_>, mut object: Value) -> Result<Value, Status> {
+    if !object.is_object() {
+        return Err(ask.resource.unreadable("not an object"));
+    }
+    for (path, asked) in [
+        ("/apiVersion", &*ask.resource.api_version()),
+        ("/kind", ask.resource.kind),
+        ("/metadata/namespace", ask.namespace),
+        ("/metadata/name", ask.name),
+    ] {
+        let given = text(&object, path);
+        if asked.is_empty() || given == asked {
+            continue;
+        }
+        if !given.is_empty() {
             let message =
-                format!("the {field} in the data ({given}) does not match the expected one ({expected})");
+                format!("{path} of the object ({given}) does not match that of the request ({asked})");
             return Err(Status::bad_request(message));
         }
-        set(&mut object, field, expected);
+        set(&mut object, path, asked);
     }
     Ok(object)
 }
 
-fn parse(ask: &Ask<'_>) -> Result<Value, Status> {
-    let accepted =
-        "application/json, application/vnd.kubernetes.protobuf (for the types that kubectl sends so)";
-    match ask.media_type() {
-        "" | "application/json" => {
-            serde_json::from_slice(ask.body).map_err(|error| ask.resource.unreadable(error))
-        }
-        "application/vnd.kubernetes.protobuf" => {
-            protobuf::decode(ask.body).ok_or_else(|| unsupported_media_type(accepted))
-        }
-        _ => Err(unsupported_media_type(accepted)),
-    }
-}
-
-/// Checks an object against its type and drops the fields that the type does not have, as `fieldValidation` asks.
-fn check(ask: &Ask<'_>, object: &Value, warnings: &mut Vec<String>) -> Result<Value, Status> {
-    let Does::Store(roundtrip) = ask.resource.does else {
+/// Makes sure of the place and the type of an object.
+fn check(ask: &Ask<'_>, given: Value) -> Result<Value, Status> {
+    let Does::Store(roundtrip, _) = ask.resource.does else {
         return Err(Status::method_not_allowed());
     };
-    let mut known = roundtrip(object).map_err(|error| ask.resource.unreadable(error))?;
-    let mut unknown = Vec::new();
-    unknown_fields(object, &known, "", &mut unknown);
-    match &*ask.parameter("fieldValidation") {
-        "Strict" if !unknown.is_empty() => {
-            return Err(ask.resource.unreadable(format!("strict decoding error: {}", unknown.join(", "))));
-        }
-        "Ignore" => {}
-        _ => warnings.extend(unknown),
-    }
-    known.get_mut("metadata").map(|metadata| take(metadata, "managedFields"));
-    Ok(known)
+    let mut object = placed(ask, given)?;
+    object.pointer_mut("/metadata").map(|metadata| take(metadata, "managedFields"));
+    roundtrip(object).map_err(|error| ask.resource.unreadable(error))
 }
 
-fn existing(ask: &Ask<'_>, writer: &Writer<'_>) -> Result<(Key, Arc<Value>), Status> {
-    let key = ask.key();
-    let object = writer.get(&key).ok_or_else(|| ask.resource.not_found(ask.name))?;
-    Ok((key, object))
-}
-
-fn create(ask: &Ask<'_>, writer: &mut Writer<'_>, mut object: Value) -> Result<Done, Status> {
-    let resource = ask.resource;
-    place(ask, &mut object)?;
-    if !text(&object, "/metadata/resourceVersion").is_empty() {
-        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
-    }
-    let prefix = text(&object, "/metadata/generateName");
-    if text(&object, "/metadata/name").is_empty() && !prefix.is_empty() {
-        let random = uuid::Uuid::new_v4().simple().to_string();
-        let name = format!("{prefix}{}", random.get(..5).unwrap_or_default());
-        set(&mut object, "/metadata/name", name);
-    }
+fn create(ask: &Ask<'_>, state: &mut State, given: Value) -> Done {
+    let (resource, mut object) = (ask.resource, check(ask, given)?);
     let name = text(&object, "/metadata/name").to_owned();
-    check_name(resource, &name)?;
-    if let (true, Some(namespaces)) = (resource.namespaced, find("", NAMESPACES)) {
-        let key = Key { plural: NAMESPACES, namespace: String::new(), name: ask.namespace.to_owned() };
-        writer.get(&key).ok_or_else(|| namespaces.not_found(ask.namespace))?;
+    if name.is_empty() {
+        return Err(ask.resource.unreadable("metadata.name is required"));
     }
-    if writer.get(&Key { name: name.clone(), ..ask.key() }).is_some() {
-        return Err(resource.already_exists(&name));
+    let namespace = namespace_key(ask.namespace);
+    if resource.namespaced && state.get(&namespace).is_none() {
+        return Err(Status::object_not_found("", NAMESPACES, ask.namespace));
+    }
+    if state.get(&ask.key(&name)).is_some() {
+        return Err(resource.refusal(Reason::AlreadyExists, &name, "", " already exists"));
     }
     if resource.plural == SIGNING_REQUESTS {
-        stamp_signing_request(ask, &name, &mut object)?;
+        // The requester of a certificate is who the request came from, whatever the object says; nobody approves by
+        // creating.
+        set(&mut object, "/status", json!({}));
+        if let Some(spec) = object.pointer_mut("/spec").and_then(Value::as_object_mut) {
+            spec.retain(|field, _| !["username", "groups", "uid", "extra"].contains(&field.as_str()));
+            spec.extend(user_info(ask.user));
+        }
     }
-    if ask.dry_run() {
-        complete(ask.store, resource, &mut object);
-        return done(201, object);
-    }
-    done(201, insert(ask.store, writer, resource, object))
-}
-
-/// Stores a new object, and with a namespace the service account that every namespace has.
-fn insert(
-    store: &Store,
-    writer: &mut Writer<'_>,
-    resource: &'static Resource,
-    mut object: Value,
-) -> Arc<Value> {
-    complete(store, resource, &mut object);
-    let part = |path| text(&object, path).to_owned();
-    let (name, namespace) = (part("/metadata/name"), part("/metadata/namespace"));
-    let stored = writer.put(Key { plural: resource.plural, namespace, name: name.clone() }, object);
-    if let (NAMESPACES, Some(accounts)) = (resource.plural, find("", "serviceaccounts")) {
-        let metadata = json!({"name": "default", "namespace": name});
-        insert(
-            store,
-            writer,
-            accounts,
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
-        );
-    }
-    stored
+    complete(ask.store, resource.plural, &mut object);
+    Ok((201, state.put(ask.key(&name), object, false)))
 }
 
 /// What the server fills in when an object is made.
-fn complete(store: &Store, resource: &Resource, object: &mut Value) {
+fn complete(store: &Store, plural: &str, object: &mut Value) {
     set(object, "/metadata/uid", uuid::Uuid::new_v4().to_string());
     set(object, "/metadata/creationTimestamp", store.now().to_string());
-    if resource.plural == NAMESPACES {
+    if plural == NAMESPACES {
         let name = at(object, "/metadata/name").clone();
         set(object, "/metadata/labels/kubernetes.io~1metadata.name", name);
         set(object, "/spec", json!({"finalizers": ["kubernetes"]}));
         set(object, "/status", json!({"phase": "Active"}));
     }
-    normalize_secret(resource, object);
+    normalize_secret(plural, object);
 }
 
-fn normalize_secret(resource: &Resource, object: &mut Value) {
-    if resource.plural != "secrets" {
+fn normalize_secret(plural: &str, object: &mut Value) {
+    if plural != "secrets" {
         return;
     }
     if text(object, "/type").is_empty() {
@@ -207,273 +149,73 @@ fn normalize_secret(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// The requester of a certificate is who the request came from, whatever the object says; nobody approves by creating.
-fn stamp_signing_request(ask: &Ask<'_>, name: &str, object: &mut Value) -> Result<(), Status> {
-    let request = STANDARD.decode(text(object, "/spec/request")).unwrap_or_default();
-    if !x509_parser::pem::parse_x509_pem(&request).is_ok_and(|(_, pem)| pem.label == "CERTIFICATE REQUEST") {
-        let message = "Invalid value: PEM block type must be CERTIFICATE REQUEST";
-        return Err(ask.resource.invalid(name, "spec.request", message));
+const APPLY: &str = "application/apply-patch+yaml";
+
+/// What a patch makes of an object. The directives of a strategic merge are fields that no type has, and go with them.
+fn patched(ask: &Ask<'_>, old: &Value, patch: Value) -> Result<Value, Status> {
+    let mut object = old.clone();
+    let unfit = |error: &dyn std::error::Error| Status::new(Reason::Invalid, error.to_string());
+    if ask.media_type == "application/json-patch+json" {
+        let patch = serde_json::from_value::<json_patch::Patch>(patch).map_err(|error| unfit(&error))?;
+        json_patch::patch(&mut object, &patch).map_err(|error| unfit(&error))?;
+    } else {
+        json_patch::merge(&mut object, &patch);
     }
-    set(object, "/status", json!({}));
-    set(object, "/spec/username", ask.user.name.as_str());
-    set(object, "/spec/groups", json!(ask.user.groups));
-    for (field, value) in [("uid", json!(ask.user.uid)), ("extra", json!(ask.user.extra))] {
-        take(object.pointer_mut("/spec").unwrap_or(&mut Value::Null), field);
-        if !value.is_null() && value != json!({}) {
-            set(object, &format!("/spec/{field}"), value);
-        }
-    }
-    Ok(())
+    Ok(object)
 }
 
-fn patch(ask: &Ask<'_>, warnings: &mut Vec<String>) -> Result<Done, Status> {
-    let apply = ask.media_type() == "application/apply-patch+yaml";
-    let unreadable = |error| {
-        let hint = if apply { "; this backend reads them in JSON, as kubectl sends them" } else { "" };
-        Status::bad_request(format!("error decoding patch: {error}{hint}"))
-    };
-    let patch: Value = serde_json::from_slice(ask.body).map_err(unreadable)?;
-    ask.store.write(|writer| {
-        let (key, old) = match existing(ask, writer) {
-            Err(status) if apply && status.reason == Reason::NotFound && ask.subresource.is_empty() => {
-                return create(ask, writer, check(ask, &patch, warnings)?);
-            }
-            found => found?,
-        };
-        let mut object = Value::clone(&old);
-        match ask.media_type() {
-            "application/json-patch+json" => {
-                let patch = serde_json::from_value::<json_patch::Patch>(patch).map_err(unreadable)?;
-                json_patch::patch(&mut object, &patch)
-                    .map_err(|error| ask.resource.invalid(ask.name, "patch", &error.to_string()))?;
-            }
-            "application/merge-patch+json" => json_patch::merge(&mut object, &patch),
-            "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
-                json_patch::merge(&mut object, &without_directives(patch));
-            }
-            _ => {
-                return Err(unsupported_media_type(
-                    "json-patch, merge-patch, strategic-merge-patch, apply-patch",
-                ));
-            }
-        }
-        change(ask, writer, key, &old, check(ask, &object, warnings)?)
-    })
-}
-
-/// Strategic merge directives (`$patch`, `$setElementOrder/…`) have no meaning in a merge patch.
-fn without_directives(patch: Value) -> Value {
-    match patch {
-        Value::Object(fields) => {
-            let fields = fields.into_iter().filter(|(key, _)| !key.starts_with('$'));
-            Value::Object(fields.map(|(key, value)| (key, without_directives(value))).collect())
-        }
-        Value::Array(items) => items.into_iter().map(without_directives).collect(),
-        other => other,
-    }
-}
-
-/// Stores `new` in place of `old`, as far as the subresource goes.
-fn change(
-    ask: &Ask<'_>,
-    writer: &mut Writer<'_>,
-    key: Key,
-    old: &Arc<Value>,
-    given: Value,
-) -> Result<Done, Status> {
-    let (resource, mut new) = (ask.resource, given);
-    place(ask, &mut new)?;
-    let name = text(&new, "/metadata/name");
-    if name != ask.name {
-        let message =
-            format!("the name of the object ({name}) does not match the name on the URL ({})", ask.name);
-        return Err(Status::bad_request(message));
-    }
-    preconditions(resource, ask.name, at(&new, "/metadata"), old)?;
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
-        keep(&mut new, old, &format!("/metadata/{field}"));
-    }
-    normalize_secret(resource, &mut new);
-    let status = take(&mut new, "status");
-    match ask.subresource {
-        "" if resource.subresources.is_empty() => {}
-        // What has subresources has its spec and status from the server.
-        "" => ["/spec", "/status"].iter().for_each(|path| keep(&mut new, old, path)),
-        subresource => {
-            new = Value::clone(old);
-            if subresource == "approval" {
-                set(
-                    &mut new,
-                    "/status/conditions",
-                    dated(at(&status, "/conditions"), &ask.store.now().to_string()),
-                );
-            } else if subresource == "status" {
-                set(&mut new, "/status", status);
-                if resource.plural == SIGNING_REQUESTS {
-                    keep(&mut new, old, "/status/conditions");
-                }
-            }
-        }
-    }
-    if new == **old {
-        return done(200, Arc::clone(old));
-    }
-    if ask.dry_run() {
-        return done(200, new);
-    }
-    let gone = at(&new, "/metadata/deletionTimestamp").is_string() && !has_finalizers(&new);
-    let stored = writer.put(key.clone(), new);
-    if gone {
-        remove(writer, key);
-    }
-    done(200, stored)
-}
-
-/// Conditions with the times that the server writes where there are none.
-fn dated(conditions: &Value, now: &str) -> Value {
-    let mut conditions = conditions.clone();
-    for condition in conditions.as_array_mut().into_iter().flatten() {
-        for path in ["/lastUpdateTime", "/lastTransitionTime"] {
-            if at(condition, path).is_null() {
-                set(condition, path, now);
-            }
-        }
-    }
-    conditions
-}
-
-/// The namespace in the object is the one in the path.
-fn place(ask: &Ask<'_>, object: &mut Value) -> Result<(), Status> {
-    let given = text(object, "/metadata/namespace");
-    if !given.is_empty() && given != ask.namespace {
-        let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Status::bad_request(message));
-    }
-    if ask.resource.namespaced {
-        set(object, "/metadata/namespace", ask.namespace);
-    }
-    Ok(())
-}
-
-fn preconditions(resource: &Resource, name: &str, given: &Value, old: &Value) -> Result<(), Status> {
-    let (uid, current) = (text(given, "/uid"), text(old, "/metadata/uid"));
-    if !uid.is_empty() && uid != current {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {current}");
-        return Err(resource.conflict(name, &why));
-    }
-    let version = text(given, "/resourceVersion");
+/// Stores `given` in place of `old`, as far as the subresource goes.
+fn change(ask: &Ask<'_>, state: &mut State, old: &Arc<Value>, given: Value) -> Done {
+    let (resource, mut new) = (ask.resource, check(ask, given)?);
+    let version = text(&new, "/metadata/resourceVersion");
     if !version.is_empty() && version != text(old, "/metadata/resourceVersion") {
-        let why =
-            "the object has been modified; please apply your changes to the latest version and try again";
-        return Err(resource.conflict(name, why));
+        let before = "Operation cannot be fulfilled on ";
+        let after =
+            ": the object has been modified; please apply your changes to the latest version and try again";
+        return Err(resource.refusal(Reason::Conflict, ask.name, before, after));
     }
-    Ok(())
-}
-
-fn delete_options(ask: &Ask<'_>) -> Result<Value, Status> {
-    if ask.body.is_empty() { Ok(json!({})) } else { parse(ask) }
-}
-
-fn delete_collection(ask: &Ask<'_>) -> Result<Done, Status> {
-    let (selector, options) = (Selector::parse(ask)?, delete_options(ask)?);
-    let (revision, objects) = ask.store.list(ask.resource, ask.scope());
-    let chosen = objects.into_iter().filter(|(_, object)| selector.matches(object)).collect::<Vec<_>>();
-    ask.store.write(|writer| {
-        for (key, old) in &chosen {
-            delete(ask, writer, key.clone(), old, &options)?;
-        }
-        done(200, list(ask.resource, revision, chosen.iter().map(|(_, object)| &**object)))
-    })
-}
-
-fn delete(
-    ask: &Ask<'_>,
-    writer: &mut Writer<'_>,
-    key: Key,
-    old: &Arc<Value>,
-    options: &Value,
-) -> Result<Done, Status> {
-    let (resource, name) = (ask.resource, key.name.clone());
-    preconditions(resource, &name, at(options, "/preconditions"), old)?;
-    let namespace = resource.plural == NAMESPACES;
-    if namespace && INITIAL_NAMESPACES.contains(&name.as_str()) {
-        return Err(resource.forbidden(&name, "this namespace may not be deleted"));
+    let mut keep = vec!["/metadata/uid", "/metadata/creationTimestamp", "/metadata/resourceVersion"];
+    if ask.subresource == "approval" {
+        let conditions = at(&new, "/status/conditions").clone();
+        new = Value::clone(old);
+        set(&mut new, "/status/conditions", conditions);
+    } else if [NAMESPACES, SIGNING_REQUESTS].contains(&resource.plural) {
+        // Written by the server when they were made.
+        keep.extend(["/spec", "/status"]);
     }
-    let mut last = Value::clone(old);
-    set(&mut last, "/metadata/deletionTimestamp", ask.store.now().to_string());
-    if namespace {
-        set(&mut last, "/status/phase", "Terminating");
+    for path in keep {
+        set(&mut new, path, at(old, path).clone());
     }
-    let waits = has_finalizers(old);
-    let dry_run = ask.dry_run() || text(options, "/dryRun/0") == "All";
-    if !dry_run && waits {
-        return done(200, writer.put(key, last));
+    normalize_secret(resource.plural, &mut new);
+    if new == **old {
+        return Ok((200, Arc::clone(old)));
     }
-    if !dry_run {
-        remove(writer, key);
-    }
-    if namespace || waits {
-        return done(200, last);
-    }
-    let details = json!({"name": name, "kind": resource.plural, "uid": at(old, "/metadata/uid")});
-    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
-    set(&mut status, "/details", details);
-    if !resource.group.is_empty() {
-        set(&mut status, "/details/group", resource.group);
-    }
-    done(200, status)
+    Ok((200, state.put(ask.key(ask.name), new, false)))
 }
 
 /// Removes an object, and with a namespace everything in it.
-fn remove(writer: &mut Writer<'_>, key: Key) {
-    if key.plural == NAMESPACES {
-        for content in writer.in_namespace(&key.name) {
-            writer.remove(content);
+fn delete(ask: &Ask<'_>, state: &mut State, old: &Arc<Value>) -> (u16, Arc<Value>) {
+    let resource = ask.resource;
+    state.put(ask.key(ask.name), Value::clone(old), true);
+    if resource.plural == NAMESPACES {
+        for (key, object) in state.in_namespace(ask.name) {
+            state.put(key, Value::clone(&object), true);
         }
     }
-    writer.remove(key);
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": {
+            "name": ask.name, "group": resource.group, "kind": resource.plural, "uid": at(old, "/metadata/uid"),
+        },
+    });
+    (200, Arc::new(status))
 }
 
-fn has_finalizers(object: &Value) -> bool {
-    !at(object, "/metadata/finalizers/0").is_null()
+fn namespace_key(name: &str) -> Key {
+    Key { plural: NAMESPACES, namespace: String::new(), name: name.to_owned() }
 }
 
-/// A list object.
-pub(super) fn list<'a>(resource: &Resource, revision: u64, items: impl Iterator<Item = &'a Value>) -> Value {
-    json!({
-        "kind": format!("{}List", resource.kind),
-        "apiVersion": resource.api_version(),
-        "metadata": {"resourceVersion": revision.to_string()},
-        "items": items.collect::<Vec<_>>(),
-    })
-}
-
-fn check_name(resource: &Resource, name: &str) -> Result<(), Status> {
-    if name.is_empty() {
-        return Err(resource.invalid(
-            "",
-            "metadata.name",
-            "Required value: name or generateName is required",
-        ));
-    }
-    let is_label = |part: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    let (good, rule) = if resource.plural == NAMESPACES {
-        let rule = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
-             start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation \
-             is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-        (name.len() <= 63 && is_label(name), rule)
-    } else {
-        let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
-             and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
-             '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-        (name.len() <= 253 && name.split('.').all(is_label), rule)
-    };
-    if good {
-        Ok(())
-    } else {
-        Err(resource.invalid(name, "metadata.name", &format!("Invalid value: {name:?}: {rule}")))
-    }
+/// Takes a field out of an object.
+fn take(value: &mut Value, field: &str) -> Value {
+    value.as_object_mut().and_then(|fields| fields.remove(field)).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! The questions that the embedded backend answers: who am I, and what may I do.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::access;
 use super::ask::Ask;
@@ -11,37 +11,30 @@ use crate::user::UserInfo;
 
 /// Answers a review; the answer is the question with a status.
 pub(super) fn answer(ask: &Ask<'_>) -> Result<Value, Status> {
-    let mut review = objects::body(ask)?;
-    let spec = at(&review, "/spec").clone();
-    let status = match ask.resource.plural {
-        "selfsubjectreviews" => {
-            set(&mut review, "/metadata/creationTimestamp", ask.store.now().to_string());
-            json!({"userInfo": user_info(ask.user)})
-        }
-        "selfsubjectaccessreviews" => decide(ask.user, &spec),
-        "subjectaccessreviews" => {
-            let groups = at(&spec, "/groups").as_array().into_iter().flatten();
-            let groups = groups.filter_map(Value::as_str).map(str::to_owned).collect();
-            decide(&UserInfo { groups, ..UserInfo::named(text(&spec, "/user")) }, &spec)
-        }
-        _ => access::rules(ask.user),
+    let mut review = objects::placed(ask, objects::parse(ask)?)?;
+    let status = if ask.resource.plural == "selfsubjectreviews" {
+        set(&mut review, "/metadata/creationTimestamp", ask.store.now().to_string());
+        json!({"userInfo": user_info(ask.user)})
+    } else {
+        json!({"allowed": decide(ask.user, at(&review, "/spec"))})
     };
     set(&mut review, "/status", status);
     Ok(review)
 }
 
-fn user_info(user: &UserInfo) -> Value {
-    let mut info = json!({"username": user.name, "groups": user.groups});
-    if let Some(uid) = &user.uid {
-        set(&mut info, "/uid", uid.as_str());
-    }
-    if !user.extra.is_empty() {
-        set(&mut info, "/extra", json!(user.extra));
-    }
-    info
+/// A user, as reviews and signing requests show one.
+pub(super) fn user_info(user: &UserInfo) -> Map<String, Value> {
+    let info = [
+        ("username", json!(user.name)),
+        ("uid", json!(user.uid)),
+        ("groups", json!(user.groups)),
+        ("extra", json!(user.extra)),
+    ];
+    let known = info.into_iter().filter(|(_, value)| !value.is_null() && *value != json!({}));
+    known.map(|(field, value)| (field.to_owned(), value)).collect()
 }
 
-fn decide(user: &UserInfo, spec: &Value) -> Value {
+fn decide(user: &UserInfo, spec: &Value) -> bool {
     let path = at(spec, "/nonResourceAttributes");
     let attributes = at(spec, "/resourceAttributes");
     let resource = text(attributes, "/resource");
@@ -54,5 +47,5 @@ fn decide(user: &UserInfo, spec: &Value) -> Value {
         let (group, name) = (text(attributes, "/group"), text(attributes, "/name"));
         (text(attributes, "/verb"), AttemptTarget::Resource { group, resource, subresource, namespace, name })
     };
-    json!({"allowed": access::may(user, &Attempt { user: &user.name, verb, on })})
+    access::may(user, &Attempt { user: &user.name, verb, on })
 }
