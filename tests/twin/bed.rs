@@ -67,7 +67,7 @@ pub(crate) struct Bed {
     /// The resource version at which all fixtures exist, and nothing else of ours.
     pub(crate) resource_version: String,
     _etcd: Process,
-    _kubelet: Kubelet,
+    pub(crate) kubelet: Kubelet,
 }
 
 /// One API server, or the gateway.
@@ -187,16 +187,7 @@ impl Bed {
             }
             Ok((running, resource_version))
         })?;
-        Ok(Self {
-            programs,
-            dir,
-            people,
-            identities,
-            sides,
-            resource_version,
-            _etcd: etcd,
-            _kubelet: kubelet,
-        })
+        Ok(Self { programs, dir, people, identities, sides, resource_version, _etcd: etcd, kubelet })
     }
 
     /// Where a side listens.
@@ -333,11 +324,16 @@ impl Starter<'_> {
     fn post_fixtures(&self, reference: &Target, kubelet_port: u16) -> Result<String, String> {
         let mut last = String::new();
         for (path, object) in fixtures::objects(kubelet_port) {
+            let (method, content): (_, &[u8]) = if path.ends_with("/status") {
+                ("PATCH", b"application/merge-patch+json")
+            } else {
+                ("POST", b"application/json")
+            };
             let request = Request {
                 version: Version::H1,
-                method: "POST".to_owned(),
+                method: method.to_owned(),
                 target: path.clone(),
-                headers: vec![("Content-Type".to_owned(), b"application/json".to_vec())],
+                headers: vec![("Content-Type".to_owned(), content.to_vec())],
                 body: Bytes::from(object.to_string()),
                 raw: None,
                 frames: Vec::new(),
@@ -350,7 +346,7 @@ impl Starter<'_> {
                 let got = self.runtime.block_on(sent).map_err(|broken| broken.0)?;
                 answer = String::from_utf8_lossy(&got.body).into_owned();
                 match got.status {
-                    201 => Ok(true),
+                    200 | 201 => Ok(true),
                     403 => Ok(false),
                     status => Err(format!("fixture for {path}: {status} {answer}")),
                 }

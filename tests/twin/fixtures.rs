@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-/// The objects and the collection to which each is posted. The first ones are posted before the resource version `{rv}`.
+/// The objects and the collection to which each is posted, or the status that is patched. The first ones are posted before the resource version `{rv}`.
 pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     for name in ["twin", "twin-fixed"] {
@@ -62,6 +62,18 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         "placed",
         Some("twin-fixed"),
         json!({"spec": {"nodeName": "twin-node", "containers": container, "automountServiceAccountToken": false}}),
+    ));
+    // kubectl forwards ports of pods that run, and a pod is created pending.
+    objects.push(core(
+        "pods",
+        "Pod",
+        "running",
+        Some("twin-fixed"),
+        json!({"spec": {"nodeName": "twin-node", "containers": container, "automountServiceAccountToken": false}}),
+    ));
+    objects.push((
+        "/api/v1/namespaces/twin-fixed/pods/running/status".to_owned(),
+        json!({"status": {"phase": "Running"}}),
     ));
     // `edit` and `view` themselves are put together by the controller manager, which does not run here.
     for namespace in ["twin", "twin-fixed"] {

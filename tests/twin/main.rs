@@ -9,7 +9,8 @@
 //!
 //! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
 //! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
-//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl.
+//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs` is the far end of exec,
+//! attach, port-forward and logs; `tunnels.rs` looks at those from both ends.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,6 +41,9 @@ mod run;
 mod rust_client;
 #[path = "../support/servers.rs"]
 mod servers;
+mod spdy;
+mod tunnels;
+mod websocket;
 
 use std::process::ExitCode;
 use std::sync::Arc;
