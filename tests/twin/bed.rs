@@ -66,6 +66,8 @@ pub(crate) struct Bed {
     sides: BTreeMap<Side, Result<Server, String>>,
     /// The resource version at which all fixtures exist, and nothing else of ours.
     pub(crate) resource_version: String,
+    /// Started for the cases that need it.
+    controllers: OnceLock<Result<Process, String>>,
     _etcd: Process,
     pub(crate) kubelet: Kubelet,
 }
@@ -187,7 +189,17 @@ impl Bed {
             }
             Ok((running, resource_version))
         })?;
-        Ok(Self { programs, dir, people, identities, sides, resource_version, _etcd: etcd, kubelet })
+        Ok(Self {
+            programs,
+            dir,
+            people,
+            identities,
+            sides,
+            resource_version,
+            controllers: OnceLock::new(),
+            _etcd: etcd,
+            kubelet,
+        })
     }
 
     /// Where a side listens.
@@ -205,6 +217,31 @@ impl Bed {
 
     pub(crate) fn issued(&self, name: &str) -> Option<&Issued> {
         self.people.get(name)
+    }
+
+    /// Starts kube-controller-manager, with the two controllers that make namespaces whole and delete them.
+    pub(crate) fn controllers(&self) -> Result<(), String> {
+        let start = || {
+            let side = if self.sides.contains_key(&Side::Gateway) { Side::Gateway } else { Side::Reference };
+            let file = |name: &str| self.dir.join(name).display().to_string();
+            let admin = self.issued("admin").ok_or("people.rs has no admin")?;
+            fs::write(file("admin.crt"), admin.cert_pem()).map_err(text)?;
+            fs::write(file("admin.key"), admin.key_pem()).map_err(text)?;
+            let config =
+                kubeconfig(&self.dir, self.target(side)?.address, "admin.crt", "admin.key").to_string();
+            fs::write(file("controllers.kubeconfig"), config).map_err(text)?;
+            let flags = [
+                format!("--kubeconfig={}", file("controllers.kubeconfig")),
+                "--controllers=namespace-controller,serviceaccount-controller".to_owned(),
+                "--leader-elect=false".to_owned(),
+                "--secure-port=0".to_owned(),
+                "--kube-api-qps=1000".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+            ];
+            let program = &self.programs.kube_controller_manager;
+            Process::start(&self.dir, "controllers", program, flags)
+        };
+        self.controllers.get_or_init(start).as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Ends a server that nobody needs any more.
@@ -279,14 +316,7 @@ impl Starter<'_> {
 
     fn gateway(&self, backend: SocketAddr) -> Result<Server, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
-        let kubeconfig = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "backend",
-            "contexts": [{"name": "backend", "context": {"cluster": "backend", "user": "front-proxy"}}],
-            "clusters": [{"name": "backend", "cluster": {
-                "server": format!("https://{backend}"), "certificate-authority": file("server-ca.crt")}}],
-            "users": [{"name": "front-proxy", "user": {
-                "client-certificate": file("inner.crt"), "client-key": file("inner.key")}}],
-        });
+        let kubeconfig = kubeconfig(self.dir, backend, "inner.crt", "inner.key");
         fs::write(file("backend.kubeconfig"), kubeconfig.to_string()).map_err(text)?;
         retry_on_collision(|| {
             let [port, metrics] = free_ports()?;
@@ -439,6 +469,18 @@ impl Starter<'_> {
     ) -> Result<(), String> {
         eventually(self.runtime, what, &mut condition)
     }
+}
+
+/// For somebody with a certificate in the bed's directory.
+fn kubeconfig(dir: &Path, server: SocketAddr, certificate: &str, key: &str) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": format!("https://{server}"), "certificate-authority": dir.join("server-ca.crt")}}],
+        "users": [{"name": "u", "user": {
+            "client-certificate": dir.join(certificate), "client-key": dir.join(key)}}],
+    })
 }
 
 /// Asks again and again until the condition holds, fails for good, or patience ends.

@@ -30,6 +30,8 @@ pub(crate) struct Case {
     pub(crate) name: String,
     who: Who,
     commands: Vec<Invocation>,
+    /// kube-controller-manager runs meanwhile.
+    pub(crate) controllers: bool,
     pub(crate) declared: Option<Declared>,
 }
 
@@ -87,6 +89,7 @@ fn kubectl(name: &str, who: &'static str, command: &str) -> Case {
         name: name.to_owned(),
         who: Who::Certificate(who),
         commands: vec![Invocation::new(command)],
+        controllers: false,
         declared: None,
     }
 }
@@ -197,6 +200,11 @@ impl Case {
         self
     }
 
+    fn with_controllers(mut self) -> Self {
+        self.controllers = true;
+        self
+    }
+
     fn then(mut self, command: &str) -> Self {
         self.commands.push(Invocation::new(command));
         self
@@ -216,6 +224,9 @@ type Seen = (String, Vec<u8>);
 
 /// Runs the case on both sides and returns the differences.
 pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed> {
+    if case.controllers {
+        bed.controllers()?;
+    }
     let reference = Home::new(bed, case.who, Side::Reference)?;
     let subject = Home::new(bed, case.who, side)?;
     let mut found = Vec::new();
@@ -543,7 +554,25 @@ const CSR: &[&str] = &[
 
 /// Every kubectl case.
 pub(crate) fn all() -> Vec<Case> {
-    [objects(), streams()].concat()
+    [objects(), streams(), namespaces()].concat()
+}
+
+/// What the controllers of namespaces and service accounts do, who reach the cluster through the gateway if there is one.
+fn namespaces() -> Vec<Case> {
+    vec![
+        kubectl("a namespace gets its service account", "admin", "create ns {unique}")
+            .with_controllers()
+            .then("wait -n {unique} sa/default --for=create --timeout=60s")
+            .prints("condition met"),
+        kubectl("a namespace is deleted", "admin", "create ns {unique}")
+            .with_controllers()
+            .then("create cm inside -n {unique}")
+            .then("delete ns {unique} --timeout=60s")
+            .prints("deleted")
+            .then("get ns {unique}")
+            .exits(1)
+            .prints("NotFound"),
+    ]
 }
 
 /// Streams to the fake kubelet, over WebSocket as kubectl does by default, and over SPDY.

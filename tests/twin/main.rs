@@ -60,9 +60,10 @@ fn main() -> ExitCode {
         build::Source::Absent(why) => Some(why.clone()),
         _ => None,
     };
+    let controllers = source.has_controllers();
     let plan = run::Plan::new(&arguments);
     let lab = Arc::new(bed::Lab::new(source, plan.sides()));
-    let mut trials = plan.trials(&lab);
+    let mut trials = plan.trials(&lab, controllers);
     if let Some(why) = absent {
         if required {
             eprintln!("twin: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
@@ -70,6 +71,11 @@ fn main() -> ExitCode {
         }
         eprintln!("\ntwin: SKIPPED, all {} tests: {why}\n", trials.len());
         trials = trials.into_iter().map(|trial: Trial| trial.with_ignored_flag(true)).collect();
+    }
+    if !controllers {
+        eprintln!(
+            "\ntwin: SKIPPED, the cases that need kube-controller-manager: it is not among KUBEBUILDER_ASSETS\n"
+        );
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     let keep = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();

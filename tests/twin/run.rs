@@ -135,7 +135,7 @@ impl Plan {
             .collect()
     }
 
-    pub(crate) fn trials(self, lab: &Arc<Lab>) -> Vec<Trial> {
+    pub(crate) fn trials(self, lab: &Arc<Lab>, controllers: bool) -> Vec<Trial> {
         let on_second = |kind: &Kind| match kind {
             Kind::Http { side, .. }
             | Kind::Kubectl { side, .. }
@@ -149,6 +149,8 @@ impl Plan {
             .into_iter()
             .map(|test| {
                 let (lab, left) = (lab.clone(), left.clone());
+                let lacking =
+                    !controllers && matches!(&test.kind, Kind::Kubectl { case, .. } if case.controllers);
                 Trial::test(test.name, move || {
                     if let Kind::Rule(rule) = test.kind {
                         return rule().map_err(Failed::from);
@@ -160,6 +162,7 @@ impl Plan {
                     }
                     result
                 })
+                .with_ignored_flag(lacking)
             })
             .collect()
     }
