@@ -181,8 +181,14 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, sessions: &Sess
             _gone = stream.read_u8() => {}
         }
         drop(session);
-    } else if upgrade == "spdy/3.1" && head.path.starts_with("/portForward/") {
-        return forward(stream, sessions).await;
+    } else if head.path.starts_with("/portForward/") && upgrade == "spdy/3.1" {
+        switch(&mut stream, "SPDY/3.1", &[("X-Stream-Protocol-Version", "portforward.k8s.io")]).await?;
+        return forward(stream, false, sessions).await;
+    } else if head.path.starts_with("/portForward/")
+        && head.header("sec-websocket-protocol").is_some_and(|protocols| protocols.starts_with("SPDY/3.1+"))
+    {
+        accept_websocket(&mut stream, &head).await?;
+        return forward(stream, true, sessions).await;
     } else if upgrade == "spdy/3.1" {
         return exec_spdy(stream, &head, sessions).await;
     } else if upgrade == "websocket" && head.path.starts_with("/portForward/") {
@@ -594,12 +600,13 @@ async fn accept_websocket<S: AsyncWrite + Unpin>(stream: &mut S, head: &Head) ->
     Ok(protocol)
 }
 
-/// Forwards ports: each connection is a pair of streams, for errors and for data.
+/// Forwards ports: each connection is a pair of streams, for errors and for data. The frames of SPDY may be in messages of
+/// WebSocket.
 async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
+    stream: S,
+    tunnelled: bool,
     sessions: &Sessions,
 ) -> std::io::Result<()> {
-    switch(&mut stream, "SPDY/3.1", &[("X-Stream-Protocol-Version", "portforward.k8s.io")]).await?;
     let (mut read, write) = tokio::io::split(stream);
     let (queue, queued) = mpsc::channel(16);
     let reading = async move {
@@ -607,11 +614,18 @@ async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
         // The error stream of a request; the error stream that belongs to a data stream.
         let (mut errors, mut pairs) = (BTreeMap::new(), BTreeMap::new());
         let mut held = Vec::new();
-        let mut buffer = Vec::new();
+        let (mut wrapped, mut buffer) = (Vec::new(), Vec::new());
         loop {
             let Some(frame) = spdy::take(&mut buffer) else {
-                if read.read_buf(&mut buffer).await? == 0 {
-                    return Ok(());
+                match tunnelled.then(|| websocket::take(&mut wrapped)).flatten() {
+                    Some(Message { opcode: websocket::CLOSE, .. }) => return Ok(()),
+                    Some(Message { payload, .. }) => buffer.extend(payload),
+                    None => {
+                        let into = if tunnelled { &mut wrapped } else { &mut buffer };
+                        if read.read_buf(into).await? == 0 {
+                            return Ok(());
+                        }
+                    }
                 }
                 continue;
             };
@@ -653,7 +667,9 @@ async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
                 Frame::Reset { .. } | Frame::Other => {}
             }
             for frame in frames {
-                queue.send(Write::Bytes(frame)).await.ok();
+                let message = || websocket::message(By::Server, websocket::BINARY, &frame);
+                let bytes = if tunnelled { message() } else { frame };
+                queue.send(Write::Bytes(bytes)).await.ok();
             }
         }
     };

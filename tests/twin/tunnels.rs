@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(40);
 /// How a client speaks to the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
-    /// The channels of `v5.channel.k8s.io`, which kube-apiserver translates to SPDY.
+    /// The channels of `v5.channel.k8s.io`, which kube-apiserver translates to SPDY unless the kubelet is modern.
     V5,
     /// The channels of `v4.channel.k8s.io`, which the kubelet gets as they are.
     V4,
@@ -34,8 +34,13 @@ enum Wire {
     Tunnelled,
 }
 
-const EXEC: &[Wire] = &[Wire::V5, Wire::V4, Wire::Spdy];
-const FORWARD: &[Wire] = &[Wire::Spdy, Wire::Tunnelled];
+/// A pod of the fixtures.
+type Pod = &'static str;
+
+const EXEC: &[(Wire, Pod)] =
+    &[(Wire::V5, "running"), (Wire::V4, "running"), (Wire::Spdy, "running"), (Wire::V5, "modern")];
+const FORWARD: &[(Wire, Pod)] =
+    &[(Wire::Spdy, "running"), (Wire::Tunnelled, "running"), (Wire::Tunnelled, "modern")];
 
 /// What the client does.
 #[derive(Clone, Copy, Debug)]
@@ -64,19 +69,21 @@ enum Story {
 pub(crate) struct Case {
     pub(crate) name: String,
     wire: Wire,
+    pod: Pod,
     story: Story,
     contains: &'static [&'static str],
 }
 
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |name: &str, wires: &[Wire], story: Story, contains: &'static [&'static str]| {
-        for wire in wires {
+    let mut add = |name: &str, wires: &[(Wire, Pod)], story: Story, contains: &'static [&'static str]| {
+        for (wire, pod) in wires {
             let name = match story {
                 Story::LogsLeft { .. } => name.to_owned(),
-                _ => format!("{name} {wire:?}").to_lowercase(),
+                _ if *pod == "running" => format!("{name} {wire:?}").to_lowercase(),
+                _ => format!("{name} {wire:?} {pod}").to_lowercase(),
             };
-            cases.push(Case { name, wire: *wire, story, contains });
+            cases.push(Case { name, wire: *wire, pod, story, contains });
         }
     };
     let exec = |command, input| Story::Exec { command, input };
@@ -101,7 +108,12 @@ pub(crate) fn all() -> Vec<Case> {
     add("port forward left", FORWARD, Story::ForwardLeft { reset: false }, &["the kubelet sees the end"]);
     add("port forward reset", FORWARD, Story::ForwardLeft { reset: true }, &["the kubelet sees the end"]);
     for (name, version) in [("logs left h1", Version::H1), ("logs left h2", Version::H2)] {
-        add(name, &[Wire::V5], Story::LogsLeft { version }, &["second line", "the kubelet sees the end"]);
+        add(
+            name,
+            &[(Wire::V5, "running")],
+            Story::LogsLeft { version },
+            &["second line", "the kubelet sees the end"],
+        );
     }
     cases
 }
@@ -123,7 +135,8 @@ pub(crate) async fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, 
 
 async fn account(bed: &Bed, case: &Case, side: Side) -> Result<String, Failed> {
     let (target, values) = side_of(bed, side)?;
-    let client = Client { bed, wire: case.wire, target, number: values.unique.replace("uniq", "1") };
+    let client =
+        Client { bed, wire: case.wire, pod: case.pod, target, number: values.unique.replace("uniq", "1") };
     let mut lines = Vec::new();
     let played = tokio::time::timeout(DEADLINE, client.play(case.story, &mut lines)).await;
     match played {
@@ -137,6 +150,7 @@ async fn account(bed: &Bed, case: &Case, side: Side) -> Result<String, Failed> {
 struct Client<'a> {
     bed: &'a Bed,
     wire: Wire,
+    pod: Pod,
     target: &'a client::Target,
     /// Differs for every account; the key of the session.
     number: String,
@@ -331,7 +345,7 @@ impl Client<'_> {
         let request = Request {
             version: Version::H1,
             method: if self.wire == Wire::Spdy { "POST" } else { "GET" }.to_owned(),
-            target: format!("/api/v1/namespaces/twin-fixed/pods/running/{path}"),
+            target: format!("/api/v1/namespaces/twin-fixed/pods/{}/{path}", self.pod),
             headers: headers
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
