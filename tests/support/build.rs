@@ -17,6 +17,8 @@ pub(crate) struct Programs {
     pub(crate) kube_apiserver: PathBuf,
     pub(crate) etcd: PathBuf,
     pub(crate) kubectl: PathBuf,
+    /// Need not exist among `KUBEBUILDER_ASSETS`.
+    pub(crate) kube_controller_manager: PathBuf,
 }
 
 /// How the programs can be had; finding this out is cheap, building is not.
@@ -28,6 +30,16 @@ pub(crate) enum Source {
     Buildable(PathBuf),
     /// Neither; the text says what is missing.
     Absent(String),
+}
+
+impl Source {
+    /// Whether there is, or will be, a kube-controller-manager.
+    pub(crate) fn has_controllers(&self) -> bool {
+        match self {
+            Self::Present(programs) => programs.kube_controller_manager.is_file(),
+            Self::Buildable(_) | Self::Absent(_) => true,
+        }
+    }
 }
 
 /// Looks without building.
@@ -143,6 +155,7 @@ fn programs_in(dir: &Path, etcd: &str) -> Programs {
         kube_apiserver: dir.join("kube-apiserver"),
         etcd: dir.join(etcd),
         kubectl: dir.join("kubectl"),
+        kube_controller_manager: dir.join("kube-controller-manager"),
     }
 }
 

@@ -66,8 +66,10 @@ pub(crate) struct Bed {
     sides: BTreeMap<Side, Result<Server, String>>,
     /// The resource version at which all fixtures exist, and nothing else of ours.
     pub(crate) resource_version: String,
+    /// Started for the cases that need it.
+    controllers: OnceLock<Result<Process, String>>,
     _etcd: Process,
-    _kubelet: Kubelet,
+    pub(crate) kubelet: Kubelet,
 }
 
 /// One API server, or the gateway.
@@ -194,8 +196,9 @@ impl Bed {
             identities,
             sides,
             resource_version,
+            controllers: OnceLock::new(),
             _etcd: etcd,
-            _kubelet: kubelet,
+            kubelet,
         })
     }
 
@@ -214,6 +217,31 @@ impl Bed {
 
     pub(crate) fn issued(&self, name: &str) -> Option<&Issued> {
         self.people.get(name)
+    }
+
+    /// Starts kube-controller-manager, with the two controllers that make namespaces whole and delete them.
+    pub(crate) fn controllers(&self) -> Result<(), String> {
+        let start = || {
+            let side = if self.sides.contains_key(&Side::Gateway) { Side::Gateway } else { Side::Reference };
+            let file = |name: &str| self.dir.join(name).display().to_string();
+            let admin = self.issued("admin").ok_or("people.rs has no admin")?;
+            fs::write(file("admin.crt"), admin.cert_pem()).map_err(text)?;
+            fs::write(file("admin.key"), admin.key_pem()).map_err(text)?;
+            let config =
+                kubeconfig(&self.dir, self.target(side)?.address, "admin.crt", "admin.key").to_string();
+            fs::write(file("controllers.kubeconfig"), config).map_err(text)?;
+            let flags = [
+                format!("--kubeconfig={}", file("controllers.kubeconfig")),
+                "--controllers=namespace-controller,serviceaccount-controller".to_owned(),
+                "--leader-elect=false".to_owned(),
+                "--secure-port=0".to_owned(),
+                "--kube-api-qps=1000".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+            ];
+            let program = &self.programs.kube_controller_manager;
+            Process::start(&self.dir, "controllers", program, flags)
+        };
+        self.controllers.get_or_init(start).as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Ends a server that nobody needs any more.
@@ -288,14 +316,7 @@ impl Starter<'_> {
 
     fn gateway(&self, backend: SocketAddr) -> Result<Server, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
-        let kubeconfig = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "backend",
-            "contexts": [{"name": "backend", "context": {"cluster": "backend", "user": "front-proxy"}}],
-            "clusters": [{"name": "backend", "cluster": {
-                "server": format!("https://{backend}"), "certificate-authority": file("server-ca.crt")}}],
-            "users": [{"name": "front-proxy", "user": {
-                "client-certificate": file("inner.crt"), "client-key": file("inner.key")}}],
-        });
+        let kubeconfig = kubeconfig(self.dir, backend, "inner.crt", "inner.key");
         fs::write(file("backend.kubeconfig"), kubeconfig.to_string()).map_err(text)?;
         retry_on_collision(|| {
             let [port, metrics] = free_ports()?;
@@ -333,11 +354,16 @@ impl Starter<'_> {
     fn post_fixtures(&self, reference: &Target, kubelet_port: u16) -> Result<String, String> {
         let mut last = String::new();
         for (path, object) in fixtures::objects(kubelet_port) {
+            let (method, content): (_, &[u8]) = if path.ends_with("/status") {
+                ("PATCH", b"application/merge-patch+json")
+            } else {
+                ("POST", b"application/json")
+            };
             let request = Request {
                 version: Version::H1,
-                method: "POST".to_owned(),
+                method: method.to_owned(),
                 target: path.clone(),
-                headers: vec![("Content-Type".to_owned(), b"application/json".to_vec())],
+                headers: vec![("Content-Type".to_owned(), content.to_vec())],
                 body: Bytes::from(object.to_string()),
                 raw: None,
                 frames: Vec::new(),
@@ -350,7 +376,7 @@ impl Starter<'_> {
                 let got = self.runtime.block_on(sent).map_err(|broken| broken.0)?;
                 answer = String::from_utf8_lossy(&got.body).into_owned();
                 match got.status {
-                    201 => Ok(true),
+                    200 | 201 => Ok(true),
                     403 => Ok(false),
                     status => Err(format!("fixture for {path}: {status} {answer}")),
                 }
@@ -443,6 +469,18 @@ impl Starter<'_> {
     ) -> Result<(), String> {
         eventually(self.runtime, what, &mut condition)
     }
+}
+
+/// For somebody with a certificate in the bed's directory.
+fn kubeconfig(dir: &Path, server: SocketAddr, certificate: &str, key: &str) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": format!("https://{server}"), "certificate-authority": dir.join("server-ca.crt")}}],
+        "users": [{"name": "u", "user": {
+            "client-certificate": dir.join(certificate), "client-key": dir.join(key)}}],
+    })
 }
 
 /// Asks again and again until the condition holds, fails for good, or patience ends.

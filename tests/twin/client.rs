@@ -16,6 +16,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::websocket::{self, By, Message};
+
 /// How long one exchange may take before it counts as broken.
 const DEADLINE: Duration = Duration::from_secs(25);
 
@@ -139,7 +141,7 @@ pub(crate) async fn exchange(
     }
 }
 
-async fn connect(
+pub(crate) async fn connect(
     target: &Target,
     identity: Option<&Identity>,
     version: Version,
@@ -201,7 +203,7 @@ async fn h1(stream: TlsStream<TcpStream>, target: &Target, request: &Request) ->
     };
     if answer.status == 101 && request.until == Until::WebSocketClose {
         let sender = sender.ok_or_else(|| Broken("switched protocols before the request was sent".into()))?;
-        answer.body = websocket(&mut reader, sender, &request.frames).await?;
+        answer.body = talk(&mut reader, sender, &request.frames).await?;
         return Ok(answer);
     }
     answer.body = {
@@ -217,7 +219,7 @@ async fn h1(stream: TlsStream<TcpStream>, target: &Target, request: &Request) ->
     Ok(answer)
 }
 
-fn h1_bytes(target: &Target, request: &Request) -> Vec<u8> {
+pub(crate) fn h1_bytes(target: &Target, request: &Request) -> Vec<u8> {
     let has = |name: &str| request.headers.iter().any(|(have, _)| have.eq_ignore_ascii_case(name));
     let mut bytes = format!("{} {} HTTP/1.1\r\n", request.method, request.target).into_bytes();
     if !has("host") {
@@ -238,14 +240,15 @@ fn h1_bytes(target: &Target, request: &Request) -> Vec<u8> {
     bytes
 }
 
-struct Reader<R> {
-    stream: R,
-    buffer: Vec<u8>,
+/// What arrives on an HTTP/1.1 connection.
+pub(crate) struct Reader<R> {
+    pub(crate) stream: R,
+    pub(crate) buffer: Vec<u8>,
 }
 
 impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
     /// False at the end of the stream. A close without `close_notify` is an end too: Go and rustls differ in sending it.
-    async fn more(&mut self) -> Result<bool, Broken> {
+    pub(crate) async fn more(&mut self) -> Result<bool, Broken> {
         let mut chunk = vec![0; 64 * 1024];
         match self.stream.read(&mut chunk).await {
             Ok(0) => Ok(false),
@@ -289,7 +292,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
     }
 
     /// The status line and headers of the first answer that is not 1xx (101 counts).
-    async fn head(&mut self) -> Result<Answer, Broken> {
+    pub(crate) async fn head(&mut self) -> Result<Answer, Broken> {
         loop {
             let first = String::from_utf8_lossy(&self.line().await?).into_owned();
             let status = first
@@ -316,7 +319,12 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    async fn body(&mut self, head: &Answer, head_only: bool, until: Until) -> Result<Vec<u8>, Broken> {
+    pub(crate) async fn body(
+        &mut self,
+        head: &Answer,
+        head_only: bool,
+        until: Until,
+    ) -> Result<Vec<u8>, Broken> {
         if head_only || matches!(head.status, 101 | 204 | 304) {
             return Ok(Vec::new());
         }
@@ -350,6 +358,13 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
     }
 }
 
+/// A long content as a person compares it.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    let short = digest.as_ref().iter().take(8).fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    format!("{} bytes, sha256 {short:016x}", bytes.len())
+}
+
 pub(crate) fn line_ends(body: &[u8]) -> usize {
     body.split(|byte| *byte == b'\n').count() - 1
 }
@@ -357,7 +372,7 @@ pub(crate) fn line_ends(body: &[u8]) -> usize {
 // ---- WebSocket, as far as the exec protocol needs it ----
 
 /// Sends the frames, then collects what each channel carried until the server closes. Frame boundaries are not part of the answer.
-async fn websocket<R, W>(
+async fn talk<R, W>(
     reader: &mut Reader<R>,
     mut writer: W,
     frames: &[(u8, Vec<u8>)],
@@ -366,30 +381,29 @@ where
     R: tokio::io::AsyncRead + Unpin,
     W: tokio::io::AsyncWrite + Unpin,
 {
+    let mut send = async |opcode, payload: &[u8]| {
+        let bytes = websocket::message(By::Client, opcode, payload);
+        writer.write_all(&bytes).await.map_err(broken("WebSocket write"))?;
+        writer.flush().await.map_err(broken("WebSocket write"))
+    };
     for (channel, payload) in frames {
-        let mut data = vec![*channel];
-        data.extend(payload);
-        send_frame(&mut writer, 2, &data).await?;
+        send(websocket::BINARY, &[&[*channel], payload.as_slice()].concat()).await?;
     }
     let mut channels = std::collections::BTreeMap::<u8, Vec<u8>>::new();
     let close = loop {
-        let Ok(head) = reader.exactly(2).await else {
+        let Some(Message { opcode, payload }) = websocket::take(&mut reader.buffer) else {
+            if reader.more().await? {
+                continue;
+            }
             break "connection ended without a close frame".to_owned();
         };
-        let opcode = head[0] & 0x0f;
-        let length = match head[1] & 0x7f {
-            126 => reader.exactly(2).await?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
-            127 => reader.exactly(8).await?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
-            short => usize::from(short),
-        };
-        let payload = reader.exactly(length).await?;
         match opcode {
-            8 => {
+            websocket::CLOSE => {
                 let code = payload.get(..2).map_or(0, |code| u16::from(code[0]) << 8 | u16::from(code[1]));
-                send_frame(&mut writer, 8, &payload).await.ok();
+                send(websocket::CLOSE, &payload).await.ok();
                 break format!("close {code}");
             }
-            9 => send_frame(&mut writer, 10, &payload).await?,
+            websocket::PING => send(websocket::PONG, &payload).await?,
             0..=2 => {
                 if let Some((channel, rest)) = payload.split_first() {
                     channels.entry(*channel).or_default().extend(rest);
@@ -404,26 +418,6 @@ where
     }
     text.extend(close.bytes());
     Ok(text)
-}
-
-/// A client's frame, masked with zeros: the mask is about proxies that do not know WebSocket, not about us.
-async fn send_frame<W: tokio::io::AsyncWrite + Unpin>(
-    writer: &mut W,
-    opcode: u8,
-    data: &[u8],
-) -> Result<(), Broken> {
-    let mut bytes = vec![0x80 | opcode];
-    match u8::try_from(data.len()) {
-        Ok(short) if short < 126 => bytes.push(0x80 | short),
-        _ => {
-            bytes.push(0x80 | 0x7e);
-            bytes.extend(u16::try_from(data.len()).expect("a short test payload").to_be_bytes());
-        }
-    }
-    bytes.extend([0; 4]);
-    bytes.extend(data);
-    writer.write_all(&bytes).await.map_err(broken("WebSocket write"))?;
-    writer.flush().await.map_err(broken("WebSocket write"))
 }
 
 // ---- HTTP/2 ----

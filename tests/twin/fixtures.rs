@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-/// The objects and the collection to which each is posted. The first ones are posted before the resource version `{rv}`.
+/// The objects and the collection to which each is posted, or the status that is patched. The first ones are posted before the resource version `{rv}`.
 pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     for name in ["twin", "twin-fixed"] {
@@ -37,17 +37,23 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         Some("twin-fixed"),
         json!({"stringData": {"password": "swordfish"}}),
     ));
-    objects.push(core(
-        "nodes",
-        "Node",
-        "twin-node",
-        None,
-        json!({"status": {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }}),
-    ));
+    // kube-apiserver 1.36 passes WebSockets on to kubelets that declare it, and translates them to SPDY for others.
+    for (name, features) in
+        [("twin-node", json!([])), ("twin-node-modern", json!(["ExtendWebSocketsToKubelet"]))]
+    {
+        objects.push(core(
+            "nodes",
+            "Node",
+            name,
+            None,
+            json!({"status": {
+                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "declaredFeatures": features,
+            }}),
+        ));
+    }
     let container = json!([{"name": "main", "image": "example.com/none"}]);
     objects.push(core(
         "pods",
@@ -63,6 +69,20 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         Some("twin-fixed"),
         json!({"spec": {"nodeName": "twin-node", "containers": container, "automountServiceAccountToken": false}}),
     ));
+    // kubectl forwards ports of pods that run, and a pod is created pending.
+    for (name, node) in [("running", "twin-node"), ("modern", "twin-node-modern")] {
+        objects.push(core(
+            "pods",
+            "Pod",
+            name,
+            Some("twin-fixed"),
+            json!({"spec": {"nodeName": node, "containers": container, "automountServiceAccountToken": false}}),
+        ));
+        objects.push((
+            format!("/api/v1/namespaces/twin-fixed/pods/{name}/status"),
+            json!({"status": {"phase": "Running"}}),
+        ));
+    }
     // `edit` and `view` themselves are put together by the controller manager, which does not run here.
     for namespace in ["twin", "twin-fixed"] {
         objects.push(binding("devs-edit", Some(namespace), "system:aggregate-to-edit", "Group", "devs"));

@@ -1,21 +1,100 @@
-//! A kubelet that pretends: it lets exec, attach and logs reach a far end without a container.
+//! A kubelet that pretends: it lets exec, attach, port-forward and logs reach a far end without a container.
 //!
-//! kube-apiserver dials it because the fixtures' node names its port. It speaks just enough of SPDY/3.1 and of WebSocket: every
-//! command prints its arguments, echoes its standard input, and succeeds unless it is called `fail`.
+//! kube-apiserver dials it because the fixtures' node names its port. It speaks just enough of SPDY/3.1 and of WebSocket.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | any other, and attach | prints its arguments, echoes its input, succeeds |
+//! | `fail` | the same, and exits with 7 |
+//! | `pipe` | echoes its input and prints nothing else |
+//! | `test` | exits with 1 |
+//! | `tar cf - PATH` | prints an archive of two files below PATH |
+//! | `tar -xmf -` | reads an archive and lists it on standard error |
+//! | `hold KEY` | prints its arguments, then waits for its caller to go |
+//! | `leave` | prints its arguments, then the kubelet hangs up |
+//! | `refuse CODE`, `redirect` | the kubelet answers so instead of switching protocols |
+//! | `mute KEY` | the kubelet answers nothing until it is released, then 500 |
+//!
+//! | port | what it does |
+//! |---|---|
+//! | any other | echoes |
+//! | 81 | refused |
+//! | 82 | sends a line and closes |
+//! | 83 | the kubelet hangs up |
+//!
+//! What has a key, and every port by its number, can be waited for: [`Sessions`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use base64::Engine as _;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::client::digest;
 use crate::pki::Issued;
+use crate::spdy::{self, Frame};
+use crate::websocket::{self, By, Message};
+
+/// How long a session may take to get where a case wants it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How far a session has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Started,
+    /// A case allows it to go on.
+    Released,
+    /// Its connection is gone.
+    Ended,
+}
+
+/// What the kubelet has seen, by the key that the caller chose.
+#[derive(Clone, Debug)]
+pub(crate) struct Sessions(Arc<watch::Sender<BTreeMap<String, Phase>>>);
+
+impl Sessions {
+    /// False when the session does not get so far in time.
+    pub(crate) async fn reaches(&self, key: &str, phase: Phase) -> bool {
+        tokio::time::timeout(PATIENCE, self.reached(key, phase)).await.is_ok()
+    }
+
+    async fn reached(&self, key: &str, phase: Phase) {
+        let mut receiver = self.0.subscribe();
+        receiver.wait_for(|sessions| sessions.get(key).is_some_and(|have| *have >= phase)).await.ok();
+    }
+
+    pub(crate) fn set(&self, key: &str, phase: Phase) {
+        self.0.send_modify(|sessions| {
+            sessions.insert(key.to_owned(), phase);
+        });
+    }
+
+    /// A session that has ended when this is dropped.
+    fn begin(&self, key: &str) -> Session {
+        self.set(key, Phase::Started);
+        Session { key: key.to_owned(), sessions: self.clone() }
+    }
+}
+
+struct Session {
+    key: String,
+    sessions: Sessions,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.sessions.set(&self.key, Phase::Ended);
+    }
+}
 
 /// A listener on a port of its own, served until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Kubelet {
     port: u16,
+    pub(crate) sessions: Sessions,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -33,18 +112,20 @@ impl Kubelet {
         let listener =
             runtime.block_on(TcpListener::bind("127.0.0.1:0")).map_err(|error| error.to_string())?;
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+        let sessions = Sessions(Arc::new(watch::channel(BTreeMap::new()).0));
+        let seen = sessions.clone();
         let task = runtime.spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                let acceptor = acceptor.clone();
+                let (acceptor, seen) = (acceptor.clone(), seen.clone());
                 tokio::spawn(async move {
                     if let Ok(stream) = acceptor.accept(tcp).await {
                         // A client that goes away is its own affair.
-                        serve(stream).await.ok();
+                        serve(stream, &seen).await.ok();
                     }
                 });
             }
         });
-        Ok(Self { port, task })
+        Ok(Self { port, sessions, task })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -74,32 +155,90 @@ impl Head {
         self.query.iter().any(|(have, value)| have == key && matches!(value.as_str(), "1" | "true"))
     }
 
+    fn value(&self, key: &str) -> Option<&str> {
+        self.query.iter().find(|(have, _)| have == key).map(|(_, value)| value.as_str())
+    }
+
     fn command(&self) -> Vec<&str> {
         self.query.iter().filter(|(key, _)| key == "command").map(|(_, value)| value.as_str()).collect()
     }
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> std::io::Result<()> {
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, sessions: &Sessions) -> std::io::Result<()> {
     let head = read_head(&mut stream).await?;
     let upgrade = head.header("upgrade").unwrap_or_default().to_ascii_lowercase();
+    let (first, second) = (head.command().first().copied(), head.command().get(1).copied());
     if head.path.starts_with("/containerLogs/") {
-        let body = "first line\nsecond line\n";
-        let answer = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(answer.as_bytes()).await?;
-    } else if head.command().first() == Some(&"redirect") {
+        logs(&mut stream, &head, sessions).await?;
+    } else if let (Some("redirect"), _) = (first, second) {
         stream.write_all(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n").await?;
+    } else if let (Some("refuse"), Some(code)) = (first, second) {
+        refuse(&mut stream, code).await?;
+    } else if let (Some("mute"), Some(key)) = (first, second) {
+        let session = sessions.begin(key);
+        tokio::select! {
+            () = sessions.reached(key, Phase::Released) => refuse(&mut stream, "500").await?,
+            _gone = stream.read_u8() => {}
+        }
+        drop(session);
+    } else if head.path.starts_with("/portForward/") && upgrade == "spdy/3.1" {
+        switch(&mut stream, "SPDY/3.1", &[("X-Stream-Protocol-Version", "portforward.k8s.io")]).await?;
+        return forward(stream, false, sessions).await;
+    } else if head.path.starts_with("/portForward/")
+        && head.header("sec-websocket-protocol").is_some_and(|protocols| protocols.starts_with("SPDY/3.1+"))
+    {
+        accept_websocket(&mut stream, &head).await?;
+        return forward(stream, true, sessions).await;
     } else if upgrade == "spdy/3.1" {
-        spdy(&mut stream, &head).await?;
+        return exec_spdy(stream, &head, sessions).await;
+    } else if upgrade == "websocket" && head.path.starts_with("/portForward/") {
+        return forward_websocket(stream, &head).await;
     } else if upgrade == "websocket" {
-        websocket(&mut stream, &head).await?;
+        return exec_websocket(stream, &head, sessions).await;
     } else {
         stream.write_all(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await?;
     }
     stream.flush().await?;
     stream.shutdown().await
+}
+
+async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, code: &str) -> std::io::Result<()> {
+    let body = format!("the kubelet answers {code}\n");
+    let answer = format!(
+        "HTTP/1.1 {code} No\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await
+}
+
+/// Two lines. Followed: as chunks; with a limit of bytes, which is the key, without end.
+async fn logs<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    head: &Head,
+    sessions: &Sessions,
+) -> std::io::Result<()> {
+    const LINES: [&str; 2] = ["first line\n", "second line\n"];
+    if !head.asks("follow") {
+        let body = LINES.concat();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        return stream.write_all(answer.as_bytes()).await;
+    }
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await?;
+    for line in LINES {
+        stream.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes()).await?;
+        stream.flush().await?;
+    }
+    if let Some(key) = head.value("limitBytes") {
+        let _session = sessions.begin(key);
+        let _gone = stream.read_u8().await;
+        return Ok(());
+    }
+    stream.write_all(b"0\r\n\r\n").await
 }
 
 async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Head> {
@@ -116,7 +255,7 @@ async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Head
         query: query
             .split('&')
             .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.replace('+', " ")))
+            .map(|(key, value)| (key.to_owned(), value.replace('+', " ").replace("%2F", "/")))
             .collect(),
         headers: lines
             .filter_map(|line| line.split_once(": "))
@@ -125,169 +264,450 @@ async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Head
     })
 }
 
-fn status(head: &Head) -> &'static str {
-    if head.command().first() == Some(&"fail") {
-        concat!(
-            r#"{"metadata":{},"status":"Failure","message":"command terminated with exit code 7","reason":"NonZeroExitCode","#,
-            r#""details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#
-        )
-    } else {
-        r#"{"metadata":{},"status":"Success"}"#
-    }
+// ---- commands ----
+
+/// The bytes to write, in order; nothing more is written after a hang-up.
+enum Write {
+    Bytes(Vec<u8>),
+    HangUp,
 }
 
-// ---- SPDY/3.1 ----
+/// Where a command writes, and how that is put on the wire.
+struct Output {
+    queue: mpsc::Sender<Write>,
+    wire: Wire,
+}
 
-const SYN_STREAM: u16 = 1;
-const SYN_REPLY: u16 = 2;
-const PING: u16 = 6;
+enum Wire {
+    /// The stream of each role.
+    Spdy(BTreeMap<String, u32>),
+    WebSocket,
+}
 
-/// Clients open their streams in a fixed order (error, stdin, stdout, stderr), so their compressed headers need not be read.
-async fn spdy<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, head: &Head) -> std::io::Result<()> {
-    stream
-        .write_all(
-            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\
-              X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n",
-        )
-        .await?;
-    stream.flush().await?;
-    let mut roles = vec!["error"];
-    for (role, key) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error")] {
-        if head.asks(key) && !(role == "stderr" && head.asks("tty")) {
-            roles.push(role);
+impl Output {
+    async fn write(&self, role: &str, bytes: &[u8]) {
+        for piece in bytes.chunks(32 * 1024) {
+            self.piece(role, false, piece).await;
         }
     }
-    let mut compress = flate2::Compress::new(flate2::Compression::fast(), true);
-    let mut streams: Vec<u32> = Vec::new();
-    let mut input = Vec::new();
-    let mut input_ended = !head.asks("input");
-    let mut answered = false;
-    loop {
-        let mut frame = [0; 8];
-        if stream.read_exact(&mut frame).await.is_err() {
-            return Ok(());
-        }
-        let length = usize::from(frame[5]) << 16 | usize::from(frame[6]) << 8 | usize::from(frame[7]);
-        let mut payload = vec![0; length];
-        stream.read_exact(&mut payload).await?;
-        let number = |bytes: &[u8]| bytes.iter().take(4).fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
-        if frame[0] & 0x80 == 0 {
-            let id = number(&frame);
-            if roles.iter().zip(&streams).any(|(role, have)| *role == "stdin" && *have == id) {
-                input.extend(&payload);
-                input_ended |= frame[4] & 1 != 0;
+
+    async fn piece(&self, role: &str, last: bool, piece: &[u8]) {
+        let bytes = match &self.wire {
+            Wire::Spdy(streams) => {
+                let Some(id) = streams.get(role) else { return };
+                spdy::data(*id, last, piece)
             }
+            Wire::WebSocket if piece.is_empty() => return,
+            Wire::WebSocket => {
+                let channel = match role {
+                    "stdout" => 1,
+                    "stderr" => 2,
+                    _ => 3,
+                };
+                websocket::message(By::Server, websocket::BINARY, &[&[channel], piece].concat())
+            }
+        };
+        self.queue.send(Write::Bytes(bytes)).await.ok();
+    }
+
+    /// Ends all streams.
+    async fn exit(&self, code: u8) {
+        for role in ["stdout", "stderr"] {
+            self.piece(role, true, &[]).await;
+        }
+        let status = if code == 0 {
+            r#"{"metadata":{},"status":"Success"}"#.to_owned()
         } else {
-            match u16::from(frame[2]) << 8 | u16::from(frame[3]) {
-                SYN_STREAM => {
-                    let id = number(&payload);
-                    streams.push(id);
-                    // An empty header block: a count of zero.
-                    let mut block = Vec::with_capacity(64);
-                    compress.compress_vec(&[0; 4], &mut block, flate2::FlushCompress::Sync)?;
-                    let mut reply = id.to_be_bytes().to_vec();
-                    reply.extend(block);
-                    control(stream, SYN_REPLY, &reply).await?;
-                }
-                PING => control(stream, PING, &payload).await?,
-                _ => {}
-            }
-        }
-        if !answered && streams.len() >= roles.len() && input_ended {
-            answered = true;
-            for (role, id) in roles.iter().zip(&streams) {
-                match *role {
-                    "stdout" => {
-                        let mut output = format!("ran {}\n", head.command().join(" ")).into_bytes();
-                        output.extend(&input);
-                        data(stream, *id, &output).await?;
-                    }
-                    "stderr" => data(stream, *id, b"to stderr\n").await?,
-                    _ => {}
-                }
-            }
-            if let Some(error) = streams.first() {
-                data(stream, *error, status(head).as_bytes()).await?;
-            }
-            stream.flush().await?;
+            format!(
+                concat!(
+                    r#"{{"metadata":{{}},"status":"Failure","message":"command terminated with exit code {}","#,
+                    r#""reason":"NonZeroExitCode","details":{{"causes":[{{"reason":"ExitCode","message":"{}"}}]}}}}"#
+                ),
+                code, code
+            )
+        };
+        self.piece("error", true, status.as_bytes()).await;
+        if let Wire::WebSocket = self.wire {
+            let close = websocket::message(By::Server, websocket::CLOSE, &1000_u16.to_be_bytes());
+            self.queue.send(Write::Bytes(close)).await.ok();
         }
     }
 }
 
-async fn control<S: AsyncWrite + Unpin>(stream: &mut S, kind: u16, payload: &[u8]) -> std::io::Result<()> {
-    let mut frame = vec![0x80, 3];
-    frame.extend(kind.to_be_bytes());
-    frame.push(0);
-    frame.extend(length24(payload.len()));
-    frame.extend(payload);
-    stream.write_all(&frame).await?;
+/// Runs a command. `input` ends where standard input does.
+async fn command(head: &Head, mut input: mpsc::Receiver<Vec<u8>>, output: Output, sessions: &Sessions) {
+    let words = head.command();
+    let banner = async || {
+        output.write("stdout", format!("ran {}\n", words.join(" ")).as_bytes()).await;
+    };
+    match words.as_slice() {
+        ["pipe"] => {
+            while let Some(bytes) = input.recv().await {
+                output.write("stdout", &bytes).await;
+            }
+            output.exit(0).await;
+        }
+        ["test", ..] => output.exit(1).await,
+        ["tar", "cf", "-", path] => {
+            output.write("stdout", &archive(path)).await;
+            output.exit(0).await;
+        }
+        ["tar", "-xmf", "-", ..] => {
+            let mut bytes = Vec::new();
+            while let Some(more) = input.recv().await {
+                bytes.extend(more);
+            }
+            output.write("stderr", contents(&bytes).as_bytes()).await;
+            output.exit(0).await;
+        }
+        ["hold", key] => {
+            let _session = sessions.begin(key);
+            banner().await;
+            std::future::pending::<()>().await;
+        }
+        ["leave"] => {
+            banner().await;
+            output.queue.send(Write::HangUp).await.ok();
+        }
+        words => {
+            banner().await;
+            while let Some(bytes) = input.recv().await {
+                output.write("stdout", &bytes).await;
+            }
+            output.write("stderr", b"to stderr\n").await;
+            output.exit(if words.first() == Some(&"fail") { 7 } else { 0 }).await;
+        }
+    }
+}
+
+/// What `tar cf - PATH` prints.
+fn archive(path: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, content) in [("one.txt", b"one\n".to_vec()), ("deep/two.bin", noise(300_000))] {
+        let mut header = vec![0; 512];
+        let mut field = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+        field(0, &format!("{path}/{name}"));
+        field(100, "0000644\0");
+        field(108, "0000000\0");
+        field(116, "0000000\0");
+        field(124, &format!("{:011o}\0", content.len()));
+        field(136, "00000000000\0");
+        field(148, "        ");
+        field(156, "0");
+        field(257, "ustar\u{0}00");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        bytes.extend(header);
+        bytes.extend(&content);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+    }
+    bytes.resize(bytes.len() + 1024, 0);
+    bytes
+}
+
+/// The files of an archive, with their lengths and digests.
+fn contents(mut archive: &[u8]) -> String {
+    let mut text = String::new();
+    while let Some((header, rest)) = archive.split_at_checked(512) {
+        let until_nul = |from: usize, length: usize| {
+            let field = header[from..from + length].split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(field).trim().to_owned()
+        };
+        let name = until_nul(0, 100);
+        let length = usize::from_str_radix(&until_nul(124, 12), 8).unwrap_or_default();
+        if name.is_empty() {
+            break;
+        }
+        let content = rest.get(..length);
+        let shown = content.map_or("cut short".to_owned(), digest);
+        text.push_str(&format!("received {name}: {shown}\n"));
+        archive = rest.get(length.next_multiple_of(512)..).unwrap_or_default();
+    }
+    text
+}
+
+/// Bytes that do not compress and are always the same.
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+// ---- transports ----
+
+async fn switch<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    protocol: &str,
+    headers: &[(&str, &str)],
+) -> std::io::Result<()> {
+    let mut answer =
+        format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n");
+    for (name, value) in headers {
+        answer.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(format!("{answer}\r\n").as_bytes()).await?;
     stream.flush().await
 }
 
-/// One DATA frame that ends the stream.
-async fn data<S: AsyncWrite + Unpin>(stream: &mut S, id: u32, payload: &[u8]) -> std::io::Result<()> {
-    let mut frame = id.to_be_bytes().to_vec();
-    frame.push(1);
-    frame.extend(length24(payload.len()));
-    frame.extend(payload);
-    stream.write_all(&frame).await
-}
-
-fn length24(length: usize) -> [u8; 3] {
-    let bytes = u32::try_from(length).expect("a short test payload").to_be_bytes();
-    [bytes[1], bytes[2], bytes[3]]
-}
-
-// ---- WebSocket ----
-
-async fn websocket<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, head: &Head) -> std::io::Result<()> {
-    let mut accept = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY);
-    accept.update(head.header("sec-websocket-key").unwrap_or_default().as_bytes());
-    accept.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    let accept = base64::engine::general_purpose::STANDARD.encode(accept.finish());
-    let offered = head.header("sec-websocket-protocol").unwrap_or_default();
-    let protocol = offered.split(',').map(str::trim).next().unwrap_or_default();
-    let answer = format!(
-        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
-    );
-    stream.write_all(answer.as_bytes()).await?;
-    stream.flush().await?;
-    let mut output = format!("ran {}\n", head.command().join(" ")).into_bytes();
-    if head.asks("input") {
-        // One frame of input is enough to show that it arrives.
-        let first = stream.read_u8().await?;
-        let length = stream.read_u8().await? & 0x7f;
-        let mut mask = [0; 4];
-        stream.read_exact(&mut mask).await?;
-        let mut payload = vec![0; usize::from(length)];
-        stream.read_exact(&mut payload).await?;
-        for (byte, mask) in payload.iter_mut().zip(mask.iter().cycle()) {
-            *byte ^= mask;
-        }
-        if first & 0x0f == 2 {
-            output.extend(payload.iter().skip(1));
-        }
+/// Writes what is queued, until the hang-up.
+async fn write_queue<W: AsyncWrite + Unpin>(
+    mut stream: W,
+    mut queue: mpsc::Receiver<Write>,
+) -> std::io::Result<()> {
+    while let Some(Write::Bytes(bytes)) = queue.recv().await {
+        stream.write_all(&bytes).await?;
+        stream.flush().await?;
     }
-    frame(stream, 2, &[&[1], output.as_slice()].concat()).await?;
-    frame(stream, 2, &[&[3], status(head).as_bytes()].concat()).await?;
-    frame(stream, 8, &1000_u16.to_be_bytes()).await?;
-    stream.flush().await?;
-    // Until the client closes too.
-    let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).await.ok();
     Ok(())
 }
 
-async fn frame<S: AsyncWrite + Unpin>(stream: &mut S, opcode: u8, payload: &[u8]) -> std::io::Result<()> {
-    let mut bytes = vec![0x80 | opcode];
-    match u8::try_from(payload.len()) {
-        Ok(short) if short < 126 => bytes.push(short),
-        _ => {
-            bytes.push(0x7e);
-            bytes.extend(u16::try_from(payload.len()).expect("a short test payload").to_be_bytes());
+async fn exec_spdy<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    head: &Head,
+    sessions: &Sessions,
+) -> std::io::Result<()> {
+    switch(&mut stream, "SPDY/3.1", &[("X-Stream-Protocol-Version", "v4.channel.k8s.io")]).await?;
+    let mut expected = vec!["error"];
+    for (role, key) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error")] {
+        if head.asks(key) && !(role == "stderr" && head.asks("tty")) {
+            expected.push(role);
         }
     }
-    bytes.extend(payload);
-    stream.write_all(&bytes).await
+    let (mut read, write) = tokio::io::split(stream);
+    let (queue, queued) = mpsc::channel(16);
+    let (typed, input) = mpsc::channel(16);
+    let (opened, all_open) = oneshot::channel();
+    let replies = queue.clone();
+    let reading = async move {
+        let (mut writer, mut reader) = (spdy::Writer::new(), spdy::Reader::default());
+        let mut streams = BTreeMap::new();
+        let mut opened = Some(opened);
+        let mut typed = head.asks("input").then_some(typed);
+        let mut buffer = Vec::new();
+        loop {
+            let Some(frame) = spdy::take(&mut buffer) else {
+                if read.read_buf(&mut buffer).await? == 0 {
+                    return Ok(());
+                }
+                continue;
+            };
+            let reply = match frame {
+                Frame::Open { id, block, .. } => {
+                    let role = reader.read(&block).remove("streamtype").unwrap_or_default();
+                    streams.insert(role, id);
+                    Some(writer.reply(id))
+                }
+                Frame::Ping(payload) => Some(spdy::ping(&payload)),
+                Frame::Data { id, last, payload } if streams.get("stdin") == Some(&id) => {
+                    if let Some(typed) = typed.as_ref().filter(|_| !payload.is_empty()) {
+                        typed.send(payload).await.ok();
+                    }
+                    if last {
+                        typed = None;
+                    }
+                    None
+                }
+                Frame::Data { .. } | Frame::Reset { .. } | Frame::Other => None,
+            };
+            if let Some(reply) = reply {
+                replies.send(Write::Bytes(reply)).await.ok();
+            }
+            if expected.iter().all(|role| streams.contains_key(*role))
+                && let Some(opened) = opened.take()
+            {
+                opened.send(streams.clone()).ok();
+            }
+        }
+    };
+    let running = async {
+        if let Ok(streams) = all_open.await {
+            command(head, input, Output { queue, wire: Wire::Spdy(streams) }, sessions).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        done = reading => done,
+        done = write_queue(write, queued) => done,
+        () = running => Ok(()),
+    }
+}
+
+async fn exec_websocket<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    head: &Head,
+    sessions: &Sessions,
+) -> std::io::Result<()> {
+    let protocol = accept_websocket(&mut stream, head).await?;
+    let (mut read, write) = tokio::io::split(stream);
+    let (queue, queued) = mpsc::channel(16);
+    let (typed, input) = mpsc::channel(16);
+    let replies = queue.clone();
+    let reading = async move {
+        let mut typed = head.asks("input").then_some(typed);
+        let mut buffer = Vec::new();
+        loop {
+            let Some(Message { opcode, payload }) = websocket::take(&mut buffer) else {
+                if read.read_buf(&mut buffer).await? == 0 {
+                    return Ok(());
+                }
+                continue;
+            };
+            match (opcode, payload.split_first()) {
+                (websocket::CLOSE, _) => return Ok(()),
+                (websocket::PING, _) => {
+                    let pong = websocket::message(By::Server, websocket::PONG, &payload);
+                    replies.send(Write::Bytes(pong)).await.ok();
+                }
+                (_, Some((0, bytes))) => {
+                    if let Some(typed) = &typed {
+                        typed.send(bytes.to_vec()).await.ok();
+                    }
+                    // Before v5 a client cannot end its input: then the first message is all of it.
+                    if protocol != "v5.channel.k8s.io" {
+                        typed = None;
+                    }
+                }
+                (_, Some((255, [0]))) => typed = None,
+                _ => {}
+            }
+        }
+    };
+    let running = async {
+        command(head, input, Output { queue, wire: Wire::WebSocket }, sessions).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        done = reading => done,
+        done = write_queue(write, queued) => done,
+        () = running => Ok(()),
+    }
+}
+
+/// Takes the first protocol that is offered.
+async fn accept_websocket<S: AsyncWrite + Unpin>(stream: &mut S, head: &Head) -> std::io::Result<String> {
+    let accept = websocket::accept(head.header("sec-websocket-key").unwrap_or_default());
+    let offered = head.header("sec-websocket-protocol").unwrap_or_default();
+    let protocol = offered.split(',').map(str::trim).next().unwrap_or_default().to_owned();
+    let headers = [("Sec-WebSocket-Accept", accept.as_str()), ("Sec-WebSocket-Protocol", &protocol)];
+    switch(stream, "websocket", &headers).await?;
+    Ok(protocol)
+}
+
+/// Forwards ports: each connection is a pair of streams, for errors and for data. The frames of SPDY may be in messages of
+/// WebSocket.
+async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    tunnelled: bool,
+    sessions: &Sessions,
+) -> std::io::Result<()> {
+    let (mut read, write) = tokio::io::split(stream);
+    let (queue, queued) = mpsc::channel(16);
+    let reading = async move {
+        let (mut writer, mut reader) = (spdy::Writer::new(), spdy::Reader::default());
+        // The error stream of a request; the error stream that belongs to a data stream.
+        let (mut errors, mut pairs) = (BTreeMap::new(), BTreeMap::new());
+        let mut held = Vec::new();
+        let (mut wrapped, mut buffer) = (Vec::new(), Vec::new());
+        loop {
+            let Some(frame) = spdy::take(&mut buffer) else {
+                match tunnelled.then(|| websocket::take(&mut wrapped)).flatten() {
+                    Some(Message { opcode: websocket::CLOSE, .. }) => return Ok(()),
+                    Some(Message { payload, .. }) => buffer.extend(payload),
+                    None => {
+                        let into = if tunnelled { &mut wrapped } else { &mut buffer };
+                        if read.read_buf(into).await? == 0 {
+                            return Ok(());
+                        }
+                    }
+                }
+                continue;
+            };
+            let mut frames = Vec::new();
+            match frame {
+                Frame::Open { id, block, .. } => {
+                    let headers = reader.read(&block);
+                    let value = |name: &str| headers.get(name).cloned().unwrap_or_default();
+                    frames.push(writer.reply(id));
+                    if value("streamtype") == "error" {
+                        errors.insert(value("requestid"), id);
+                    } else if let Some(error) = errors.remove(&value("requestid")) {
+                        match value("port").as_str() {
+                            "81" => {
+                                frames.push(spdy::data(error, true, b"port 81 is refused"));
+                                frames.push(spdy::data(id, true, &[]));
+                            }
+                            "82" => {
+                                frames.push(spdy::data(id, true, b"good bye\n"));
+                                frames.push(spdy::data(error, true, &[]));
+                            }
+                            "83" => return Ok(()),
+                            port => {
+                                held.push(sessions.begin(&format!("port {port}")));
+                                pairs.insert(id, error);
+                            }
+                        }
+                    }
+                }
+                Frame::Ping(payload) => frames.push(spdy::ping(&payload)),
+                Frame::Data { id, last, payload } => {
+                    if let Some(error) = pairs.get(&id) {
+                        frames.push(spdy::data(id, last, &payload));
+                        if last {
+                            frames.push(spdy::data(*error, true, &[]));
+                        }
+                    }
+                }
+                Frame::Reset { .. } | Frame::Other => {}
+            }
+            for frame in frames {
+                let message = || websocket::message(By::Server, websocket::BINARY, &frame);
+                let bytes = if tunnelled { message() } else { frame };
+                queue.send(Write::Bytes(bytes)).await.ok();
+            }
+        }
+    };
+    tokio::select! {
+        done = reading => done,
+        done = write_queue(write, queued) => done,
+    }
+}
+
+/// The old way: a pair of channels for each port, which begin with its number. One message is echoed.
+async fn forward_websocket<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    head: &Head,
+) -> std::io::Result<()> {
+    accept_websocket(&mut stream, head).await?;
+    let port: u16 = head.value("port").and_then(|port| port.parse().ok()).unwrap_or_default();
+    let [low, high] = port.to_le_bytes();
+    for channel in [0, 1] {
+        let message = websocket::message(By::Server, websocket::BINARY, &[channel, low, high]);
+        stream.write_all(&message).await?;
+    }
+    stream.flush().await?;
+    let mut buffer = Vec::new();
+    loop {
+        match websocket::take(&mut buffer) {
+            Some(Message { opcode: websocket::BINARY, payload }) => {
+                stream.write_all(&websocket::message(By::Server, websocket::BINARY, &payload)).await?;
+                let close = websocket::message(By::Server, websocket::CLOSE, &1000_u16.to_be_bytes());
+                stream.write_all(&close).await?;
+                stream.flush().await?;
+            }
+            Some(Message { opcode: websocket::CLOSE, .. }) => return stream.shutdown().await,
+            Some(_) => {}
+            None => {
+                if stream.read_buf(&mut buffer).await? == 0 {
+                    return Ok(());
+                }
+            }
+        }
+    }
 }

@@ -9,7 +9,8 @@
 //!
 //! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
 //! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
-//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl.
+//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs` is the far end of exec,
+//! attach, port-forward and logs; `tunnels.rs` looks at those from both ends.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,6 +41,9 @@ mod run;
 mod rust_client;
 #[path = "../support/servers.rs"]
 mod servers;
+mod spdy;
+mod tunnels;
+mod websocket;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,9 +60,10 @@ fn main() -> ExitCode {
         build::Source::Absent(why) => Some(why.clone()),
         _ => None,
     };
+    let controllers = source.has_controllers();
     let plan = run::Plan::new(&arguments);
     let lab = Arc::new(bed::Lab::new(source, plan.sides()));
-    let mut trials = plan.trials(&lab);
+    let mut trials = plan.trials(&lab, controllers);
     if let Some(why) = absent {
         if required {
             eprintln!("twin: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
@@ -66,6 +71,11 @@ fn main() -> ExitCode {
         }
         eprintln!("\ntwin: SKIPPED, all {} tests: {why}\n", trials.len());
         trials = trials.into_iter().map(|trial: Trial| trial.with_ignored_flag(true)).collect();
+    }
+    if !controllers {
+        eprintln!(
+            "\ntwin: SKIPPED, the cases that need kube-controller-manager: it is not among KUBEBUILDER_ASSETS\n"
+        );
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     let keep = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();

@@ -12,7 +12,7 @@ use crate::bed::{Bed, Lab, Side};
 use crate::case::{Case, Declared, Step, Values};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
-use crate::{cases, kubectl, rust_client};
+use crate::{cases, kubectl, rust_client, tunnels};
 
 /// One test by name.
 struct Planned {
@@ -34,10 +34,15 @@ enum Kind {
         case: Arc<kubectl::Case>,
         side: Side,
     },
+    Tunnel {
+        case: Arc<tunnels::Case>,
+        side: Side,
+    },
     /// Some case of the group differs on the bare backend.
     Differs {
         http: Vec<Arc<Case>>,
         kubectl: Vec<Arc<kubectl::Case>>,
+        tunnels: Vec<Arc<tunnels::Case>>,
     },
     /// kube-rs instead of kubectl.
     RustClient {
@@ -57,6 +62,7 @@ impl Plan {
     pub(crate) fn new(arguments: &Arguments) -> Self {
         let http: Vec<Arc<Case>> = cases::all().into_iter().map(Arc::new).collect();
         let kubectl: Vec<Arc<kubectl::Case>> = kubectl::all().into_iter().map(Arc::new).collect();
+        let tunnels: Vec<Arc<tunnels::Case>> = tunnels::all().into_iter().map(Arc::new).collect();
         let mut planned = Vec::new();
         // The proofs come first, so that the second reference can end early.
         for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
@@ -75,6 +81,12 @@ impl Plan {
                     kind: Kind::Kubectl { case: case.clone(), side },
                 });
             }
+            for case in &tunnels {
+                planned.push(Planned {
+                    name: format!("{prefix}::tunnels::{}", test_name(&case.name)),
+                    kind: Kind::Tunnel { case: case.clone(), side },
+                });
+            }
             planned.push(Planned { name: format!("{prefix}::rust_client"), kind: Kind::RustClient { side } });
             if side == Side::Second {
                 let groups: BTreeSet<&str> = http.iter().map(|case| case.group).collect();
@@ -82,12 +94,16 @@ impl Plan {
                     let http = http.iter().filter(|case| case.group == group).cloned().collect();
                     planned.push(Planned {
                         name: format!("proof::differs::{group}"),
-                        kind: Kind::Differs { http, kubectl: Vec::new() },
+                        kind: Kind::Differs { http, kubectl: Vec::new(), tunnels: Vec::new() },
                     });
                 }
                 planned.push(Planned {
                     name: "proof::differs::kubectl".to_owned(),
-                    kind: Kind::Differs { http: Vec::new(), kubectl: kubectl.clone() },
+                    kind: Kind::Differs { http: Vec::new(), kubectl: kubectl.clone(), tunnels: Vec::new() },
+                });
+                planned.push(Planned {
+                    name: "proof::differs::tunnels".to_owned(),
+                    kind: Kind::Differs { http: Vec::new(), kubectl: Vec::new(), tunnels: tunnels.clone() },
                 });
             }
         }
@@ -107,9 +123,10 @@ impl Plan {
         self.planned
             .iter()
             .filter_map(|test| match &test.kind {
-                Kind::Http { side, .. } | Kind::Kubectl { side, .. } | Kind::RustClient { side } => {
-                    Some(*side)
-                }
+                Kind::Http { side, .. }
+                | Kind::Kubectl { side, .. }
+                | Kind::Tunnel { side, .. }
+                | Kind::RustClient { side } => Some(*side),
                 Kind::Differs { .. } => Some(Side::Backend),
                 Kind::Rule(_) => None,
             })
@@ -118,11 +135,12 @@ impl Plan {
             .collect()
     }
 
-    pub(crate) fn trials(self, lab: &Arc<Lab>) -> Vec<Trial> {
+    pub(crate) fn trials(self, lab: &Arc<Lab>, controllers: bool) -> Vec<Trial> {
         let on_second = |kind: &Kind| match kind {
-            Kind::Http { side, .. } | Kind::Kubectl { side, .. } | Kind::RustClient { side } => {
-                *side == Side::Second
-            }
+            Kind::Http { side, .. }
+            | Kind::Kubectl { side, .. }
+            | Kind::Tunnel { side, .. }
+            | Kind::RustClient { side } => *side == Side::Second,
             Kind::Differs { .. } | Kind::Rule(_) => false,
         };
         let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
@@ -131,6 +149,8 @@ impl Plan {
             .into_iter()
             .map(|test| {
                 let (lab, left) = (lab.clone(), left.clone());
+                let lacking =
+                    !controllers && matches!(&test.kind, Kind::Kubectl { case, .. } if case.controllers);
                 Trial::test(test.name, move || {
                     if let Kind::Rule(rule) = test.kind {
                         return rule().map_err(Failed::from);
@@ -142,6 +162,7 @@ impl Plan {
                     }
                     result
                 })
+                .with_ignored_flag(lacking)
             })
             .collect()
     }
@@ -166,9 +187,12 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
             judge(&found, case.declared, *side)
         }
         Kind::Kubectl { case, side } => judge(&kubectl::run(bed, case, *side)?, case.declared, *side),
+        Kind::Tunnel { case, side } => {
+            judge(&lab.runtime.block_on(tunnels::run(bed, case, *side))?, None, *side)
+        }
         Kind::RustClient { side } => judge(&lab.runtime.block_on(rust_client::run(bed, *side))?, None, *side),
         Kind::Rule(rule) => rule().map_err(Failed::from),
-        Kind::Differs { http: cases, kubectl } => {
+        Kind::Differs { http: cases, kubectl, tunnels } => {
             let mut equal = Vec::new();
             for case in cases {
                 for version in case.versions {
@@ -181,6 +205,12 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
             }
             for case in kubectl {
                 if !kubectl::run(bed, case, Side::Backend)?.differences.is_empty() {
+                    return Ok(());
+                }
+                equal.push(case.name.clone());
+            }
+            for case in tunnels {
+                if !lab.runtime.block_on(tunnels::run(bed, case, Side::Backend))?.differences.is_empty() {
                     return Ok(());
                 }
                 equal.push(case.name.clone());
@@ -301,7 +331,7 @@ fn account(
     )
 }
 
-fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values), Failed> {
+pub(crate) fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values), Failed> {
     let target = bed.target(side).map_err(Failed::from)?;
     let values = Values {
         unique: unique(),

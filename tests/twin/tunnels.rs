@@ -1,0 +1,650 @@
+//! Tunnels seen from both ends: the client here writes its own frames, and the fake kubelet tells what became of the other end.
+//!
+//! A case does the same on the reference and on the subject and writes down what it saw; the two accounts must be equal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use libtest_mimic::Failed;
+use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::bed::{Bed, Side};
+use crate::client::{self, Reader, Request, Until, Version, digest};
+use crate::compare;
+use crate::kubelet::{Phase, noise};
+use crate::run::{Compared, side_of};
+use crate::spdy::{self, Frame};
+use crate::websocket::{self, By, Message};
+
+/// How long one account may take.
+const DEADLINE: Duration = Duration::from_secs(40);
+
+/// How a client speaks to the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wire {
+    /// The channels of `v5.channel.k8s.io`, which kube-apiserver translates to SPDY unless the kubelet is modern.
+    V5,
+    /// The channels of `v4.channel.k8s.io`, which the kubelet gets as they are.
+    V4,
+    /// SPDY after an upgrade to it.
+    Spdy,
+    /// SPDY in WebSocket messages; for port-forward alone.
+    Tunnelled,
+}
+
+/// A pod of the fixtures.
+type Pod = &'static str;
+
+const EXEC: &[(Wire, Pod)] =
+    &[(Wire::V5, "running"), (Wire::V4, "running"), (Wire::Spdy, "running"), (Wire::V5, "modern")];
+const FORWARD: &[(Wire, Pod)] =
+    &[(Wire::Spdy, "running"), (Wire::Tunnelled, "running"), (Wire::Tunnelled, "modern")];
+
+/// What the client does.
+#[derive(Clone, Copy, Debug)]
+enum Story {
+    /// Runs the command and reads to the end.
+    Exec { command: &'static str, input: &'static [u8] },
+    /// Runs `hold`, and goes away in the middle.
+    ExecLeft { reset: bool },
+    /// Runs `mute`, waits in vain, then the kubelet goes on. (Neither kube-apiserver nor the gateway looks whether the client
+    /// is still there while the kubelet has not answered.)
+    ExecMute,
+    /// Sends this much to the port and reads to the end.
+    Forward { port: u16, length: usize },
+    /// Two connections in one tunnel.
+    ForwardTwice,
+    /// The kubelet hangs up in the middle.
+    ForwardLost,
+    /// Goes away in the middle.
+    ForwardLeft { reset: bool },
+    /// Follows logs that do not end, and goes away.
+    LogsLeft { version: Version },
+}
+
+/// One story over one wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    wire: Wire,
+    pod: Pod,
+    story: Story,
+    contains: &'static [&'static str],
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |name: &str, wires: &[(Wire, Pod)], story: Story, contains: &'static [&'static str]| {
+        for (wire, pod) in wires {
+            let name = match story {
+                Story::LogsLeft { .. } => name.to_owned(),
+                _ if *pod == "running" => format!("{name} {wire:?}").to_lowercase(),
+                _ => format!("{name} {wire:?} {pod}").to_lowercase(),
+            };
+            cases.push(Case { name, wire: *wire, pod, story, contains });
+        }
+    };
+    let exec = |command, input| Story::Exec { command, input };
+    add("exec", EXEC, exec("echo hello", b""), &["ran echo hello", "to stderr", "Success"]);
+    add("exec with input", EXEC, exec("cat", b"typed\n"), &["typed", "Success"]);
+    add("exec failing", EXEC, exec("fail", b""), &["to stderr", "NonZeroExitCode"]);
+    add("exec left by the kubelet", EXEC, exec("leave", b""), &["ran leave"]);
+    add("exec refused with 403", EXEC, exec("refuse 403", b""), &["status: "]);
+    add("exec refused with 500", EXEC, exec("refuse 500", b""), &["status: "]);
+    add("exec redirected", EXEC, exec("redirect", b""), &["status: "]);
+    add("exec of a mute kubelet", EXEC, Story::ExecMute, &["nothing yet"]);
+    add("exec left", EXEC, Story::ExecLeft { reset: false }, &["the kubelet sees the end"]);
+    add("exec reset", EXEC, Story::ExecLeft { reset: true }, &["the kubelet sees the end"]);
+    let forward = |port, length| Story::Forward { port, length };
+    add("port forward", FORWARD, forward(80, 20), &["data: 20 bytes", "error: 0 bytes"]);
+    add("port forward of a mebibyte", FORWARD, forward(80, 1 << 20), &["data: 1048576 bytes"]);
+    add("port forward of nothing", FORWARD, forward(80, 0), &["data: 0 bytes, ended"]);
+    add("port forward to a refused port", FORWARD, forward(81, 20), &["port 81 is refused"]);
+    add("port forward closed by the far end", FORWARD, forward(82, 0), &["good bye"]);
+    add("port forward left by the kubelet", FORWARD, Story::ForwardLost, &["connection ended"]);
+    add("two connections to ports", FORWARD, Story::ForwardTwice, &["first: one", "second: two"]);
+    add("port forward left", FORWARD, Story::ForwardLeft { reset: false }, &["the kubelet sees the end"]);
+    add("port forward reset", FORWARD, Story::ForwardLeft { reset: true }, &["the kubelet sees the end"]);
+    for (name, version) in [("logs left h1", Version::H1), ("logs left h2", Version::H2)] {
+        add(
+            name,
+            &[(Wire::V5, "running")],
+            Story::LogsLeft { version },
+            &["second line", "the kubelet sees the end"],
+        );
+    }
+    cases
+}
+
+/// Plays the case on both sides and returns the differences.
+pub(crate) async fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed> {
+    let (reference, subject) = tokio::join!(account(bed, case, Side::Reference), account(bed, case, side));
+    let (reference, subject) = (reference?, subject?);
+    for text in case.contains {
+        if !reference.contains(text) {
+            return Err(format!("the reference's account does not hold {text:?}\n{reference}").into());
+        }
+    }
+    let same = reference == subject;
+    let differences =
+        if same { vec![] } else { vec![format!("reference:\n{reference}\nsubject:\n{subject}")] };
+    Ok(Compared { differences, last: 0 })
+}
+
+async fn account(bed: &Bed, case: &Case, side: Side) -> Result<String, Failed> {
+    let (target, values) = side_of(bed, side)?;
+    let client =
+        Client { bed, wire: case.wire, pod: case.pod, target, number: values.unique.replace("uniq", "1") };
+    let mut lines = Vec::new();
+    let played = tokio::time::timeout(DEADLINE, client.play(case.story, &mut lines)).await;
+    match played {
+        Ok(Ok(())) => {}
+        Ok(Err(failed)) => return Err(failed),
+        Err(_) => lines.push(format!("not at the end after {DEADLINE:?}")),
+    }
+    Ok(compare::normalise(&lines.join("\n").replace(&client.number, "{number}"), &values))
+}
+
+struct Client<'a> {
+    bed: &'a Bed,
+    wire: Wire,
+    pod: Pod,
+    target: &'a client::Target,
+    /// Differs for every account; the key of the session.
+    number: String,
+}
+
+impl Client<'_> {
+    async fn play(&self, story: Story, lines: &mut Vec<String>) -> Result<(), Failed> {
+        let sessions = &self.bed.kubelet.sessions;
+        let seen_ending = async |key: &str| {
+            if sessions.reaches(key, Phase::Ended).await {
+                "the kubelet sees the end".to_owned()
+            } else {
+                "the kubelet does not see the end".to_owned()
+            }
+        };
+        match story {
+            Story::Exec { command, input } => {
+                if let Some(mut tunnel) = self.exec(command, !input.is_empty(), lines).await? {
+                    tunnel.type_in(input).await;
+                    lines.extend(tunnel.read_to_end().await);
+                }
+            }
+            Story::ExecLeft { reset } => {
+                let Some(mut tunnel) = self.exec(&format!("hold {}", self.number), false, lines).await?
+                else {
+                    return Ok(());
+                };
+                lines.push(format!("output: {}", tunnel.some_output().await));
+                lines.push(format!("started: {}", sessions.reaches(&self.number, Phase::Started).await));
+                tunnel.leave(reset);
+                lines.push(seen_ending(&self.number).await);
+            }
+            Story::ExecMute => {
+                let command = format!("mute {}", self.number);
+                // In v5 the client's upgrade is answered before the kubelet is asked.
+                let answering = async {
+                    let mut lines = Vec::new();
+                    if let Some(mut tunnel) = self.exec(&command, false, &mut lines).await? {
+                        lines.extend(tunnel.read_to_end().await);
+                    }
+                    Ok::<_, Failed>(lines)
+                };
+                let mut answering = std::pin::pin!(answering);
+                let waiting = async {
+                    let started = sessions.reaches(&self.number, Phase::Started).await;
+                    // An answer that should not come has this long to come.
+                    let ever = std::future::pending::<()>();
+                    tokio::time::timeout(Duration::from_millis(300), ever).await.ok();
+                    started
+                };
+                tokio::select! {
+                    early = &mut answering => lines.push(format!("too early: {:?}", early?)),
+                    started = waiting => {
+                        lines.push(if started { "nothing yet" } else { "never asked" }.to_owned());
+                        sessions.set(&self.number, Phase::Released);
+                        lines.extend(answering.await?);
+                    }
+                }
+            }
+            Story::Forward { port, length } => {
+                if let Some(mut tunnel) = self.forward(lines).await? {
+                    let found = tunnel.connection(port, &noise(length)).await;
+                    lines.extend(found);
+                }
+            }
+            Story::ForwardTwice => {
+                if let Some(mut tunnel) = self.forward(lines).await? {
+                    let ids = [tunnel.connect(80, 0).await, tunnel.connect(81, 1).await];
+                    let third = tunnel.connect(8080, 2).await;
+                    tunnel.send(&spdy::data(third.1, true, b"two")).await;
+                    tunnel.send(&spdy::data(ids[0].1, true, b"one")).await;
+                    let all = [ids[0].0, ids[0].1, ids[1].0, ids[1].1, third.0, third.1];
+                    let (streams, end) = tunnel.collect(&all).await;
+                    for (name, id) in [("first", all[1]), ("refused", all[2]), ("second", all[5])] {
+                        let text = streams.get(&id).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+                        lines.push(format!("{name}: {}", text.unwrap_or_default()));
+                    }
+                    lines.push(end);
+                }
+            }
+            Story::ForwardLost => {
+                let Some(mut tunnel) = self.forward(lines).await? else {
+                    return Ok(());
+                };
+                let (error, data) = tunnel.connect(83, 0).await;
+                // kube-apiserver closes a tunnel of WebSocket only when the client says something more: its `Close` waits
+                // for the lock that its `Read` holds (streamtunnel.go, tunnelingWebsocketUpgraderConn).
+                let mut pings = tokio::time::interval(Duration::from_millis(50));
+                let ids = [error, data];
+                let reading = collect(&mut tunnel.reader, &mut tunnel.spdy, tunnel.wire, &ids);
+                let mut reading = std::pin::pin!(reading);
+                let (streams, end) = loop {
+                    tokio::select! {
+                        found = &mut reading => break found,
+                        _ = pings.tick() => {
+                            write(&mut tunnel.write, tunnel.wire, &spdy::ping(&[0, 0, 0, 1])).await;
+                        }
+                    }
+                };
+                lines.push(format!("{streams:?}, {end}"));
+            }
+            Story::ForwardLeft { reset } => {
+                let port = u16::try_from(20_000 + self.number.parse::<u64>()? % 40_000)?;
+                let Some(mut tunnel) = self.forward(lines).await? else {
+                    return Ok(());
+                };
+                let (_, data) = tunnel.connect(port, 0).await;
+                tunnel.send(&spdy::data(data, false, b"hello")).await;
+                lines.push(format!("output: {}", tunnel.some_output().await));
+                tunnel.leave(reset);
+                lines.push(seen_ending(&format!("port {port}")).await);
+            }
+            Story::LogsLeft { version } => {
+                let request = Request {
+                    version,
+                    method: "GET".to_owned(),
+                    target: format!(
+                        "/api/v1/namespaces/twin-fixed/pods/running/log?follow=true&limitBytes={}",
+                        self.number
+                    ),
+                    headers: Vec::new(),
+                    body: bytes::Bytes::new(),
+                    raw: None,
+                    frames: Vec::new(),
+                    until: Until::Lines(2),
+                };
+                match client::exchange(self.target, self.bed.identity("alice"), &request).await {
+                    Ok(answer) => {
+                        lines.push(format!("status: {}", answer.status));
+                        lines.push(String::from_utf8_lossy(&answer.body).into_owned());
+                        if answer.status != 200 {
+                            return Ok(());
+                        }
+                    }
+                    Err(broken) => lines.push(format!("broken: {}", broken.0)),
+                }
+                lines.push(seen_ending(&self.number).await);
+            }
+        }
+        Ok(())
+    }
+
+    async fn exec(
+        &self,
+        command: &str,
+        input: bool,
+        lines: &mut Vec<String>,
+    ) -> Result<Option<Tunnel>, Failed> {
+        let command = command.replace(' ', "&command=");
+        let path = format!("exec?command={command}&stdin={input}&stdout=true&stderr=true");
+        let Some(mut tunnel) = self.open(&path, "v4.channel.k8s.io", lines).await? else {
+            return Ok(None);
+        };
+        if self.wire == Wire::Spdy {
+            for role in ["error", "stdin", "stdout", "stderr"] {
+                if role != "stdin" || input {
+                    let id = tunnel.open(&[("streamtype", role)]).await;
+                    tunnel.roles.insert(id, role);
+                }
+            }
+        }
+        Ok(Some(tunnel))
+    }
+
+    async fn forward(&self, lines: &mut Vec<String>) -> Result<Option<Tunnel>, Failed> {
+        self.open("portforward", "portforward.k8s.io", lines).await
+    }
+
+    /// Notes the answer; there is a tunnel if it was 101.
+    async fn open(
+        &self,
+        path: &str,
+        spdy_protocol: &str,
+        lines: &mut Vec<String>,
+    ) -> Result<Option<Tunnel>, Failed> {
+        let mut headers = vec![("Connection", "Upgrade")];
+        let websocket = [
+            ("Upgrade", "websocket"),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ];
+        match self.wire {
+            Wire::V5 | Wire::V4 | Wire::Tunnelled => headers.extend(websocket),
+            Wire::Spdy => headers.push(("Upgrade", "SPDY/3.1")),
+        }
+        headers.push(match self.wire {
+            Wire::V5 => ("Sec-WebSocket-Protocol", "v5.channel.k8s.io"),
+            Wire::V4 => ("Sec-WebSocket-Protocol", "v4.channel.k8s.io"),
+            Wire::Tunnelled => ("Sec-WebSocket-Protocol", "SPDY/3.1+portforward.k8s.io"),
+            Wire::Spdy => ("X-Stream-Protocol-Version", spdy_protocol),
+        });
+        let request = Request {
+            version: Version::H1,
+            method: if self.wire == Wire::Spdy { "POST" } else { "GET" }.to_owned(),
+            target: format!("/api/v1/namespaces/twin-fixed/pods/{}/{path}", self.pod),
+            headers: headers
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
+                .collect(),
+            body: bytes::Bytes::new(),
+            raw: None,
+            frames: Vec::new(),
+            until: Until::End,
+        };
+        let alice = self.bed.identity("alice");
+        let stream =
+            client::connect(self.target, alice, Version::H1).await.map_err(|broken| broken.0.clone())?;
+        let (read, mut write) = tokio::io::split(stream);
+        write.write_all(&client::h1_bytes(self.target, &request)).await?;
+        write.flush().await?;
+        let mut reader = Reader { stream: read, buffer: Vec::new() };
+        let answer = match reader.head().await {
+            Ok(answer) => answer,
+            Err(broken) => {
+                lines.push(format!("broken: {}", broken.0));
+                return Ok(None);
+            }
+        };
+        lines.push(format!("status: {}", answer.status));
+        for name in [
+            "upgrade",
+            "sec-websocket-protocol",
+            "sec-websocket-accept",
+            "x-stream-protocol-version",
+            "content-type",
+            "location",
+        ] {
+            for value in answer.all(name) {
+                lines.push(format!("{name}: {value}"));
+            }
+        }
+        if answer.status != 101 {
+            let body = reader.body(&answer, false, Until::End).await.map_err(|broken| broken.0)?;
+            lines.push(String::from_utf8_lossy(&body).into_owned());
+            return Ok(None);
+        }
+        Ok(Some(Tunnel {
+            wire: self.wire,
+            reader,
+            write,
+            spdy: Vec::new(),
+            headers: spdy::Writer::new(),
+            next: 1,
+            roles: BTreeMap::new(),
+        }))
+    }
+}
+
+/// An open tunnel.
+struct Tunnel {
+    wire: Wire,
+    reader: Reader<ReadHalf<TlsStream<TcpStream>>>,
+    write: WriteHalf<TlsStream<TcpStream>>,
+    /// What has arrived of SPDY.
+    spdy: Vec<u8>,
+    headers: spdy::Writer,
+    next: u32,
+    roles: BTreeMap<u32, &'static str>,
+}
+
+impl Tunnel {
+    /// Bytes of SPDY, wrapped if that is the wire. A tunnel that is closed shows when it is read.
+    async fn send(&mut self, bytes: &[u8]) {
+        write(&mut self.write, self.wire, bytes).await;
+    }
+
+    /// Opens a SPDY stream.
+    async fn open(&mut self, headers: &[(&str, &str)]) -> u32 {
+        let id = self.next;
+        self.next += 2;
+        let frame = self.headers.open(id, headers);
+        self.send(&frame).await;
+        id
+    }
+
+    /// Opens the two streams of a connection to a port: for errors, which only the far end writes, and for data.
+    async fn connect(&mut self, port: u16, request: u16) -> (u32, u32) {
+        let (port, request) = (port.to_string(), request.to_string());
+        let rest = [("port", port.as_str()), ("requestid", request.as_str())];
+        let error = self.open(&[&[("streamtype", "error")], rest.as_slice()].concat()).await;
+        self.send(&spdy::data(error, true, &[])).await;
+        let data = self.open(&[&[("streamtype", "data")], rest.as_slice()].concat()).await;
+        (error, data)
+    }
+
+    /// Standard input, and its end where the wire has one.
+    async fn type_in(&mut self, input: &[u8]) {
+        if input.is_empty() {
+            return;
+        }
+        match self.wire {
+            Wire::Spdy | Wire::Tunnelled => {
+                let stdin = self.roles.iter().find(|(_, role)| **role == "stdin").map(|(id, _)| *id);
+                self.send(&spdy::data(stdin.unwrap_or_default(), true, input)).await;
+            }
+            Wire::V4 | Wire::V5 => {
+                self.send(&[&[0], input].concat()).await;
+                if self.wire == Wire::V5 {
+                    self.send(&[255, 0]).await;
+                }
+            }
+        }
+    }
+
+    /// What every stream or channel carried, and how it ended.
+    async fn read_to_end(&mut self) -> Vec<String> {
+        let spdy = self.wire == Wire::Spdy;
+        let all: Vec<u32> =
+            self.roles.iter().filter(|(_, role)| **role != "stdin").map(|(id, _)| *id).collect();
+        let (streams, end) = if spdy { self.collect(&all).await } else { self.channels().await };
+        let mut lines: Vec<String> = streams
+            .into_iter()
+            .map(|(id, bytes)| {
+                let name = match (spdy, id) {
+                    (true, id) => self.roles.get(&id).copied().unwrap_or("unknown"),
+                    (false, 1) => "stdout",
+                    (false, 2) => "stderr",
+                    (false, 3) => "error",
+                    (false, _) => "unknown",
+                };
+                format!("{name}: {}", String::from_utf8_lossy(&bytes))
+            })
+            .collect();
+        lines.push(end);
+        lines
+    }
+
+    /// One connection to a port: sends while it reads.
+    async fn connection(&mut self, port: u16, content: &[u8]) -> Vec<String> {
+        let (error, data) = self.connect(port, 0).await;
+        let wire = self.wire;
+        let (mut streams, end) = {
+            let mut frames: Vec<Vec<u8>> =
+                content.chunks(32 * 1024).map(|piece| spdy::data(data, false, piece)).collect();
+            frames.push(spdy::data(data, true, &[]));
+            let sending = async {
+                for frame in frames {
+                    write(&mut self.write, wire, &frame).await;
+                }
+            };
+            let ids = [error, data];
+            let reading = collect(&mut self.reader, &mut self.spdy, wire, &ids);
+            tokio::join!(sending, reading).1
+        };
+        let mut show = |name: &str, id: u32| {
+            let bytes = streams.remove(&id).unwrap_or_default();
+            let state = if end.contains(&format!("{id}")) { "open" } else { "ended" };
+            let text = if bytes.len() < 200 && std::str::from_utf8(&bytes).is_ok() {
+                String::from_utf8_lossy(&bytes).into_owned()
+            } else {
+                digest(&bytes)
+            };
+            format!("{name}: {} bytes, {state}: {text}", bytes.len())
+        };
+        let mut lines = vec![show("error", error), show("data", data)];
+        if content.is_empty() || lines[1].contains(&digest(content)) || content.len() < 200 {
+            lines.push(end);
+        } else {
+            lines.push(format!("not what was sent: {}; {end}", digest(content)));
+        }
+        lines
+    }
+
+    /// Something that arrives on the first stream or channel with data.
+    async fn some_output(&mut self) -> String {
+        loop {
+            match self.wire {
+                Wire::Spdy | Wire::Tunnelled => match spdy::take(&mut self.spdy) {
+                    Some(Frame::Data { payload, .. }) if !payload.is_empty() => {
+                        return String::from_utf8_lossy(&payload).into_owned();
+                    }
+                    Some(_) => {}
+                    None => {
+                        if !more(&mut self.reader, &mut self.spdy, self.wire).await {
+                            return "connection ended".to_owned();
+                        }
+                    }
+                },
+                Wire::V4 | Wire::V5 => match websocket::take(&mut self.reader.buffer) {
+                    Some(Message { opcode: websocket::BINARY, payload }) if payload.len() > 1 => {
+                        return String::from_utf8_lossy(&payload[1..]).into_owned();
+                    }
+                    Some(_) => {}
+                    None => {
+                        if !self.reader.more().await.unwrap_or_default() {
+                            return "connection ended".to_owned();
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    async fn collect(&mut self, ids: &[u32]) -> (BTreeMap<u32, Vec<u8>>, String) {
+        collect(&mut self.reader, &mut self.spdy, self.wire, ids).await
+    }
+
+    /// Reads the channels of a WebSocket until it is closed.
+    async fn channels(&mut self) -> (BTreeMap<u32, Vec<u8>>, String) {
+        let mut channels = BTreeMap::<u32, Vec<u8>>::new();
+        loop {
+            let Some(Message { opcode, payload }) = websocket::take(&mut self.reader.buffer) else {
+                if self.reader.more().await.unwrap_or_default() {
+                    continue;
+                }
+                return (channels, "connection ended without a close message".to_owned());
+            };
+            match (opcode, payload.split_first()) {
+                (websocket::CLOSE, _) => {
+                    let code =
+                        payload.get(..2).map_or(0, |code| u16::from(code[0]) << 8 | u16::from(code[1]));
+                    let answer = websocket::message(By::Client, websocket::CLOSE, &payload);
+                    self.write.write_all(&answer).await.ok();
+                    self.write.flush().await.ok();
+                    return (channels, format!("close {code}"));
+                }
+                (websocket::BINARY, Some((channel, bytes))) => {
+                    channels.entry(u32::from(*channel)).or_default().extend(bytes);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Goes away without a word, and even without the end of TCP.
+    fn leave(self, reset: bool) {
+        let (tcp, _) = self.reader.stream.unsplit(self.write).into_inner();
+        if reset {
+            socket2::SockRef::from(&tcp).set_linger(Some(Duration::ZERO)).expect("a socket option");
+        }
+        drop(tcp);
+    }
+}
+
+async fn write(stream: &mut WriteHalf<TlsStream<TcpStream>>, wire: Wire, bytes: &[u8]) {
+    let wrapped = match wire {
+        Wire::Spdy => bytes.to_vec(),
+        _ => websocket::message(By::Client, websocket::BINARY, bytes),
+    };
+    if stream.write_all(&wrapped).await.is_ok() {
+        stream.flush().await.ok();
+    }
+}
+
+/// More bytes of SPDY; false at the end.
+async fn more(reader: &mut Reader<ReadHalf<TlsStream<TcpStream>>>, spdy: &mut Vec<u8>, wire: Wire) -> bool {
+    if wire == Wire::Spdy {
+        // Some may have come together with the answer to the upgrade.
+        let more = !reader.buffer.is_empty() || reader.more().await.unwrap_or_default();
+        spdy.append(&mut reader.buffer);
+        return more;
+    }
+    loop {
+        match websocket::take(&mut reader.buffer) {
+            Some(Message { opcode: websocket::CLOSE, .. }) => return false,
+            Some(Message { opcode: websocket::BINARY, payload }) => {
+                spdy.extend(payload);
+                return true;
+            }
+            Some(_) => {}
+            None if reader.more().await.unwrap_or_default() => {}
+            None => return false,
+        }
+    }
+}
+
+/// Reads SPDY until these streams have ended, or the connection has.
+async fn collect(
+    reader: &mut Reader<ReadHalf<TlsStream<TcpStream>>>,
+    buffer: &mut Vec<u8>,
+    wire: Wire,
+    ids: &[u32],
+) -> (BTreeMap<u32, Vec<u8>>, String) {
+    let mut streams = BTreeMap::<u32, Vec<u8>>::new();
+    let mut open: BTreeSet<u32> = ids.iter().copied().collect();
+    while !open.is_empty() {
+        match spdy::take(buffer) {
+            Some(Frame::Data { id, last, payload }) => {
+                streams.entry(id).or_default().extend(payload);
+                if last {
+                    open.remove(&id);
+                }
+            }
+            Some(Frame::Reset { id }) => {
+                streams.entry(id).or_default().extend(b"(reset)");
+                open.remove(&id);
+            }
+            Some(_) => {}
+            None => {
+                if !more(reader, buffer, wire).await {
+                    return (streams, format!("connection ended, open streams: {open:?}"));
+                }
+            }
+        }
+    }
+    (streams, "all streams ended".to_owned())
+}
