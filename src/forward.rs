@@ -135,11 +135,9 @@ pub(crate) async fn send(
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
         return Err(ForwardError::RefusedIdentity);
     }
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        headers::strip_hop_by_hop(response.headers_mut());
-    }
     // The far end of an upgrade answers for itself, also when it refuses.
     if !upgrading {
+        headers::strip_hop_by_hop(response.headers_mut());
         response.headers_mut().insert(AUDIT_ID, context.audit_id);
     }
     Ok(response.map(|body| body.until(deadline)))

@@ -45,6 +45,8 @@ pub(super) async fn tunnel(
             return Err(ForwardError::UnaskedSwitch);
         }
         strip_hop_by_hop(response.headers_mut());
+        // Whoever was told to switch and is not answered so has no more to say on this connection.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return Ok(response.map(|body| Body::of_response(body, false, guard)));
     }
     let backend = hyper::upgrade::on(&mut response);
