@@ -31,7 +31,7 @@ enum Kind {
     /// Bytes of our own, as far as they are still to be sent.
     Bytes(Option<Bytes>),
     /// A client's, on its way to the backend.
-    Request(Incoming),
+    Request { incoming: Incoming, http2: bool },
     /// The backend's, on its way to a client.
     Response { source: Source, http2: bool, deadline: Deadline },
 }
@@ -73,8 +73,8 @@ pub(crate) enum BodyError {
     /// The other side broke off.
     #[error(transparent)]
     Hyper(#[from] hyper::Error),
-    /// The backend ended an HTTP/2 stream without ending its body.
-    #[error("the response was cut off")]
+    /// The other side ended an HTTP/2 stream without ending its body.
+    #[error("the body was cut off")]
     Cut,
     /// The request took longer than it may; the headers are out, so the connection is aborted.
     #[error("request did not complete within the allotted timeout")]
@@ -98,8 +98,8 @@ impl Body {
     }
 
     /// A client's body, passed on to the backend. Its trailers carry no identity.
-    pub(super) fn of_request(incoming: Incoming) -> Self {
-        Self::new(Kind::Request(incoming))
+    pub(super) fn of_request(incoming: Incoming, http2: bool) -> Self {
+        Self::new(Kind::Request { incoming, http2 })
     }
 
     /// A backend's body, passed on to the client; `permit` is given back when it ends.
@@ -143,7 +143,7 @@ impl HttpBody for Body {
         let this = self.get_mut();
         let polled = match &mut this.kind {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Request(incoming) => poll_request(incoming, cx),
+            Kind::Request { incoming, http2 } => poll_request(incoming, *http2, cx),
             Kind::Response { source, http2, deadline } => match source.poll(cx, *http2) {
                 Poll::Pending => {
                     ready!(deadline.poll(cx));
@@ -164,7 +164,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Request(incoming) => incoming.is_end_stream(),
+            Kind::Request { incoming, .. } => incoming.is_end_stream(),
             Kind::Response { source: Source::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
@@ -179,7 +179,7 @@ impl HttpBody for Body {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Kind::Request(incoming) => incoming.size_hint(),
+            Kind::Request { incoming, .. } => incoming.size_hint(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
             Kind::Response { .. } => SizeHint::default(),
         }
@@ -188,9 +188,10 @@ impl HttpBody for Body {
 
 fn poll_request(
     incoming: &mut Incoming,
+    http2: bool,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    let frame = ready!(Pin::new(incoming).poll_frame(cx));
+    let frame = ready!(poll_incoming(incoming, http2, cx));
     Poll::Ready(frame.map(|frame| {
         let frame = frame?;
         Ok(match frame.into_trailers() {
@@ -203,24 +204,26 @@ fn poll_request(
     }))
 }
 
-impl Stream {
-    fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        Poll::Ready(match frame {
-            // hyper takes a reset without an error for an end; only the end-of-stream flag is one.
-            None if http2 && !self.incoming.is_end_stream() => Some(Err(BodyError::Cut)),
-            frame => frame.map(|frame| frame.map_err(BodyError::from)),
-        })
-    }
+fn poll_incoming(
+    incoming: &mut Incoming,
+    http2: bool,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+    Poll::Ready(match frame {
+        // hyper takes a reset without an error for an end; only the end-of-stream flag is one.
+        None if http2 && !incoming.is_end_stream() => Some(Err(BodyError::Cut)),
+        frame => frame.map(|frame| frame.map_err(BodyError::from)),
+    })
 }
 
 impl Source {
     fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self {
-            Self::Own(Some(stream)) => stream.poll(cx, http2),
+            Self::Own(Some(stream)) => poll_incoming(&mut stream.incoming, http2, cx),
             Self::Own(None) => Poll::Ready(None),
             Self::Watched { shared, .. } => match lock(shared).as_mut() {
-                Some(stream) => stream.poll(cx, http2),
+                Some(stream) => poll_incoming(&mut stream.incoming, http2, cx),
                 None => Poll::Ready(Some(Err(BodyError::Deadline))),
             },
         }
@@ -265,7 +268,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
             Kind::Bytes(_) => "Body::Bytes",
-            Kind::Request(_) => "Body::Request",
+            Kind::Request { .. } => "Body::Request",
             Kind::Response { .. } => "Body::Response",
         })
     }

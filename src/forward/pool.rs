@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::body::{Body, EndGuard};
@@ -37,6 +38,9 @@ const IDLE: Duration = Duration::from_mins(1);
 /// bound, each anonymous stream of one client would open a connection.
 const ANONYMOUS_CONNECTIONS: usize = 32;
 const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
+/// How long what is left of a request may take once its answer has ended.
+// Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
+const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
 /// A connection that is gone before it was used is made anew this often.
 const DIALS: usize = 3;
 /// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
@@ -84,8 +88,14 @@ pub(crate) struct Pool {
     anonymous: Arc<Semaphore>,
 }
 
-struct IdleHttp1 {
+struct Http1 {
     sender: http1::SendRequest<Body>,
+    /// The task that carries it.
+    carrier: JoinHandle<()>,
+}
+
+struct IdleHttp1 {
+    connection: Http1,
     since: Instant,
 }
 
@@ -211,8 +221,8 @@ impl Pool {
         let stream = self.target.connect(Offer::Either).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
-            let sender = self.begin_http1(TokioIo::new(stream)).await?;
-            lock(&self.http1).push(IdleHttp1 { sender, since: Instant::now() });
+            let connection = self.begin_http1(TokioIo::new(stream)).await?;
+            self.keep_http1(connection);
             return Ok(());
         }
         let window = if kind == Kind::Long { LONG_WINDOW } else { SHORT_WINDOW };
@@ -259,13 +269,13 @@ impl Pool {
         mut request: Request<Body>,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Sent, SendError> {
-        let mut sender = match self.idle_http1() {
-            Some(sender) => sender,
+        let mut connection = match self.idle_http1() {
+            Some(connection) => connection,
             None => self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await?,
         };
         let uri = to_origin_form(&mut request);
-        let sent = sender.try_send_request(request).await;
-        let guard = ReturnHttp1 { sender: Some(sender), pool: Arc::clone(self), _permit: permit };
+        let sent = connection.sender.try_send_request(request).await;
+        let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
         let mut settled = settle(sent, false, Box::new(guard))?;
         if let Sent::NotWritten(request, _) = &mut settled {
             // Another connection may speak HTTP/2, which wants it whole.
@@ -275,24 +285,28 @@ impl Pool {
         Ok(settled)
     }
 
-    fn idle_http1(&self) -> Option<http1::SendRequest<Body>> {
+    fn idle_http1(&self) -> Option<Http1> {
         let mut idle = lock(&self.http1);
-        idle.retain(|idle| idle.sender.is_ready() && idle.since.elapsed() < IDLE);
-        idle.pop().map(|idle| idle.sender)
+        idle.retain(|idle| idle.connection.sender.is_ready() && idle.since.elapsed() < IDLE);
+        idle.pop().map(|idle| idle.connection)
     }
 
-    async fn begin_http1<T>(&self, io: T) -> Result<http1::SendRequest<Body>, ConnectError>
+    fn keep_http1(&self, connection: Http1) {
+        lock(&self.http1).push(IdleHttp1 { connection, since: Instant::now() });
+    }
+
+    async fn begin_http1<T>(&self, io: T) -> Result<Http1, ConnectError>
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
         let handshake = http1_builder().handshake(io).await;
         let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
-        tokio::spawn(async move {
+        let carrier = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
         });
-        Ok(sender)
+        Ok(Http1 { sender, carrier })
     }
 
     /// A connection for one upgrade: never shared, never pooled.
@@ -389,16 +403,16 @@ impl Drop for Stream {
     }
 }
 
-/// Gives an HTTP/1.1 connection back once its response has ended, if it can carry another.
+/// Gives an HTTP/1.1 connection back once its response has ended, if it can carry another; else closes it, also if the
+/// client goes on sending a body that has been answered. Only then may another be opened in its place.
 struct ReturnHttp1 {
-    sender: Option<http1::SendRequest<Body>>,
+    held: Option<(Http1, Option<OwnedSemaphorePermit>)>,
     pool: Arc<Pool>,
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for ReturnHttp1 {
     fn drop(&mut self) {
-        let Some(mut sender) = self.sender.take() else {
+        let Some((mut connection, permit)) = self.held.take() else {
             return;
         };
         let pool = Arc::clone(&self.pool);
@@ -407,9 +421,13 @@ impl Drop for ReturnHttp1 {
             return;
         };
         runtime.spawn(async move {
-            if sender.ready().await.is_ok() {
-                lock(&pool.http1).push(IdleHttp1 { sender, since: Instant::now() });
+            if let Ok(Ok(())) = timeout(LAST_OF_REQUEST, connection.sender.ready()).await {
+                pool.keep_http1(connection);
+            } else {
+                connection.carrier.abort();
+                connection.carrier.await.ok();
             }
+            drop(permit);
         });
     }
 }

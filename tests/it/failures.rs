@@ -3,9 +3,7 @@
 use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{Backend, Gateway, Pki, full, soon, status, text};
-
-const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
+use crate::support::{Backend, Gateway, H1, H2, Pki, full, soon, status, text};
 
 #[tokio::test]
 async fn a_backend_that_is_away_is_a_503_with_a_hint_when_to_come_back() {
@@ -94,7 +92,7 @@ async fn a_backend_that_never_answers_is_a_504_in_kube_apiservers_odd_shape() {
 #[tokio::test]
 async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, &[b"http/1.1"], |_| {
+    let backend = Backend::start(&pki, H1, |_| {
         Box::pin(async { Response::builder().header("content-length", "1000").body(full("short")).unwrap() })
     })
     .await;
@@ -206,16 +204,7 @@ async fn metrics_have_kube_apiservers_names_and_are_served_in_plain_http() {
     let alice = pki.clients.leaf().cn("alice").issue();
     text(gateway.http2(Some(&alice)).await.get("/api/v1/pods", &[]).await).await;
     status(gateway.http1(None).await.get("/api", &[("authorization", "Bearer nonsense")]).await).await;
-    let address = gateway.server.as_ref().unwrap().metrics_address().unwrap();
-    let ask = async |path: &str| {
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        soon(stream.read_to_string(&mut answer)).await.unwrap();
-        answer
-    };
-    let metrics = ask("/metrics").await;
+    let metrics = gateway.metrics("/metrics").await;
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
     for line in [
         "authentication_attempts{result=\"success\"} 1",
@@ -228,7 +217,7 @@ async fn metrics_have_kube_apiservers_names_and_are_served_in_plain_http() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is missing in\n{metrics}");
     }
-    assert!(ask("/other").await.starts_with("HTTP/1.1 404 "));
+    assert!(gateway.metrics("/other").await.starts_with("HTTP/1.1 404 "));
 }
 
 #[tokio::test]

@@ -1,8 +1,12 @@
 //! Who the backend is told a request is made by: exactly the client, whatever the client writes.
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use tokio::sync::mpsc;
 
-use crate::support::{Backend, Gateway, Pki, Seen, status};
+use crate::support::{Backend, BoxedError, Gateway, H1, H2, Pki, Seen, full, get, soon, status};
 
 /// The identity headers that arrived, sorted by name, values in order.
 fn identity(seen: &Seen) -> Vec<(String, String)> {
@@ -187,4 +191,102 @@ async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential
     let (code, body) = status(response).await;
     assert_eq!((code, body["reason"].as_str()), (StatusCode::FORBIDDEN, Some("Forbidden")));
     assert_eq!(backend.pending(), 0, "never dropped silently");
+}
+
+#[tokio::test]
+async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut flags = crate::support::flags(&pki, backend.address);
+    flags.push("--identity=impersonate".to_owned());
+    let gateway = Gateway::with(flags);
+    let own = pairs(&[
+        ("impersonate-group", "a"),
+        ("impersonate-group", "b"),
+        ("impersonate-group", "system:authenticated"),
+        ("impersonate-uid", "7"),
+        ("impersonate-user", "carol"),
+    ]);
+    let forwarded = None;
+    for (case, expected) in [
+        (&[("connection", "Upgrade")][..], forwarded),
+        (&[("connection", "Upgrade"), ("impersonate-user", "bob")], Some(StatusCode::FORBIDDEN)),
+        (&[("connection", "Upgrade"), ("impersonate-uid", "0")], Some(StatusCode::FORBIDDEN)),
+        (&[("connection", "Upgrade"), ("impersonate-group", "system:masters")], Some(StatusCode::FORBIDDEN)),
+        (&[("connection", "Upgrade"), ("impersonate-extra-scopes", "all")], Some(StatusCode::FORBIDDEN)),
+        (&[("connection", "Upgrade"), ("impersonate-tenant", "t")], Some(StatusCode::BAD_REQUEST)),
+        // Nominated, it is ours to understand all the same.
+        (
+            &[("connection", "Upgrade, Impersonate-User"), ("impersonate-user", "bob")],
+            Some(StatusCode::FORBIDDEN),
+        ),
+        (&[("connection", "Upgrade, Impersonate-User, Impersonate-Group")], forwarded),
+        (&[("connection", "Upgrade"), ("impersonate_user", "bob"), ("impersonate.group", "x")], forwarded),
+        (&[("connection", "Upgrade"), ("x-remote-user", "bob"), ("x_remote_group", "x")], forwarded),
+    ] {
+        for protocol in ["websocket", "SPDY/3.1"] {
+            let upgrade = [("authorization", "Bearer good-token"), ("upgrade", protocol)];
+            let headers: Vec<_> = upgrade.into_iter().chain(case.iter().copied()).collect();
+            let request = get("/api/v1/namespaces/n/pods/p/exec", &headers);
+            let response = gateway.http1(None).await.send(request).await.unwrap();
+            assert_eq!(response.status(), expected.unwrap_or(StatusCode::OK), "{case:?}");
+            let seen = backend.take();
+            assert_eq!(seen.is_some(), expected.is_none(), "{case:?}");
+            if let Some(seen) = seen {
+                assert_eq!(identity(&seen), own, "{case:?}");
+                assert_eq!(seen.all("upgrade"), [protocol], "{case:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn trailers_carry_no_identity_to_the_backend() {
+    for alpn in [H1, H2] {
+        let pki = Pki::new();
+        let (told, mut trailers) = mpsc::unbounded_channel();
+        let backend = Backend::start(&pki, alpn, move |request: Request<hyper::body::Incoming>| {
+            let told = told.clone();
+            Box::pin(async move {
+                let collected = request.into_body().collect().await.unwrap();
+                told.send(collected.trailers().cloned().unwrap_or_default()).unwrap();
+                Response::new(full("ok"))
+            })
+        })
+        .await;
+        let gateway = Gateway::start(&pki, &backend);
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut sent = HeaderMap::new();
+        for name in ["x-remote-user", "x-remote-group", "impersonate-user", "authorization", "x-sum"] {
+            sent.insert(name, "system:masters".parse().unwrap());
+        }
+        let frames = [Frame::data(Bytes::from_static(b"{}")), Frame::trailers(sent)].map(Ok::<_, BoxedError>);
+        let request = Request::post("/api/v1/namespaces/n/configmaps")
+            .header("trailer", "x-remote-user, x-remote-group, impersonate-user, authorization, x-sum")
+            .body(StreamBody::new(futures_util::stream::iter(frames)).boxed())
+            .unwrap();
+        let response = gateway.http2(Some(&alice)).await.send(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let received = soon(trailers.recv()).await.unwrap();
+        let mut names: Vec<_> = received.keys().map(ToString::to_string).collect();
+        names.sort();
+        assert_eq!(names, ["x-sum"], "{alpn:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_bearer_subprotocol_is_taken_out_whatever_stands_beside_it() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let mut request = get("/api", &[("connection", "Upgrade"), ("upgrade", "websocket")]);
+    // No text: the last letter is one byte of Latin-1.
+    let protocols = b"base64url.bearer.authorization.k8s.io.Z29vZC10b2tlbg, caf\xe9".as_slice();
+    let protocols = http::HeaderValue::from_bytes(protocols).unwrap();
+    request.headers_mut().insert("sec-websocket-protocol", protocols);
+    let response = gateway.http1(None).await.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let seen = backend.take().unwrap();
+    assert_eq!(seen.all("x-remote-user"), ["carol"]);
+    assert_eq!(seen.headers["sec-websocket-protocol"].as_bytes(), b"caf\xe9");
 }

@@ -13,17 +13,17 @@
     reason = "tests"
 )]
 
-mod abuse;
 mod chains;
 mod cli;
-#[path = "../support/pki.rs"]
-mod pki;
-mod support;
-
+mod connections;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod failures;
 mod identity;
 mod layers;
-
+mod limits;
+#[path = "../support/pki.rs"]
+mod pki;
 mod streaming;
+mod support;
+mod tunnels;

@@ -1,68 +1,19 @@
-//! Bodies, watches, upgrades and the ends of connections.
+//! Bodies, watches and the ends of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, StreamBody};
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
 use hyper::body::Frame;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
-use crate::support::{Backend, BoxedBody, Gateway, Pki, empty, full, get, soon, text, until};
+use crate::support::body::{Frames, fed, gone, whole};
+use crate::support::{Backend, Gateway, H1, H2, Pki, full, get, soon, text, until};
 
-const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
-const H1: &[&[u8]] = &[b"http/1.1"];
 const WATCH: &str = "/api/v1/pods?watch=true";
-
-type Frames = mpsc::UnboundedSender<Frame<Bytes>>;
-
-/// A body that the test feeds; the flag is set when the receiver is gone.
-fn fed() -> (Frames, BoxedBody, Arc<AtomicBool>) {
-    struct Flag(Arc<AtomicBool>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let gone = Arc::new(AtomicBool::new(false));
-    let flag = Flag(Arc::clone(&gone));
-    let stream = futures_util::stream::unfold((receiver, flag), |(mut receiver, flag)| async move {
-        let frame = receiver.recv().await?;
-        Some((Ok::<_, Box<dyn std::error::Error + Send + Sync>>(frame), (receiver, flag)))
-    });
-    (sender, StreamBody::new(stream).boxed_unsync_into(), gone)
-}
-
-trait IntoBoxed {
-    fn boxed_unsync_into(self) -> BoxedBody;
-}
-
-impl<S> IntoBoxed for StreamBody<S>
-where
-    S: futures_util::Stream<Item = Result<Frame<Bytes>, Box<dyn std::error::Error + Send + Sync>>>
-        + Send
-        + 'static,
-{
-    fn boxed_unsync_into(self) -> BoxedBody {
-        // The stream is polled by one task only; the lock lends it the `Sync` that the box asks for.
-        struct Locked<B>(std::sync::Mutex<std::pin::Pin<Box<B>>>);
-        impl<B: http_body::Body> http_body::Body for Locked<B> {
-            type Data = B::Data;
-            type Error = B::Error;
-            fn poll_frame(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-                self.0.lock().unwrap().as_mut().poll_frame(cx)
-            }
-        }
-        Locked(std::sync::Mutex::new(Box::pin(self))).boxed()
-    }
-}
 
 /// A backend that gives each watch a body that the test feeds.
 async fn watching(
@@ -118,21 +69,12 @@ async fn a_watch_shows_its_headers_first_then_each_event_and_ends_with_its_clien
 async fn a_client_that_leaves_before_the_answer_cancels_the_request() {
     for alpn in [H1, H2] {
         let pki = Pki::new();
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let arrived = Arc::new(AtomicBool::new(false));
-        let (flag, seen) = (Arc::clone(&cancelled), Arc::clone(&arrived));
+        let (told, mut requests) = mpsc::unbounded_channel();
         let backend = Backend::start(&pki, alpn, move |_| {
-            struct OnDrop(Arc<AtomicBool>);
-            impl Drop for OnDrop {
-                fn drop(&mut self) {
-                    self.0.store(true, Ordering::SeqCst);
-                }
-            }
-            let guard = OnDrop(Arc::clone(&flag));
-            let seen = Arc::clone(&seen);
+            let (cancelled, guard) = gone();
+            told.send(cancelled).unwrap();
             Box::pin(async move {
                 let _guard = guard;
-                seen.store(true, Ordering::SeqCst);
                 std::future::pending().await
             })
         })
@@ -141,7 +83,7 @@ async fn a_client_that_leaves_before_the_answer_cancels_the_request() {
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut client = gateway.http1(Some(&alice)).await;
         let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| client) });
-        until("the request at the backend", || arrived.load(Ordering::SeqCst)).await;
+        let cancelled = soon(requests.recv()).await.unwrap();
         asking.abort();
         until("the cancellation", || cancelled.load(Ordering::SeqCst)).await;
     }
@@ -222,91 +164,86 @@ async fn bodies_and_trailers_pass_both_ways() {
     }
 }
 
-fn upgrade_request(protocol: &str) -> Request<BoxedBody> {
-    get(
-        "/api/v1/namespaces/n/pods/p/exec?command=sh",
-        &[
-            ("connection", "Upgrade"),
-            ("upgrade", protocol),
-            ("x-remote-user", "eve"),
-            ("sec-websocket-key", "AAAA"),
-        ],
-    )
-}
-
-/// A backend that switches to `answered` and then echoes.
-async fn echoing(pki: &Pki, answered: &'static str) -> Backend {
-    Backend::start(pki, H2, move |mut request: Request<hyper::body::Incoming>| {
-        let upgrading = hyper::upgrade::on(&mut request);
-        tokio::spawn(async move {
-            let Ok(upgraded) = upgrading.await else { return };
-            let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
-            tokio::io::copy(&mut read, &mut write).await.ok();
-            write.shutdown().await.ok();
+/// A backend that tells how the body of each request arrived, also when nobody waits for its answer any more. It
+/// answers at the end of the body, or begins to before.
+async fn collecting(
+    pki: &Pki,
+    alpn: &[&[u8]],
+    early: bool,
+) -> (Backend, mpsc::UnboundedReceiver<Result<Vec<u8>, String>>) {
+    let (told, bodies) = mpsc::unbounded_channel();
+    let backend = Backend::start(pki, alpn, move |request: Request<hyper::body::Incoming>| {
+        let told = told.clone();
+        let (answering, body, _) = fed();
+        let reading = tokio::spawn(async move {
+            told.send(whole(request.version(), request.into_body()).await).unwrap();
+            drop(answering);
         });
         Box::pin(async move {
-            Response::builder()
-                .status(StatusCode::SWITCHING_PROTOCOLS)
-                .header("connection", "Upgrade")
-                .header("upgrade", answered)
-                .body(empty())
-                .unwrap()
+            if !early {
+                reading.await.unwrap();
+            }
+            Response::new(body)
         })
     })
-    .await
+    .await;
+    (backend, bodies)
 }
 
+// A part of a manifest may be a manifest.
 #[tokio::test]
-async fn a_tunnel_opens_after_an_exact_101_and_carries_bytes_both_ways() {
-    for protocol in ["websocket", "SPDY/3.1"] {
+async fn an_http1_body_that_breaks_off_is_never_a_whole_one_to_the_backend() {
+    let post = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\n";
+    for alpn in [H1, H2] {
         let pki = Pki::new();
-        let backend = echoing(&pki, protocol).await;
+        let (backend, mut bodies) = collecting(&pki, alpn, false).await;
         let gateway = Gateway::start(&pki, &backend);
         let alice = pki.clients.leaf().cn("alice").issue();
-        let mut client = gateway.http1(Some(&alice)).await;
-        let response = client.send(upgrade_request(protocol)).await.unwrap();
-        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-        assert_eq!(response.headers()["upgrade"], protocol);
-        let seen = backend.take().unwrap();
-        assert_eq!(seen.all("x-remote-user"), ["alice"]);
-        assert_eq!(seen.all("upgrade"), [protocol]);
-        let mut tunnel = TokioIo::new(soon(hyper::upgrade::on(response)).await.unwrap());
-        tunnel.write_all(b"hello").await.unwrap();
-        let mut echoed = [0; 5];
-        soon(tunnel.read_exact(&mut echoed)).await.unwrap();
-        assert_eq!(&echoed, b"hello");
-        tunnel.shutdown().await.unwrap();
-        assert_eq!(soon(tunnel.read(&mut echoed)).await.unwrap(), 0, "the end of one side ends the other");
+        for (case, rest) in [
+            ("half of the length", "Content-Length: 20\r\n\r\n0123456789"),
+            ("no last chunk", "Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n"),
+            ("half a chunk", "Transfer-Encoding: chunked\r\n\r\n14\r\n0123456789"),
+            ("no chunk size", "Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\nnonsense\r\n\r\n"),
+            ("no end of a chunk", "Transfer-Encoding: chunked\r\n\r\n1\r\n0123456789\r\n0\r\n\r\n"),
+        ] {
+            let mut client = gateway.tls(b"http/1.1", Some(&alice)).await;
+            client.write_all(format!("{post}{rest}").as_bytes()).await.unwrap();
+            until("the request at the backend", || backend.take().is_some()).await;
+            client.shutdown().await.unwrap();
+            let body = soon(bodies.recv()).await.unwrap();
+            assert!(body.is_err(), "{case}, {alpn:?}: {body:?}");
+            let mut answer = Vec::new();
+            // The gateway need not wait for the client's end of TLS.
+            soon(client.read_to_end(&mut answer)).await.ok();
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{case}, {alpn:?}: {answer}");
+        }
     }
 }
 
 #[tokio::test]
-async fn no_tunnel_without_the_101_that_was_asked_for() {
-    let pki = Pki::new();
-    let alice = pki.clients.leaf().cn("alice").issue();
-
-    let other = echoing(&pki, "h2c").await;
-    let gateway = Gateway::start(&pki, &other);
-    let response = gateway.http1(Some(&alice)).await.send(upgrade_request("websocket")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::BAD_GATEWAY, "another protocol");
-
-    let refusing = Backend::start(&pki, H2, |_| {
-        Box::pin(async { Response::builder().status(403).body(full("no")).unwrap() })
-    })
-    .await;
-    let gateway = Gateway::start(&pki, &refusing);
-    let mut client = gateway.http1(Some(&alice)).await;
-    let response = client.send(upgrade_request("websocket")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::FORBIDDEN);
-    assert_eq!(text(response).await, "no", "a refusal is an answer like any other");
-
-    // A protocol that we do not tunnel is not even asked for.
-    let response = gateway.http1(Some(&alice)).await.send(upgrade_request("h2c")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::FORBIDDEN);
-    refusing.take().unwrap();
-    let seen = refusing.take().unwrap();
-    assert_eq!(seen.all("upgrade"), Vec::<String>::new());
-    assert_eq!(seen.all("connection"), Vec::<String>::new());
+async fn an_http2_body_that_is_reset_is_never_a_whole_one_to_the_backend() {
+    for (alpn, early) in [(H1, false), (H1, true), (H2, false), (H2, true)] {
+        let pki = Pki::new();
+        let (backend, mut bodies) = collecting(&pki, alpn, early).await;
+        let gateway = Gateway::start(&pki, &backend);
+        let alice = pki.clients.leaf().cn("alice").issue();
+        for reason in [h2::Reason::NO_ERROR, h2::Reason::CANCEL, h2::Reason::INTERNAL_ERROR] {
+            let stream = gateway.tls(b"h2", Some(&alice)).await;
+            let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let uri = format!("https://{}/api/v1/namespaces/n/configmaps", gateway.address);
+            let request = Request::post(uri).body(()).unwrap();
+            let (response, mut sending) = client.send_request(request, false).unwrap();
+            sending.send_data(Bytes::from_static(b"0123456789"), false).unwrap();
+            until("the request at the backend", || backend.take().is_some()).await;
+            let _answered = if early { Some(soon(response).await.unwrap()) } else { None };
+            sending.send_reset(reason);
+            let body = soon(bodies.recv()).await.unwrap();
+            assert!(body.is_err(), "{reason:?}, {alpn:?}, answered early {early}: {body:?}");
+            connection.abort();
+        }
+    }
 }
 
 #[tokio::test]

@@ -22,16 +22,25 @@ use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::pki::{Ca, Issued};
 
+pub mod body;
+pub mod wire;
+
+/// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
+pub const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
+pub const H1: &[&[u8]] = &[b"http/1.1"];
+
 /// How long anything here may take; reached only by a test that fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-pub type BoxedBody = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxedBody = BoxBody<Bytes, BoxedError>;
 pub type Answering = Pin<Box<dyn Future<Output = Response<BoxedBody>> + Send>>;
 
 /// Waits, but not forever.
@@ -125,7 +134,7 @@ impl Drop for Backend {
 impl Backend {
     /// Answers `200 ok` to everything.
     pub async fn plain(pki: &Pki) -> Self {
-        Self::start(pki, &[b"h2", b"http/1.1"], |_| Box::pin(async { Response::new(full("ok")) })).await
+        Self::start(pki, H2, |_| Box::pin(async { Response::new(full("ok")) })).await
     }
 
     pub async fn start(
@@ -285,6 +294,30 @@ impl Gateway {
         let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings).unwrap();
         Self { address: server.address(), server: Some(server) }
+    }
+
+    /// What the port for metrics answers, header and all.
+    pub async fn metrics(&self, path: &str) -> String {
+        let address = self.server.as_ref().unwrap().metrics_address().unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        soon(stream.read_to_string(&mut answer)).await.unwrap();
+        answer
+    }
+
+    /// Waits until the metrics have this line.
+    pub async fn until_counted(&self, line: &str) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let metrics = self.metrics("/metrics").await;
+            if metrics.lines().any(|found| found == line) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{line} never came up in\n{metrics}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// A TLS connection to the gateway.

@@ -1,0 +1,190 @@
+//! Connections to the backend and from clients: how they begin, fail, are used again and end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Request, Response, StatusCode};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::server::TlsStream;
+
+use crate::support::wire::{Socket, acceptor, bare, head, is_held};
+use crate::support::{Backend, Gateway, H1, H2, Pki, flags, full, get, soon, until};
+
+#[tokio::test]
+async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_request() {
+    let pki = Pki::new();
+    let acceptor = acceptor(&pki, H2);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http1(Some(&alice)).await;
+    let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| ()) });
+    // The backend lets the handshake hang until the client has left, and hangs up.
+    let (hanging, gateway_address) = soon(listener.accept()).await.unwrap();
+    asking.abort();
+    gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"GET\"} 1").await;
+    drop(hanging);
+    until("the end of the attempt", || !is_held(gateway_address.port(), address.port())).await;
+
+    // Now it is well.
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let stream = acceptor.accept(stream).await.unwrap();
+        let service = service_fn(|_| async { Ok::<_, std::convert::Infallible>(Response::new(full("ok"))) });
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(stream), service)
+            .await
+            .ok();
+    });
+    let response = gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+async fn read_frame(stream: &mut TlsStream<TcpStream>) -> std::io::Result<(u8, u32, Vec<u8>)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await?;
+    let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+    let mut payload = vec![0; length];
+    stream.read_exact(&mut payload).await?;
+    Ok((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// Answers the requests of a connection with 200; to the first, `refusal` is sent instead, if there is one.
+async fn answer_raw(mut stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.unwrap();
+    stream.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    while let Ok((kind, id, payload)) = read_frame(&mut stream).await {
+        let answer = match kind {
+            4 if payload.is_empty() => continue,
+            4 => frame(4, 1, 0, &[]),
+            1 => refusal.take().map_or_else(|| frame(1, 0x5, id, &[0x88]), |refusal| refusal(id)),
+            6 => frame(6, 1, 0, &payload),
+            _ => continue,
+        };
+        stream.write_all(&answer).await.unwrap();
+        stream.flush().await.unwrap();
+    }
+}
+
+// RFC 9113, 6.8 and 8.7: a stream above GOAWAY's last one, or refused with REFUSED_STREAM, was not processed; Go's
+// client sends such a request again, so kubectl apply never notices `--goaway-chance` or a restart.
+#[tokio::test]
+async fn a_write_that_the_backend_provably_did_not_process_is_sent_again_or_may_be() {
+    let goaway: fn(u32) -> Vec<u8> = |_| frame(7, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0]);
+    let refused: fn(u32) -> Vec<u8> = |id| frame(3, 0, id, &7_u32.to_be_bytes());
+    for (name, refusal) in [("GOAWAY", goaway), ("REFUSED_STREAM", refused)] {
+        for (body, expected) in
+            [("", (StatusCode::OK, None)), ("{}", (StatusCode::SERVICE_UNAVAILABLE, Some("1")))]
+        {
+            let pki = Pki::new();
+            let (address, mut streams) = bare(&pki, H2).await;
+            tokio::spawn(async move {
+                let mut first = true;
+                while let Some(stream) = streams.recv().await {
+                    tokio::spawn(answer_raw(stream, first.then_some(refusal)));
+                    first = false;
+                }
+            });
+            let gateway = Gateway::with(flags(&pki, address));
+            let alice = pki.clients.leaf().cn("alice").issue();
+            let request = Request::post("/api/v1/namespaces/n/configmaps").body(full(body)).unwrap();
+            let response = gateway.http1(Some(&alice)).await.send(request).await.unwrap();
+            let hint = response.headers().get("retry-after").map(|value| value.to_str().unwrap());
+            assert_eq!((response.status(), hint), expected, "{name}, body {body:?}");
+        }
+    }
+}
+
+// RFC 9112, 3.2.1: a client that speaks to an origin server sends path and query alone.
+#[tokio::test]
+async fn an_http1_backend_gets_the_target_as_the_client_sent_it() {
+    for target in ["GET /api/v1?x=%2F", "OPTIONS *"] {
+        let pki = Pki::new();
+        let (address, mut streams) = bare(&pki, H1).await;
+        let gateway = Gateway::with(flags(&pki, address));
+        let mut client = gateway.tls(b"http/1.1", None).await;
+        client.write_all(format!("{target} HTTP/1.1\r\nHost: api.example\r\n\r\n").as_bytes()).await.unwrap();
+        let received = head(&mut soon(streams.recv()).await.unwrap()).await.unwrap();
+        assert_eq!(received.lines().next(), Some(format!("{target} HTTP/1.1").as_str()), "{received}");
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_hangs_up_after_the_handshake_is_not_dialled_in_a_loop() {
+    for path in ["/api/v1/pods", "/api/v1/pods?watch=true"] {
+        let pki = Pki::new();
+        let (address, mut streams) = bare(&pki, H2).await;
+        let dialled = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&dialled);
+        tokio::spawn(async move {
+            while let Some(mut stream) = streams.recv().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                stream.shutdown().await.ok();
+            }
+        });
+        let gateway = Gateway::with(flags(&pki, address));
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let response = gateway.http1(Some(&alice)).await.get(path, &[]).await;
+        let gone = [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE].contains(&response.status());
+        assert!(gone, "{path}: {}", response.status());
+        // Three dials for a connection, three connections for an attempt, two attempts for a read.
+        let dialled = dialled.load(Ordering::SeqCst);
+        assert!((1..=18).contains(&dialled), "{path}: dialled {dialled} times");
+    }
+}
+
+// Go: net/http Server.Shutdown closes connections on which nothing has come for 5 s.
+#[tokio::test]
+async fn connections_without_a_request_do_not_hold_up_the_end() {
+    for handshake in [false, true] {
+        let pki = Pki::new();
+        let backend = Backend::plain(&pki).await;
+        let mut gateway = Gateway::start(&pki, &backend);
+        let (mut begun, mut ready) = (None, None);
+        let client = if handshake {
+            ready.insert(gateway.tls(b"http/1.1", None).await).get_ref().0
+        } else {
+            let stream = begun.insert(TcpStream::connect(gateway.address).await.unwrap());
+            // The first byte of a handshake.
+            stream.write_all(&[22]).await.unwrap();
+            stream
+        };
+        let (local, remote) = (gateway.address.port(), client.local_addr().unwrap().port());
+        until("the worker's turn", || {
+            Socket::find(local, remote).is_some_and(|socket| socket.is_held() && socket.is_read())
+        })
+        .await;
+        let server = gateway.server.take().unwrap();
+        soon(tokio::task::spawn_blocking(move || server.shut_down())).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_client_left_is_not_counted_as_a_200() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http1(Some(&alice)).await;
+    let asking = tokio::spawn(async move { client.send(get("/api/v1/pods", &[])).await.map(|_| ()) });
+    until("the request at the backend", || backend.pending() == 1).await;
+    asking.abort();
+    gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"LIST\"} 1").await;
+    let metrics = gateway.metrics("/metrics").await;
+    let counted: Vec<_> =
+        metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")).collect();
+    assert_eq!(counted.len(), 1, "{counted:?}");
+}

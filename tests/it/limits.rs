@@ -1,0 +1,183 @@
+//! What one peer can cost the others: unread answers, connections of nobody in particular, header without measure.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{mpsc, watch};
+
+use crate::support::body::{endless, fed};
+use crate::support::wire::{bare, head};
+use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, text, until};
+
+// kube-apiserver aborts the connection (HTTP/1.1) or the stream (HTTP/2) when the timeout filter's time is up, also
+// when the handler is blocked in a write to a client that does not read.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
+    let pki = Pki::new();
+    let (told, mut bodies) = mpsc::unbounded_channel();
+    let backend = Backend::start(&pki, H2, move |request: Request<_>| {
+        if request.uri().path() == "/api" {
+            return Box::pin(async { Response::new(full("ok")) });
+        }
+        let (body, gone) = endless();
+        told.send(gone).unwrap();
+        Box::pin(async { Response::new(body) })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut http1 = gateway.http1(Some(&alice)).await;
+    let mut http2 = gateway.http2(Some(&alice)).await;
+    // Connects, so that the deadline is not that of a handshake.
+    text(http2.get("/api", &[]).await).await;
+    let path = "/api/v1/pods?timeout=400ms";
+    for (version, response) in
+        [("HTTP/1.1", http1.get(path, &[]).await), ("HTTP/2", http2.get(path, &[]).await)]
+    {
+        assert_eq!(response.status(), StatusCode::OK);
+        let gone = soon(bodies.recv()).await.unwrap();
+        until(&format!("the end of the backend's stream, {version}"), || gone.load(Ordering::SeqCst)).await;
+        assert!(soon(response.into_body().collect()).await.is_err(), "{version}: it looks whole");
+    }
+}
+
+/// A backend of HTTP/1.1 that answers once it is told to, whether it has read a request whole or not.
+struct Holding {
+    address: SocketAddr,
+    /// Connections that are open, and the most there were at once.
+    open: watch::Receiver<usize>,
+    most: Arc<AtomicUsize>,
+    release: watch::Sender<bool>,
+}
+
+impl Holding {
+    async fn start(pki: &Pki) -> Self {
+        let (address, mut streams) = bare(pki, H1).await;
+        let (opening, open) = watch::channel(0);
+        let (release, released) = watch::channel(false);
+        let most = Arc::new(AtomicUsize::new(0));
+        let peak = Arc::clone(&most);
+        tokio::spawn(async move {
+            while let Some(mut stream) = streams.recv().await {
+                opening.send_modify(|open| *open += 1);
+                peak.fetch_max(*opening.borrow(), Ordering::SeqCst);
+                let (opening, mut released) = (opening.clone(), released.clone());
+                tokio::spawn(async move {
+                    while head(&mut stream).await.is_ok() {
+                        released.wait_for(|released| *released).await.unwrap();
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+                    }
+                    opening.send_modify(|open| *open -= 1);
+                });
+            }
+        });
+        Self { address, open, most, release }
+    }
+}
+
+// One TLS connection of anybody must not cost the gateway and the backend a mutually authenticated connection for each
+// of its streams, also not by bodies that go on when their answer has ended. Go's client closes such a connection.
+#[tokio::test]
+async fn anonymous_streams_of_one_client_share_a_few_connections_and_all_get_their_turn() {
+    for (kind, method) in [("readOnly", "GET"), ("mutating", "POST")] {
+        let pki = Pki::new();
+        let mut backend = Holding::start(&pki).await;
+        let gateway = Gateway::with(flags(&pki, backend.address));
+        let client = gateway.http2(None).await;
+        let (mut asking, mut uploads) = (Vec::new(), Vec::new());
+        for _ in 0..90 {
+            let mut sender = client.sender.clone();
+            let (upload, unfinished, _) = fed();
+            uploads.push(upload);
+            let body = if method == "POST" { unfinished } else { empty() };
+            let request = Request::builder().method(method).uri(format!("https://{}/api", gateway.address));
+            let request = request.body(body).unwrap();
+            asking.push(tokio::spawn(async move {
+                sender.ready().await.unwrap();
+                sender.send_request(request).await.unwrap().status()
+            }));
+        }
+        let waiting = format!("apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} 90");
+        gateway.until_counted(&waiting).await;
+        soon(backend.open.wait_for(|open| *open >= 32)).await.unwrap();
+        backend.release.send_replace(true);
+        for answer in asking {
+            assert_eq!(soon(answer).await.unwrap(), StatusCode::OK, "{method}");
+        }
+        assert_eq!(backend.most.load(Ordering::SeqCst), 32, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn more_header_lines_than_are_read_are_refused_over_http2() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let digits = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut request = get("/api", &[]);
+    // http::HeaderMap holds 24,576 names and panics at the next.
+    for index in 0..24_574_usize {
+        let name = [digits[10 + index / 1296], digits[index / 36 % 36], digits[index % 36]];
+        let name = http::HeaderName::from_bytes(&name).unwrap();
+        request.headers_mut().insert(name, http::HeaderValue::from_static(""));
+    }
+    let mut client = gateway.http2(Some(&alice)).await;
+    let response = client.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    assert_eq!(backend.pending(), 0);
+}
+
+// kube-apiserver takes 1 MiB of header on both versions, in however many CONTINUATION frames.
+#[tokio::test]
+async fn large_headers_pass_over_http2_too() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for first in [true, false] {
+        for kib in [64, 100, 200, 900] {
+            let case = format!("{kib} KiB, first on its connection: {first}");
+            let mut client = gateway.http2(Some(&alice)).await;
+            if !first {
+                text(client.get("/api", &[]).await).await;
+                backend.take().unwrap();
+            }
+            // What Huffman coding makes longer, while it still fits into what the header may be on the wire.
+            let large = if kib < 900 { "\\^~|".repeat(kib << 8) } else { "x".repeat(kib << 10) };
+            let response = client.send(get("/api", &[("x-large", &large)])).await.expect(&case);
+            assert_eq!(response.status(), StatusCode::OK, "{case}");
+            assert!(backend.take().unwrap().headers["x-large"] == large.as_str(), "{case}: it is another");
+        }
+    }
+}
+
+/// RFC 9113, 6.5.2: what a header costs of `SETTINGS_MAX_HEADER_LIST_SIZE`.
+fn list_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+// Go's server takes 1 MiB and 320 bytes; past that it ends the connection, with the streams of everybody else
+// (golang.org/x/net/http2, Framer.readMetaFrame; MaxHeaderBytes is 1 MiB in kube-apiserver).
+#[tokio::test]
+async fn no_header_goes_to_the_shared_connection_that_would_make_the_backend_end_it() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let value = "~".repeat(240);
+    // HTTP/1.1 counts 4 bytes beside the name and the value of a line, HTTP/2 counts 32.
+    for (lines, expected) in [(3600, StatusCode::OK), (4000, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)] {
+        let names: Vec<String> = (0..lines).map(|index| format!("x-line-{index}")).collect();
+        let headers: Vec<_> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
+        let response = gateway.http1(Some(&alice)).await.get("/api", &headers).await;
+        assert_eq!(response.status(), expected, "{lines} lines");
+        let forwarded = backend.take().map(|seen| list_size(&seen.headers));
+        assert_eq!(forwarded.is_some(), expected == StatusCode::OK, "{lines} lines");
+        assert!(forwarded.is_none_or(|size| size <= (1 << 20) + 320), "{forwarded:?}");
+    }
+}

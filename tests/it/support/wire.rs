@@ -1,0 +1,98 @@
+//! Below HTTP: a backend that the test answers byte by byte, and what the kernel knows of a connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::default_provider;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::{Pki, soon};
+
+/// TLS as a backend does it that does not look at the gateway's certificate.
+pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
+    let issued = pki.servers.server(&["backend.test"]);
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(issued.chain.clone(), issued.key.clone_key())
+        .unwrap();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// A backend of bare TLS connections.
+pub async fn bare(pki: &Pki, alpn: &[&[u8]]) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
+    let acceptor = acceptor(pki, alpn);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (accepted, streams) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, accepted) = (acceptor.clone(), accepted.clone());
+            tokio::spawn(async move {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    accepted.send(stream).ok();
+                }
+            });
+        }
+    });
+    (address, streams)
+}
+
+/// Reads the header of a request or a response of HTTP/1.1, and nothing behind it.
+pub async fn head(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(soon(stream.read_u8()).await?);
+    }
+    Ok(String::from_utf8(head).unwrap())
+}
+
+/// One end of a TCP connection, as the kernel knows it.
+pub struct Socket {
+    queues: String,
+    timer: String,
+    inode: String,
+}
+
+impl Socket {
+    /// The end at port `local` of the connection with port `remote`, if there is one.
+    pub fn find(local: u16, remote: u16) -> Option<Self> {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let (local, remote) = (format!(":{local:04X}"), format!(":{remote:04X}"));
+        table.lines().find_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let found = fields.len() > 9 && fields[1].ends_with(&local) && fields[2].ends_with(&remote);
+            found.then(|| Self {
+                queues: fields[4].to_owned(),
+                timer: fields[5].to_owned(),
+                inode: fields[9].to_owned(),
+            })
+        })
+    }
+
+    /// Whether a process holds it: one that nobody has accepted yet, or that was closed, has no inode.
+    pub fn is_held(&self) -> bool {
+        self.inode != "0"
+    }
+
+    /// Whether everything that came was read.
+    pub fn is_read(&self) -> bool {
+        self.queues.ends_with(":00000000")
+    }
+
+    /// Whether the kernel asks a silent peer if it is still there.
+    pub fn is_kept_alive(&self) -> bool {
+        self.timer.starts_with("02:")
+    }
+}
+
+/// Whether a process holds the end at port `local` of the connection with port `remote`.
+pub fn is_held(local: u16, remote: u16) -> bool {
+    Socket::find(local, remote).is_some_and(|socket| socket.is_held())
+}
