@@ -109,7 +109,8 @@ impl Report {
             authenticators.push("client certificates".to_owned());
         }
         if let Some(tokens) = &authentication.static_tokens {
-            authenticators.push(format!("token file, {} tokens", tokens.count()));
+            let count = tokens.count();
+            authenticators.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
         }
         if authentication.anonymous {
             authenticators.push("anonymous".to_owned());
