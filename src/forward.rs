@@ -22,7 +22,7 @@ use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use tokio::time::timeout_at;
 
-use body::{Body, EndGuard};
+use body::{Body, EndGuard, Reset};
 pub(crate) use identity::UnfitIdentity;
 pub(crate) use pool::SendError;
 use pool::{Kind, Pool};
@@ -209,7 +209,7 @@ fn readdress(
     target: &target::Target,
 ) -> Result<Request<Body>, ForwardError> {
     let (mut head, incoming) = request.into_parts();
-    let client_http2 = head.version == Version::HTTP_2;
+    let reset_is = if head.version == Version::HTTP_2 { Reset::Cut } else { Reset::Never };
     let client_host = head.headers.remove(HOST);
     let authority = match target.identity {
         IdentityMode::Impersonate => target.authority.clone(),
@@ -234,8 +234,7 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body =
-        if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming, client_http2) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming, reset_is) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));

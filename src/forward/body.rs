@@ -31,9 +31,22 @@ enum Kind {
     /// Bytes of our own, as far as they are still to be sent.
     Bytes(Option<Bytes>),
     /// A client's, on its way to the backend.
-    Request { incoming: Incoming, http2: bool },
+    Request { incoming: Incoming, reset_is: Reset },
     /// The backend's, on its way to a client.
-    Response { source: Source, http2: bool, deadline: Deadline },
+    Response { source: Source, reset_is: Reset, deadline: Deadline },
+}
+
+/// What it means that an HTTP/2 stream was reset without an error before its end was seen: hyper takes it for the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reset {
+    /// Nothing: the protocol has no resets.
+    Never,
+    /// The body was cut off.
+    Cut,
+    /// The server had answered and did not want the rest of an upload. If the answer's length is known, it tells; if
+    /// not, the end is believed, since the reset overtakes the flag that says so.
+    // RFC 9113, section 8.1
+    EndOfAnswer,
 }
 
 /// The backend's stream and what is given back with it.
@@ -98,14 +111,14 @@ impl Body {
     }
 
     /// A client's body, passed on to the backend. Its trailers carry no identity.
-    pub(super) fn of_request(incoming: Incoming, http2: bool) -> Self {
-        Self::new(Kind::Request { incoming, http2 })
+    pub(super) fn of_request(incoming: Incoming, reset_is: Reset) -> Self {
+        Self::new(Kind::Request { incoming, reset_is })
     }
 
     /// A backend's body, passed on to the client; `permit` is given back when it ends.
-    pub(super) fn of_response(incoming: Incoming, http2: bool, permit: EndGuard) -> Self {
+    pub(super) fn of_response(incoming: Incoming, reset_is: Reset, permit: EndGuard) -> Self {
         let source = Source::Own(Some(Stream { incoming, _permit: permit }));
-        Self::new(Kind::Response { source, http2, deadline: Deadline::None })
+        Self::new(Kind::Response { source, reset_is, deadline: Deadline::None })
     }
 
     /// The same body, which breaks off at the deadline.
@@ -143,8 +156,8 @@ impl HttpBody for Body {
         let this = self.get_mut();
         let polled = match &mut this.kind {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Request { incoming, http2 } => poll_request(incoming, *http2, cx),
-            Kind::Response { source, http2, deadline } => match source.poll(cx, *http2) {
+            Kind::Request { incoming, reset_is } => poll_request(incoming, *reset_is, cx),
+            Kind::Response { source, reset_is, deadline } => match source.poll(cx, *reset_is) {
                 Poll::Pending => {
                     ready!(deadline.poll(cx));
                     Poll::Ready(Some(Err(BodyError::Deadline)))
@@ -188,10 +201,10 @@ impl HttpBody for Body {
 
 fn poll_request(
     incoming: &mut Incoming,
-    http2: bool,
+    reset_is: Reset,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    let frame = ready!(poll_incoming(incoming, http2, cx));
+    let frame = ready!(poll_incoming(incoming, reset_is, cx));
     Poll::Ready(frame.map(|frame| {
         let frame = frame?;
         Ok(match frame.into_trailers() {
@@ -206,24 +219,40 @@ fn poll_request(
 
 fn poll_incoming(
     incoming: &mut Incoming,
-    http2: bool,
+    reset_is: Reset,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
     let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
     Poll::Ready(match frame {
-        // hyper takes a reset without an error for an end; only the end-of-stream flag is one.
-        None if http2 && !incoming.is_end_stream() => Some(Err(BodyError::Cut)),
+        None if reset_is.cuts(incoming) => Some(Err(BodyError::Cut)),
         frame => frame.map(|frame| frame.map_err(BodyError::from)),
     })
 }
 
-impl Source {
-    fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+impl Reset {
+    /// Whether a body that seems to be at its end was cut off there.
+    fn cuts(self, incoming: &Incoming) -> bool {
+        let length_left = incoming.size_hint().exact();
         match self {
-            Self::Own(Some(stream)) => poll_incoming(&mut stream.incoming, http2, cx),
+            Self::Never => false,
+            _ if incoming.is_end_stream() || length_left == Some(0) => false,
+            Self::Cut => true,
+            Self::EndOfAnswer => length_left.is_some(),
+        }
+    }
+}
+
+impl Source {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        reset_is: Reset,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            Self::Own(Some(stream)) => poll_incoming(&mut stream.incoming, reset_is, cx),
             Self::Own(None) => Poll::Ready(None),
             Self::Watched { shared, .. } => match lock(shared).as_mut() {
-                Some(stream) => poll_incoming(&mut stream.incoming, http2, cx),
+                Some(stream) => poll_incoming(&mut stream.incoming, reset_is, cx),
                 None => Poll::Ready(Some(Err(BodyError::Deadline))),
             },
         }

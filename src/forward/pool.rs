@@ -14,6 +14,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use http::header::{HOST, HeaderValue};
 use http::{Request, Response, Uri};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::body::{Body, EndGuard};
+use super::body::{Body, EndGuard, Reset};
 use super::target::{ConnectError, Offer, Target};
 
 /// The share of a connection's streams that is used before another connection is opened.
@@ -169,8 +170,9 @@ impl Pool {
                 return self.send_http1(request, None).await;
             }
             if let Some(stream) = lane.pick() {
+                let reset_is = if request.body().is_end_stream() { Reset::Cut } else { Reset::EndOfAnswer };
                 let sent = stream.0.sender.clone().try_send_request(request).await;
-                return settle(sent, true, Box::new(stream));
+                return settle(sent, reset_is, Box::new(stream));
             }
             self.connect_http2(kind).await?;
         }
@@ -198,7 +200,7 @@ impl Pool {
     async fn connect_http2(self: &Arc<Self>, kind: Kind) -> Result<(), ConnectError> {
         let attempt = {
             let mut connecting = lock(&self.lane(kind).connecting);
-            if let Some(attempt) = connecting.as_ref() {
+            if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
                 attempt.clone()
             } else {
                 // On a task of its own: it must not stop halfway because the client that asked for it leaves. It takes
@@ -276,7 +278,7 @@ impl Pool {
         let uri = to_origin_form(&mut request);
         let sent = connection.sender.try_send_request(request).await;
         let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
-        let mut settled = settle(sent, false, Box::new(guard))?;
+        let mut settled = settle(sent, Reset::Never, Box::new(guard))?;
         if let Sent::NotWritten(request, _) = &mut settled {
             // Another connection may speak HTTP/2, which wants it whole.
             *request.uri_mut() = uri;
@@ -350,11 +352,11 @@ enum Sent {
 
 fn settle(
     sent: Result<Response<Incoming>, TrySendError<Request<Body>>>,
-    http2: bool,
+    reset_is: Reset,
     guard: EndGuard,
 ) -> Result<Sent, SendError> {
     match sent {
-        Ok(response) => Ok(Sent::Answered(response.map(|body| Body::of_response(body, http2, guard)))),
+        Ok(response) => Ok(Sent::Answered(response.map(|body| Body::of_response(body, reset_is, guard)))),
         Err(mut error) => {
             if let Some(request) = error.take_message() {
                 return Ok(Sent::NotWritten(request, error.into_error()));

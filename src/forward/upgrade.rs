@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::ForwardError;
-use super::body::{Body, EndGuard};
+use super::body::{Body, EndGuard, Reset};
 use super::headers::strip_hop_by_hop;
 use super::pool::Pool;
 
@@ -47,7 +47,7 @@ pub(super) async fn tunnel(
         strip_hop_by_hop(response.headers_mut());
         // Whoever was told to switch and is not answered so has no more to say on this connection.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return Ok(response.map(|body| Body::of_response(body, false, guard)));
+        return Ok(response.map(|body| Body::of_response(body, Reset::Never, guard)));
     }
     let backend = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {

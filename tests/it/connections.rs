@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
+use crate::support::body::fed;
 use crate::support::wire::{Socket, acceptor, bare, head, is_held};
 use crate::support::{Backend, Gateway, H1, H2, Pki, flags, full, get, soon, until};
 
@@ -106,6 +108,58 @@ async fn a_write_that_the_backend_provably_did_not_process_is_sent_again_or_may_
             assert_eq!((response.status(), hint), expected, "{name}, body {body:?}");
         }
     }
+}
+
+// RFC 9113, 8.1: a server that has answered may reset the stream of an upload it does not want, with NO_ERROR; Go's
+// does. The answer is whole then, and only then.
+#[tokio::test]
+async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
+    type Answer = fn(u32) -> Vec<u8>;
+    // Status 200, and the same with content-length 9 and 99.
+    const PLAIN: &[u8] = &[0x88];
+    const NINE: &[u8] = &[0x88, 0x0f, 0x0d, 0x01, b'9'];
+    const MORE: &[u8] = &[0x88, 0x0f, 0x0d, 0x02, b'9', b'9'];
+    let cases: [(&str, &str, Answer, bool); 5] = [
+        ("upload", "length known", |id| early(id, NINE, 1), true),
+        ("upload", "length unknown", |id| early(id, PLAIN, 1), true),
+        ("upload", "length not reached", |id| early(id, MORE, 0), false),
+        ("read", "no end", |id| early(id, PLAIN, 0), false),
+        ("read", "length reached, no end", |id| early(id, NINE, 0), true),
+    ];
+    for (kind, name, answer, whole) in cases {
+        let pki = Pki::new();
+        let (address, mut streams) = bare(&pki, H2).await;
+        tokio::spawn(async move {
+            while let Some(stream) = streams.recv().await {
+                tokio::spawn(answer_raw(stream, Some(answer)));
+            }
+        });
+        let gateway = Gateway::with(flags(&pki, address));
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let (upload, endless, _) = fed();
+        upload.send(hyper::body::Frame::data(bytes::Bytes::from_static(b"u"))).unwrap();
+        let request = match kind {
+            "upload" => Request::post("/api/v1/x").body(endless).unwrap(),
+            _ => Request::get("/api/v1/x").body(full("")).unwrap(),
+        };
+        let mut client = gateway.http2(Some(&alice)).await;
+        // The reset of a broken answer may overtake its header.
+        let body = match soon(client.send(request)).await {
+            Ok(response) => soon(response.into_body().collect()).await,
+            Err(error) => Err(error),
+        };
+        assert_eq!(body.is_ok(), whole, "{kind}, {name}: {body:?}");
+        if let Ok(body) = body {
+            assert_eq!(body.to_bytes(), "too large", "{kind}, {name}");
+        }
+        drop(upload);
+    }
+}
+
+/// An answer in one go: header, data, and the reset of the stream without an error.
+fn early(id: u32, header: &[u8], data_flags: u8) -> Vec<u8> {
+    let reset = frame(3, 0, id, &0_u32.to_be_bytes());
+    [frame(1, 0x4, id, header), frame(0, data_flags, id, b"too large"), reset].concat()
 }
 
 // RFC 9112, 3.2.1: a client that speaks to an origin server sends path and query alone.
