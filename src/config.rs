@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod flags;
+pub mod inputs;
 mod kubeconfig;
 pub mod resolve;
 pub mod settings;

@@ -3,6 +3,7 @@
 pub mod authn;
 pub mod cli;
 pub mod clock;
+pub mod clusters;
 pub mod config;
 #[cfg(feature = "dev")]
 pub mod dev;

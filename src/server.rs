@@ -85,7 +85,7 @@ impl Server {
             .map_err(StartError::Thread)?;
         let acceptor =
             accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
-        info!(%address, metrics = ?metrics_address, backend = %settings.backend.address, "serving");
+        info!(%address, metrics = ?metrics_address, "serving");
         let grace = settings.operation.shutdown_grace_period;
         Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), grace })
     }

@@ -53,7 +53,10 @@ pub enum SnapshotError {
 impl Snapshot {
     /// Builds a generation.
     pub(crate) fn build(settings: &Settings, generation: u64) -> Result<Self, SnapshotError> {
-        let authentication = &settings.authentication;
+        let [cluster, ..] = settings.clusters.as_slice() else {
+            return Err(SnapshotError::NoAuthentication(EmptyChain));
+        };
+        let authentication = &cluster.authentication;
         Ok(Self {
             generation,
             chain: chain(authentication)?,
@@ -63,7 +66,7 @@ impl Snapshot {
                 .as_ref()
                 .map(|request_header| request_header.headers.clone()),
             target: Arc::new(
-                Target::new(&settings.backend, &settings.serving.provider).map_err(SnapshotError::Backend)?,
+                Target::new(&cluster.backend, &settings.serving.provider).map_err(SnapshotError::Backend)?,
             ),
             tls: tls::server_config(&settings.serving, hints(authentication))
                 .map_err(SnapshotError::Serving)?,

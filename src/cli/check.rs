@@ -7,8 +7,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
+use crate::clusters::settings::Cluster;
 use crate::config::ConfigErrors;
 use crate::config::flags::{MetricsAddress, ServeFlags};
+use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
 use crate::forward::settings::IdentityMode;
 use crate::snapshot::Snapshot;
@@ -60,14 +62,15 @@ struct FailureItem<'a> {
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve) {
+    let resolved = match resolve(&flags.serve, &mut Inputs::default()) {
         Ok(resolved) => resolved,
         Err(errors) => return report_errors(&errors, flags.output),
     };
     if let Err(error) = Snapshot::build(&resolved.settings, 0) {
         return failed(&error.to_string());
     }
-    let report = Report::of(&resolved);
+    let Some(cluster) = resolved.settings.clusters.first() else { return failed("no cluster") };
+    let report = Report::of(&resolved, cluster);
     let text = match flags.output {
         Output::Text => report.table(),
         Output::Json => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
@@ -94,9 +97,9 @@ fn print(text: &str) -> ExitCode {
 }
 
 impl Report {
-    fn of(resolved: &Resolved) -> Self {
+    fn of(resolved: &Resolved, cluster: &Cluster) -> Self {
         let settings = &resolved.settings;
-        let authentication = &settings.authentication;
+        let Cluster { authentication, backend, .. } = cluster;
         let mut authenticators = Vec::new();
         if let Some(request_header) = &authentication.request_header {
             let names = match request_header.allowed_names.as_slice() {
@@ -122,8 +125,13 @@ impl Report {
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics,
-            backend: format!("https://{}{}", settings.backend.address, settings.backend.path_prefix),
-            identity: match settings.backend.identity {
+            backend: backend
+                .endpoints
+                .iter()
+                .map(|endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix))
+                .collect::<Vec<_>>()
+                .join(", "),
+            identity: match backend.identity {
                 IdentityMode::RequestHeader => "requestHeader",
                 IdentityMode::Impersonate => "impersonate",
             },

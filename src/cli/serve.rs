@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use super::{failed, misconfigured};
 use crate::config::flags::ServeFlags;
+use crate::config::inputs::Inputs;
 use crate::config::resolve::resolve;
 use crate::server::Server;
 use crate::telemetry;
@@ -27,7 +28,7 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
 /// Starts logging and the gateway. What is wrong was told when this fails with an exit code.
 pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
     telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
-    let resolved = resolve(flags).map_err(|errors| misconfigured(&errors))?;
+    let resolved = resolve(flags, &mut Inputs::default()).map_err(|errors| misconfigured(&errors))?;
     for warning in &resolved.warnings {
         warn!("{warning}");
     }

@@ -13,17 +13,19 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use secrecy::ExposeSecret as _;
 
 use super::error::ConfigError;
+use super::inputs::Inputs;
 use crate::authn::BearerToken;
-use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+use crate::forward::settings::{Backend, ClientCertificate, Endpoint, HostPort, IdentityMode, Roots};
 
 /// Reads the current context of `file`. Errors go to `errors`; `None` means there were some.
 pub(super) fn load(
     key: &str,
     file: &Path,
     identity: IdentityMode,
+    inputs: &mut Inputs,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
-    let mut reader = Reader { key, file, errors };
+    let mut reader = Reader { key, file, inputs, errors };
     let before = reader.errors.len();
     let backend = reader.backend(identity);
     if reader.errors.len() > before { None } else { backend }
@@ -32,6 +34,7 @@ pub(super) fn load(
 struct Reader<'a> {
     key: &'a str,
     file: &'a Path,
+    inputs: &'a mut Inputs,
     errors: &'a mut Vec<ConfigError>,
 }
 
@@ -46,8 +49,11 @@ impl Reader<'_> {
     }
 
     fn backend(&mut self, identity: IdentityMode) -> Option<Backend> {
-        let read = Kubeconfig::read_from(self.file).map_err(|error| chain(&error));
-        let config = self.checked(read, "give a readable kubeconfig")?;
+        let read = self.inputs.read(self.file).map_err(|error| error.to_string());
+        self.checked(read, "give a readable kubeconfig")?;
+        // Once more, by the one that knows what relative paths in it are relative to.
+        let parsed = Kubeconfig::read_from(self.file).map_err(|error| chain(&error));
+        let config = self.checked(parsed, "give a readable kubeconfig")?;
         let (cluster, user) = self.current(&config)?;
         let address = self.address(&cluster);
         let roots = self.roots(&cluster);
@@ -73,10 +79,9 @@ impl Reader<'_> {
             ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
         let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
         Some(Backend {
-            address,
-            server_name,
+            endpoints: vec![Endpoint { address, server_name }],
             path_prefix,
-            roots: Arc::new(roots?),
+            roots: Roots(Arc::new(roots?)),
             client_certificate,
             // In requestHeader mode the certificate speaks; a token beside it would only be a second identity.
             bearer_token: bearer_token.filter(|_| identity == IdentityMode::Impersonate),
@@ -179,7 +184,9 @@ impl Reader<'_> {
     fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token.
         if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            let text = std::fs::read_to_string(path).map_err(|error| format!("tokenFile {path}: {error}"));
+            let read = self.inputs.read(Path::new(path)).map_err(|error| error.to_string());
+            let text = read.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned()));
+            let text = text.map_err(|problem| format!("tokenFile {path}: {problem}"));
             return self.checked(text, "give a readable file").map(|text| BearerToken::new(text.trim()));
         }
         user.token.as_ref().map(|token| BearerToken::new(token.expose_secret()))
@@ -215,7 +222,7 @@ impl Reader<'_> {
         let Some(path) = path.filter(|path| !path.is_empty()) else {
             return Some(None);
         };
-        let read = std::fs::read(path).map_err(|error| format!("{field} {path}: {error}"));
+        let read = self.inputs.read(Path::new(path)).map_err(|error| format!("{field} {path}: {error}"));
         self.checked(read, "give a readable file").map(Some)
     }
 }

@@ -15,6 +15,7 @@ use super::error::{ConfigError, ConfigErrors};
 use super::flags::{
     AuthenticationFlags, ImpersonationMode, MetricsAddress, OperationFlags, ServeFlags, ServingFlags,
 };
+use super::inputs::Inputs;
 use super::kubeconfig;
 use super::settings::{Operation, Settings};
 use crate::authn::Audience;
@@ -22,6 +23,7 @@ use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::{Authentication, RequestHeader};
 use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::authn::x509::CaBundle;
+use crate::clusters::settings::{Cluster, Routes};
 use crate::listen::settings::{Serving, ServingCertificate};
 use crate::request::deadline::parse_duration;
 
@@ -38,14 +40,18 @@ pub struct Resolved {
     pub warnings: Vec<String>,
 }
 
-/// Judges flags and reads every file they name.
-pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
-    let mut resolver = Resolver::default();
+/// The name of the cluster that flags describe.
+const ONLY_CLUSTER: &str = "backend";
+
+/// Judges flags and reads every file they name; `inputs` remembers what was read, also when there are errors.
+pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, ConfigErrors> {
+    let mut resolver = Resolver { errors: Vec::new(), warnings: Vec::new(), inputs };
     let serving = resolver.serving(&flags.serving);
     let authentication = resolver.authentication(&flags.authentication);
     let backend = match &flags.backend.backend_kubeconfig {
         Some(file) => {
-            kubeconfig::load("--backend-kubeconfig", file, flags.backend.identity, &mut resolver.errors)
+            let key = "--backend-kubeconfig";
+            kubeconfig::load(key, file, flags.backend.identity, resolver.inputs, &mut resolver.errors)
         }
         None => resolver.fail(ConfigError::new("--backend-kubeconfig", "is required").fix(
             "give a kubeconfig with the address and CA of the API server, and the gateway's certificate",
@@ -60,21 +66,22 @@ pub fn resolve(flags: &ServeFlags) -> Result<Resolved, ConfigErrors> {
     let operation = resolver.operation(&flags.operation);
     match (serving, backend, operation) {
         (Some(serving), Some(backend), Some(operation)) if resolver.errors.is_empty() => {
-            let impersonation = flags.backend.impersonation;
-            let settings = Settings { serving, authentication, backend, impersonation, operation };
+            let name = ONLY_CLUSTER.to_owned();
+            let cluster = Cluster { name, routes: Routes::Everything, authentication, backend };
+            let settings = Settings { serving, clusters: vec![cluster], operation };
             Ok(Resolved { settings, warnings: resolver.warnings })
         }
         _ => Err(ConfigErrors(resolver.errors)),
     }
 }
 
-#[derive(Default)]
-struct Resolver {
+struct Resolver<'a> {
     errors: Vec<ConfigError>,
     warnings: Vec<String>,
+    inputs: &'a mut Inputs,
 }
 
-impl Resolver {
+impl Resolver<'_> {
     fn fail<T>(&mut self, error: ConfigError) -> Option<T> {
         self.errors.push(error);
         None
@@ -85,7 +92,7 @@ impl Resolver {
     }
 
     fn read(&mut self, key: &str, file: &Path) -> Option<Vec<u8>> {
-        let result = std::fs::read(file).map_err(|error| {
+        let result = self.inputs.read(file).map_err(|error| {
             ConfigError::new(key, error.to_string()).in_file(file).fix("give a readable file")
         });
         self.ok(result)

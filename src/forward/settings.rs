@@ -8,17 +8,15 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::authn::BearerToken;
 
-/// The API server behind the gateway.
-#[derive(Clone)]
+/// An API server behind the gateway: one or several endpoints of it, and how to speak to them.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Backend {
-    /// Its host and port, as dialled.
-    pub address: HostPort,
-    /// The name its certificate must have.
-    pub server_name: ServerName<'static>,
+    /// Its replicas, at least one; tried in turn.
+    pub endpoints: Vec<Endpoint>,
     /// What precedes every path there; empty for an API server of its own.
     pub path_prefix: String,
     /// The CAs of its certificate.
-    pub roots: Arc<rustls::RootCertStore>,
+    pub roots: Roots,
     /// The certificate the gateway shows it.
     pub client_certificate: Option<ClientCertificate>,
     /// The bearer token the gateway shows it, in identity mode `impersonate`.
@@ -27,16 +25,38 @@ pub struct Backend {
     pub identity: IdentityMode,
 }
 
+/// Where one replica of an API server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its host and port, as dialled.
+    pub address: HostPort,
+    /// The name its certificate must have.
+    pub server_name: ServerName<'static>,
+}
+
+/// Trusted CAs; equal if they are the same in the same order.
+#[derive(Debug, Clone)]
+pub struct Roots(pub Arc<rustls::RootCertStore>);
+
+impl PartialEq for Roots {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.roots == other.0.roots
+    }
+}
+
+impl Eq for Roots {}
+
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
-            .field("address", &self.address)
+            .field("endpoints", &self.endpoints)
             .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
 }
 
 /// A client certificate and its key.
+#[derive(PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The certificate and its intermediates.
     pub chain: Vec<CertificateDer<'static>>,

@@ -75,7 +75,7 @@ impl Target {
     pub(crate) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(Arc::clone(&backend.roots));
+            .with_root_certificates(Arc::clone(&backend.roots.0));
         let mut either = match backend.client_certificate.clone() {
             Some(certificate) => builder.with_client_auth_cert(certificate.chain, certificate.key)?,
             None => builder.with_no_client_auth(),
@@ -83,6 +83,9 @@ impl Target {
         let mut http1 = either.clone();
         either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let Some(endpoint) = backend.endpoints.first() else {
+            return Err(rustls::Error::General("no endpoint".to_owned()));
+        };
         let authorization = match &backend.bearer_token {
             Some(token) => {
                 let mut value =
@@ -95,13 +98,13 @@ impl Target {
             None => None,
         };
         Ok(Self {
-            authority: backend
+            authority: endpoint
                 .address
                 .to_string()
                 .parse()
-                .map_err(|_| rustls::Error::General(format!("{} is no host and port", backend.address)))?,
-            address: backend.address.clone(),
-            server_name: backend.server_name.clone(),
+                .map_err(|_| rustls::Error::General(format!("{} is no host and port", endpoint.address)))?,
+            address: endpoint.address.clone(),
+            server_name: endpoint.server_name.clone(),
             either: TlsConnector::from(Arc::new(either)),
             http1: TlsConnector::from(Arc::new(http1)),
             path_prefix: backend.path_prefix.clone(),

@@ -362,7 +362,9 @@ async fn gateway_starts_with_the_printed_flags_from_a_relative_directory() {
     let dev = Dev::start(&DevOptions { dir: relative, port: 0 }, Clock::system()).await.unwrap();
     let flags = dev.gateway_flags();
     let parsed = Serve::parse_from(std::iter::once("serve".to_owned()).chain(flags)).flags;
-    let resolved = portcullis::config::resolve::resolve(&parsed).unwrap();
+    let resolved =
+        portcullis::config::resolve::resolve(&parsed, &mut portcullis::config::inputs::Inputs::default())
+            .unwrap();
     let server = portcullis::server::Server::start(&resolved.settings).unwrap();
     TcpStream::connect(server.address()).await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
     "main",
     "cli",
     "dev",
@@ -13,6 +13,7 @@ const ORDER: [&str; 13] = [
     "snapshot",
     "telemetry",
     "config",
+    "clusters",
     "listen",
     "forward",
     "stage",

@@ -291,7 +291,8 @@ impl Gateway {
 
     pub fn with(flags: Vec<String>) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-        let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
+        let resolved = resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
+            .unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings).unwrap();
         Self { address: server.address(), server: Some(server) }
     }
