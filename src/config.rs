@@ -7,5 +7,6 @@ pub mod inputs;
 mod kubeconfig;
 pub mod resolve;
 pub mod settings;
+pub mod source;
 
 pub use error::{ConfigError, ConfigErrors};

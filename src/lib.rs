@@ -13,6 +13,7 @@ mod listen;
 mod metrics;
 mod pipeline;
 pub mod query;
+mod reload;
 pub mod request;
 pub mod server;
 mod snapshot;

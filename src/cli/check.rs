@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::{failed, misconfigured};
 use crate::clusters::settings::Cluster;
+use crate::clusters::settings::IdentityMode;
 use crate::config::ConfigErrors;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
-use crate::forward::settings::IdentityMode;
 use crate::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
@@ -66,7 +66,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(resolved) => resolved,
         Err(errors) => return report_errors(&errors, flags.output),
     };
-    if let Err(error) = Snapshot::build(&resolved.settings, 0) {
+    if let Err(error) = Snapshot::build(&resolved.settings, None) {
         return failed(&error.to_string());
     }
     let Some(cluster) = resolved.settings.clusters.first() else { return failed("no cluster") };

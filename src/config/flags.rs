@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::forward::settings::IdentityMode;
+use crate::clusters::settings::IdentityMode;
 
 /// Every flag of `portcullis serve`.
 #[derive(Debug, Clone, Args)]

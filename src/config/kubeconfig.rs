@@ -15,7 +15,7 @@ use secrecy::ExposeSecret as _;
 use super::error::ConfigError;
 use super::inputs::Inputs;
 use crate::authn::BearerToken;
-use crate::forward::settings::{Backend, ClientCertificate, Endpoint, HostPort, IdentityMode, Roots};
+use crate::clusters::settings::{Backend, ClientCertificate, Endpoint, HostPort, IdentityMode, Roots};
 
 /// Reads the current context of `file`. Errors go to `errors`; `None` means there were some.
 pub(super) fn load(

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
+pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
 pub use crate::clusters::settings::{Cluster, Routes};
-pub use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
 pub use crate::listen::settings::{Serving, ServingCertificate};
 
 /// Everything the gateway runs by.

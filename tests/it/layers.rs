@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "main",
     "cli",
     "dev",
     "server",
+    "reload",
     "pipeline",
     "snapshot",
     "telemetry",
     "config",
-    "clusters",
     "listen",
     "forward",
     "stage",
+    "clusters",
     "authn",
     "request",
 ];

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::resolve::resolve;
+use portcullis::config::source::Source;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -291,9 +291,9 @@ impl Gateway {
 
     pub fn with(flags: Vec<String>) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-        let resolved = resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
-            .unwrap_or_else(|errors| panic!("{errors}"));
-        let server = Server::start(&resolved.settings).unwrap();
+        let mut source = Source::new(parsed.serve);
+        let resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
+        let server = Server::start(&resolved.settings, source).unwrap();
         Self { address: server.address(), server: Some(server) }
     }
 

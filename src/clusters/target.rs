@@ -1,35 +1,48 @@
-//! How a backend is dialled: address, TLS with its CA, the gateway's credential.
+//! One endpoint: how it is dialled (address, TLS with its CA, the gateway's credential), and whether it is used.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::HeaderValue;
-use http::uri::Authority;
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::settings::{Backend, HostPort, IdentityMode};
+use super::settings::{Backend, Endpoint, HostPort};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long others are tried before an endpoint that could not be reached.
+const AVOIDED: Duration = Duration::from_secs(5);
 
-/// A backend, ready to be dialled.
+/// An endpoint ready to be dialled, and what is known of it. One for the process; it outlives a reload that does not
+/// touch its cluster's backend.
 pub(crate) struct Target {
     address: HostPort,
     server_name: ServerName<'static>,
+    tls: Arc<Connectors>,
+    standing: Standing,
+}
+
+/// TLS to the endpoints of one backend, with the gateway's credential.
+pub(super) struct Connectors {
     either: TlsConnector,
     http1: TlsConnector,
-    pub(super) authority: Authority,
-    pub(super) path_prefix: String,
-    pub(super) identity: IdentityMode,
-    pub(super) authorization: Option<HeaderValue>,
+}
+
+/// Whether an endpoint is used.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Whether it was seen to take identities as they are.
+    trusted: AtomicBool,
+    /// When it last could not be reached.
+    unreachable_since: Mutex<Option<Instant>>,
 }
 
 /// Why there is no connection to the backend. Nothing of the request was sent.
@@ -63,16 +76,16 @@ pub(crate) enum ConnectError {
 
 /// Which HTTP versions to offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offer {
+pub(crate) enum Offer {
     /// HTTP/2, else HTTP/1.1.
     Either,
     /// HTTP/1.1 alone: for upgrades, and for identities that make the backend close HTTP/2 connections.
     Http1,
 }
 
-impl Target {
-    /// Prepares a backend; fails if its client certificate and key do not fit together.
-    pub(crate) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+impl Connectors {
+    /// Fails if the gateway's certificate and key do not fit together.
+    pub(super) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(Arc::clone(&backend.roots.0));
@@ -83,38 +96,53 @@ impl Target {
         let mut http1 = either.clone();
         either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let Some(endpoint) = backend.endpoints.first() else {
-            return Err(rustls::Error::General("no endpoint".to_owned()));
-        };
-        let authorization = match &backend.bearer_token {
-            Some(token) => {
-                let mut value =
-                    HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(|_| {
-                        rustls::Error::General("the bearer token cannot be sent in a header".to_owned())
-                    })?;
-                value.set_sensitive(true);
-                Some(value)
-            }
-            None => None,
-        };
-        Ok(Self {
-            authority: endpoint
-                .address
-                .to_string()
-                .parse()
-                .map_err(|_| rustls::Error::General(format!("{} is no host and port", endpoint.address)))?,
+        Ok(Self { either: TlsConnector::from(Arc::new(either)), http1: TlsConnector::from(Arc::new(http1)) })
+    }
+}
+
+impl Target {
+    pub(super) fn new(endpoint: &Endpoint, tls: &Arc<Connectors>) -> Self {
+        Self {
             address: endpoint.address.clone(),
             server_name: endpoint.server_name.clone(),
-            either: TlsConnector::from(Arc::new(either)),
-            http1: TlsConnector::from(Arc::new(http1)),
-            path_prefix: backend.path_prefix.clone(),
-            identity: backend.identity,
-            authorization,
-        })
+            tls: Arc::clone(tls),
+            standing: Standing { trusted: AtomicBool::new(true), ..Standing::default() },
+        }
     }
 
-    /// Dials. The address that is connected to is the one that was resolved here.
-    pub(super) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
+    /// Where it is.
+    pub(crate) fn address(&self) -> &HostPort {
+        &self.address
+    }
+
+    /// Whether it was seen to take identities as they are; requests go to no other.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.standing.trusted.load(Ordering::Acquire)
+    }
+
+    /// Says whether it takes identities as they are.
+    pub(crate) fn set_trusted(&self, trusted: bool) {
+        self.standing.trusted.store(trusted, Ordering::Release);
+    }
+
+    /// Whether it could not be reached a moment ago: others are tried first.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.unreachable_since().is_some_and(|since| since.elapsed() < AVOIDED)
+    }
+
+    fn unreachable_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.standing.unreachable_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Dials, and remembers whether that worked.
+    pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let connected = self.dial(offer).await;
+        *self.unreachable_since() = connected.is_err().then(Instant::now);
+        connected
+    }
+
+    /// The address that is connected to is the one that was resolved here.
+    async fn dial(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let address = || self.address.to_string();
         let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
         let dial = TcpStream::connect((self.address.host.as_str(), self.address.port));
@@ -127,8 +155,8 @@ impl Target {
         keep_alive(&stream);
         let tls = |cause: String| ConnectError::Tls { address: address(), cause };
         let connector = match offer {
-            Offer::Either => &self.either,
-            Offer::Http1 => &self.http1,
+            Offer::Either => &self.tls.either,
+            Offer::Http1 => &self.tls.http1,
         };
         match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
             Ok(Ok(stream)) => Ok(stream),
@@ -139,13 +167,13 @@ impl Target {
 
     /// The backend accepts connections and ends them before they can be used, as it does when it refuses the gateway's
     /// certificate under TLS 1.3.
-    pub(super) fn hung_up(&self) -> ConnectError {
+    pub(crate) fn hung_up(&self) -> ConnectError {
         let cause =
             "the connection ended before it could be used; is the gateway's certificate accepted?".to_owned();
         ConnectError::Http { address: self.address.to_string(), cause }
     }
 
-    pub(super) fn http_error(&self, error: &hyper::Error) -> ConnectError {
+    pub(crate) fn http_error(&self, error: &hyper::Error) -> ConnectError {
         ConnectError::Http { address: self.address.to_string(), cause: error.to_string() }
     }
 }
