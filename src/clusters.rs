@@ -1,5 +1,6 @@
 //! The clusters behind the gateway: which request is for which, who their clients are, where they are.
 
+mod presented;
 pub(crate) mod router;
 pub mod settings;
 pub(crate) mod target;
@@ -28,6 +29,8 @@ pub(crate) struct Cluster {
     pub(crate) front_proxy: Option<RequestHeaderNames>,
     /// Where requests go.
     pub(crate) upstream: Arc<Upstream>,
+    /// Where they will go, once it was seen to take identities as they are; until then the old one stays in force.
+    pub(crate) waiting: Option<Arc<Upstream>>,
 }
 
 impl Cluster {

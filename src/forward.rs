@@ -4,6 +4,7 @@
 //! followed; a body is never looked at; a client that goes away drops the response here, which cancels the stream to
 //! the backend.
 
+pub(crate) mod ask;
 pub(crate) mod body;
 mod headers;
 mod identity;
@@ -137,6 +138,7 @@ pub(crate) async fn send(
         None => sending.await?,
     };
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
+        upstream.doubt();
         return Err(ForwardError::RefusedIdentity);
     }
     // The far end of an upgrade answers for itself, also when it refuses.

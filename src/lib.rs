@@ -15,6 +15,7 @@ mod pipeline;
 pub mod query;
 mod reload;
 pub mod request;
+mod self_check;
 pub mod server;
 mod snapshot;
 mod stage;

@@ -37,6 +37,10 @@ pub(crate) struct Metrics {
     pub(crate) unfit_identities: IntCounter,
     /// Requests whose handling panicked.
     pub(crate) panics: IntCounter,
+    /// By cluster, endpoint and result.
+    pub(crate) self_checks: IntCounterVec,
+    /// By cluster and endpoint.
+    pub(crate) endpoint_trusted: IntGaugeVec,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,
     config_last_reload_successful: IntGauge,
@@ -163,6 +167,16 @@ impl Metrics {
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
             panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            self_checks: counters(
+                "portcullis_self_checks_total",
+                "Checks whether an API server takes identities as they are, by cluster, endpoint and result.",
+                &["cluster", "endpoint", "result"],
+            )?,
+            endpoint_trusted: gauges(
+                "portcullis_endpoint_trusted",
+                "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
+                &["cluster", "endpoint"],
+            )?,
             config_reloads: counters(
                 "portcullis_config_reloads_total",
                 "Configurations that were taken, the first one included, or refused.",
@@ -182,6 +196,12 @@ impl Metrics {
             )?,
             registry,
         })
+    }
+
+    /// An endpoint is no longer configured.
+    pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
+        // It may never have been checked.
+        self.endpoint_trusted.remove_label_values(labels).ok();
     }
 
     /// A configuration came into force.

@@ -26,6 +26,8 @@ pub(crate) struct Reloader {
     fixed: Fixed,
     metrics: Arc<Metrics>,
     clock: Clock,
+    /// Told of each new snapshot.
+    swapped: Arc<Notify>,
     /// What was last complained of.
     complaint: Option<String>,
     /// Whether the last attempt failed and was not told yet: certificate and key are written one after the other.
@@ -60,10 +62,20 @@ impl Reloader {
         current: Arc<ArcSwap<Snapshot>>,
         metrics: Arc<Metrics>,
         clock: Clock,
+        swapped: Arc<Notify>,
     ) -> Self {
         metrics.config_reloaded(current.load().generation, clock.now());
         let fixed = Fixed::of(settings);
-        Self { source: Some(source), current, fixed, metrics, clock, complaint: None, suspect: false }
+        Self {
+            source: Some(source),
+            current,
+            fixed,
+            metrics,
+            clock,
+            swapped,
+            complaint: None,
+            suspect: false,
+        }
     }
 
     /// Looks every second, and at once when asked. Never ends.
@@ -109,7 +121,14 @@ impl Reloader {
         }
         self.metrics.config_reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
+        for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {
+            info!(
+                cluster = cluster.name,
+                "the API server is used by its new settings once it was seen to take identities by them"
+            );
+        }
         self.current.store(Arc::new(next));
+        self.swapped.notify_one();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::listen::{Drain, Listener, Worker, accept_into, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::reload::Reloader;
+use crate::self_check::SelfCheck;
 use crate::snapshot::{Snapshot, SnapshotError};
 
 /// Why the gateway cannot start.
@@ -88,9 +90,24 @@ impl Server {
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
         let reload = Arc::new(Notify::new());
-        let reloader =
-            Reloader::new(source, settings, Arc::clone(&snapshot), Arc::clone(&metrics), Clock::system());
-        control(reloader, Arc::clone(&reload), draining.clone()).map_err(StartError::Thread)?;
+        let asked = Arc::clone(&reload);
+        let swapped = Arc::new(Notify::new());
+        let reloader = Reloader::new(
+            source,
+            settings,
+            Arc::clone(&snapshot),
+            Arc::clone(&metrics),
+            Clock::system(),
+            Arc::clone(&swapped),
+        );
+        let check = SelfCheck {
+            current: Arc::clone(&snapshot),
+            metrics: Arc::clone(&metrics),
+            swapped,
+            reload: Arc::clone(&reload),
+        };
+        let controlling = async move { tokio::join!(reloader.run(asked), check.run()) };
+        control(controlling, draining.clone()).map_err(StartError::Thread)?;
         let acceptor =
             accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
@@ -164,17 +181,16 @@ fn worker(
     Worker::start(format!("worker-{index}"), Arc::new(gateway), terms, Arc::clone(metrics), drain)
 }
 
-/// The thread that carries no requests: reload. It ends when the server does.
+/// The thread that carries no requests: reload, self-check. It ends when the server does.
 fn control(
-    reloader: Reloader,
-    reload: Arc<Notify>,
+    controlling: impl Future<Output = ((), ())> + Send + 'static,
     mut drain: watch::Receiver<Drain>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("control".to_owned()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
-                () = reloader.run(reload) => {}
+                ((), ()) = controlling => {}
                 _ = drain.wait_for(|phase| *phase == Drain::Abort) => {}
             }
         });

@@ -19,7 +19,7 @@ use crate::clusters::router::Router;
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 use crate::clusters::{Cluster, settings};
-use crate::config::settings::Settings;
+use crate::config::settings::{Backend, Settings};
 use crate::listen::{Limits, tls};
 
 /// One generation of the configuration.
@@ -100,17 +100,9 @@ fn build_cluster(
     before: Option<&Snapshot>,
 ) -> Result<Cluster, SnapshotError> {
     let settings::Cluster { name, authentication, backend, .. } = settings;
-    let known = before.and_then(|before| {
-        let mut known = before.router.clusters().iter();
-        known.find(|known| known.name == *name && known.upstream.is_for(backend))
-    });
-    let upstream = match known {
-        Some(known) => Arc::clone(&known.upstream),
-        None => Arc::new(
-            Upstream::new(backend, provider)
-                .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?,
-        ),
-    };
+    let known = before.and_then(|before| before.router.clusters().iter().find(|known| known.name == *name));
+    let (upstream, waiting) = upstreams(backend, provider, known)
+        .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
     Ok(Cluster {
         name: name.clone(),
         chain: chain(authentication)
@@ -118,7 +110,27 @@ fn build_cluster(
         audiences: authentication.audiences.clone(),
         front_proxy: authentication.request_header.as_ref().map(|proxies| proxies.headers.clone()),
         upstream,
+        waiting,
     })
+}
+
+/// The API server in force, and the one that waits to be. One that is trusted is not given up for one that is not yet:
+/// a rotated credential that nobody accepts must not end the service.
+fn upstreams(
+    backend: &Backend,
+    provider: &Arc<CryptoProvider>,
+    known: Option<&Arc<Cluster>>,
+) -> Result<(Arc<Upstream>, Option<Arc<Upstream>>), rustls::Error> {
+    let before = known.map(|known| &known.upstream);
+    let candidates = before.into_iter().chain(known.and_then(|known| known.waiting.as_ref()));
+    let next = match candidates.into_iter().find(|upstream| upstream.is_for(backend)) {
+        Some(upstream) => Arc::clone(upstream),
+        None => Arc::new(Upstream::new(backend, provider)?),
+    };
+    match before {
+        Some(before) if before.is_trusted() && !next.is_trusted() => Ok((Arc::clone(before), Some(next))),
+        _ => Ok((next, None)),
+    }
 }
 
 /// The names of our CAs, sent to clients so that they pick the right certificate.

@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::settings::{Backend, Endpoint, HostPort};
+pub(crate) use super::presented::Asked;
+use super::presented::Presented;
+use super::settings::{Backend, ClientCertificate, Endpoint, HostPort};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,6 +38,7 @@ pub(crate) struct Target {
 pub(super) struct Connectors {
     either: TlsConnector,
     http1: TlsConnector,
+    presented: Option<Arc<Presented>>,
 }
 
 /// Whether an endpoint is used.
@@ -43,6 +48,7 @@ struct Standing {
     trusted: AtomicBool,
     /// When it last could not be reached.
     unreachable_since: Mutex<Option<Instant>>,
+    doubted: Notify,
 }
 
 /// Why there is no connection to the backend. Nothing of the request was sent.
@@ -89,14 +95,24 @@ impl Connectors {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(Arc::clone(&backend.roots.0));
-        let mut either = match backend.client_certificate.clone() {
-            Some(certificate) => builder.with_client_auth_cert(certificate.chain, certificate.key)?,
+        let presented = match backend.client_certificate.clone() {
+            Some(ClientCertificate { chain, key }) => {
+                Some(Arc::new(Presented::new(CertifiedKey::from_der(chain, key, provider)?)?))
+            }
+            None => None,
+        };
+        let mut either = match &presented {
+            Some(presented) => builder.with_client_cert_resolver(presented.clone()),
             None => builder.with_no_client_auth(),
         };
         let mut http1 = either.clone();
         either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { either: TlsConnector::from(Arc::new(either)), http1: TlsConnector::from(Arc::new(http1)) })
+        Ok(Self {
+            either: TlsConnector::from(Arc::new(either)),
+            http1: TlsConnector::from(Arc::new(http1)),
+            presented,
+        })
     }
 }
 
@@ -106,7 +122,7 @@ impl Target {
             address: endpoint.address.clone(),
             server_name: endpoint.server_name.clone(),
             tls: Arc::clone(tls),
-            standing: Standing { trusted: AtomicBool::new(true), ..Standing::default() },
+            standing: Standing::default(),
         }
     }
 
@@ -128,6 +144,26 @@ impl Target {
     /// Whether it could not be reached a moment ago: others are tried first.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.unreachable_since().is_some_and(|since| since.elapsed() < AVOIDED)
+    }
+
+    /// Asks for a check: it said something that it should not say to a gateway it believes.
+    pub(crate) fn doubt(&self) {
+        self.standing.doubted.notify_one();
+    }
+
+    /// Waits for a doubt.
+    pub(crate) async fn doubted(&self) {
+        self.standing.doubted.notified().await;
+    }
+
+    /// How it asked for a certificate.
+    pub(crate) fn asked(&self) -> Asked {
+        self.tls.presented.as_ref().map_or(Asked::Never, |presented| presented.asked())
+    }
+
+    /// The common name and the issuer of the gateway's certificate, for people.
+    pub(crate) fn own_certificate(&self) -> Option<(&str, &str)> {
+        self.tls.presented.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
     }
 
     fn unreachable_since(&self) -> MutexGuard<'_, Option<Instant>> {

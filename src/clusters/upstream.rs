@@ -72,6 +72,16 @@ impl Upstream {
         trusted().filter(move |target| !avoided(target)).chain(trusted().filter(avoided))
     }
 
+    /// Whether requests may go to any of them.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.targets.iter().any(|target| target.is_trusted())
+    }
+
+    /// Has every endpoint checked soon.
+    pub(crate) fn doubt(&self) {
+        self.targets.iter().for_each(|target| target.doubt());
+    }
+
     /// How it is told who a request is made by.
     pub(crate) fn identity(&self) -> IdentityMode {
         self.backend.identity

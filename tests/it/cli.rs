@@ -140,7 +140,7 @@ async fn no_credential_reaches_the_log() {
     })
     .await
     .unwrap();
-    let gateway = Gateway { server: None, address };
+    let gateway = Gateway { server: None, address, checked: true.into() };
     for secret in
         ["Bearer good-token", "Bearer secret-unknown", "Basic c2VjcmV0LWJhc2lj", "Bearer  secret-spaced"]
     {

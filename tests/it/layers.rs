@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "main",
     "cli",
     "dev",
     "server",
     "reload",
+    "self_check",
     "pipeline",
     "snapshot",
     "telemetry",

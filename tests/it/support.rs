@@ -6,6 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod questions;
 pub mod wire;
 
 /// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
@@ -125,6 +127,17 @@ pub struct Backend {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// An answer that never fails.
+struct Served(Answering);
+
+impl Future for Served {
+    type Output = Result<Response<BoxedBody>, std::convert::Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
 impl Drop for Backend {
     fn drop(&mut self) {
         self.task.abort();
@@ -175,6 +188,10 @@ impl Backend {
                     };
                     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                        if let Some(own) = questions::answer(&request) {
+                            let own: Answering = Box::pin(std::future::ready(own));
+                            return Served(own);
+                        }
                         record.lock().unwrap().push_back(Seen {
                             target: request
                                 .uri()
@@ -185,7 +202,7 @@ impl Backend {
                             headers: request.headers().clone(),
                         });
                         let answering = answer(request);
-                        async move { Ok::<_, std::convert::Infallible>(answering.await) }
+                        Served(answering)
                     });
                     let io = TokioIo::new(stream);
                     if http2 {
@@ -223,6 +240,7 @@ impl Backend {
 pub struct Gateway {
     pub server: Option<Server>,
     pub address: SocketAddr,
+    pub checked: AtomicBool,
 }
 
 #[derive(Parser)]
@@ -294,7 +312,7 @@ impl Gateway {
         let mut source = Source::new(parsed.serve);
         let resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings, source).unwrap();
-        Self { address: server.address(), server: Some(server) }
+        Self { address: server.address(), server: Some(server), checked: AtomicBool::new(false) }
     }
 
     /// What the port for metrics answers, header and all.
@@ -308,12 +326,29 @@ impl Gateway {
         answer
     }
 
+    /// Waits until the gateway has looked at its backend: before, it answers 503.
+    pub async fn checked(&self) {
+        let metrics = self.server.as_ref().and_then(Server::metrics_address);
+        if metrics.is_none() || self.checked.load(Ordering::Relaxed) {
+            return;
+        }
+        self.until_counted_as("portcullis_endpoint_trusted{", |line| {
+            line.starts_with("portcullis_endpoint_trusted{")
+        })
+        .await;
+        self.checked.store(true, Ordering::Relaxed);
+    }
+
     /// Waits until the metrics have this line.
     pub async fn until_counted(&self, line: &str) {
+        self.until_counted_as(line, |found| found == line).await;
+    }
+
+    async fn until_counted_as(&self, line: &str, holds: impl Fn(&str) -> bool) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let metrics = self.metrics("/metrics").await;
-            if metrics.lines().any(|found| found == line) {
+            if metrics.lines().any(&holds) {
                 return;
             }
             assert!(tokio::time::Instant::now() < deadline, "{line} never came up in\n{metrics}");
@@ -323,6 +358,7 @@ impl Gateway {
 
     /// A TLS connection to the gateway.
     pub async fn tls(&self, alpn: &[u8], identity: Option<&Issued>) -> TlsStream<TcpStream> {
+        self.checked().await;
         let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
