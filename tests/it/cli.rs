@@ -124,17 +124,20 @@ async fn no_credential_reaches_the_log() {
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     let (log, address) = tokio::task::spawn_blocking(move || {
         let mut log = String::new();
+        let mut address: Option<SocketAddr> = None;
         loop {
             let start = log.len();
             assert!(lines.read_line(&mut log).unwrap() > 0, "it ended:\n{log}");
             let event: serde_json::Value = serde_json::from_str(&log[start..]).unwrap();
             if event["message"] == "serving" {
-                let address: SocketAddr = event["address"].as_str().unwrap().parse().unwrap();
+                address = Some(event["address"].as_str().unwrap().parse().unwrap());
+            }
+            if event["message"] == "identities arrive as they are" {
                 let rest = std::thread::spawn(move || {
                     lines.read_to_string(&mut log).unwrap();
                     log
                 });
-                return (rest, address);
+                return (rest, address.unwrap());
             }
         }
     })
