@@ -51,7 +51,8 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let backend = match &flags.backend.backend_kubeconfig {
         Some(file) => {
             let key = "--backend-kubeconfig";
-            kubeconfig::load(key, file, flags.backend.identity, resolver.inputs, &mut resolver.errors)
+            let identity = flags.backend.identity;
+            kubeconfig::load(key, file, None, &[], identity, resolver.inputs, &mut resolver.errors)
         }
         None => resolver.fail(ConfigError::new("--backend-kubeconfig", "is required").fix(
             "give a kubeconfig with the address and CA of the API server, and the gateway's certificate",
