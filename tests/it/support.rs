@@ -16,8 +16,9 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::resolve::resolve;
+use portcullis::config::resolve::{Resolved, resolve};
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -283,6 +284,12 @@ pub fn kubeconfig(backend: SocketAddr, ca: &Path, cert: &Path, key: &Path) -> St
     )
 }
 
+/// What a command line resolves to.
+pub fn resolved(flags: impl IntoIterator<Item = String>) -> Result<Resolved, ConfigErrors> {
+    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
+    resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
+}
+
 impl Gateway {
     /// In front of `backend`, with [`flags`].
     pub fn start(pki: &Pki, backend: &Backend) -> Self {
@@ -290,9 +297,7 @@ impl Gateway {
     }
 
     pub fn with(flags: Vec<String>) -> Self {
-        let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-        let resolved = resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
-            .unwrap_or_else(|errors| panic!("{errors}"));
+        let resolved = resolved(flags).unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings).unwrap();
         Self { address: server.address(), server: Some(server) }
     }
