@@ -1,83 +1,77 @@
-//! The configuration file: its envelope, and its sections as layers. What is in the sections is judged by
-//! [`super::resolve`], together with the command line.
+//! The configuration file: what it is, and what it is made of. What is in it is judged by [`super::resolve`], together
+//! with the command line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::{ConfigError, Position};
 use super::inputs::Inputs;
-use super::sections::{Layer, Origin, suggestion};
+use super::sections::{Layer, Origin, Section};
 use super::yaml;
 
-const API_VERSION: &str = "portcullis.dev/v1alpha1";
-const KIND: &str = "GatewayConfiguration";
-const ENVELOPE: &str = "begin with apiVersion: portcullis.dev/v1alpha1 and kind: GatewayConfiguration";
-const SECTIONS: [&str; 4] = ["serving", "authentication", "clusters", "operation"];
+const ENVELOPE: [(&str, &str); 2] =
+    [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "GatewayConfiguration")];
 
-/// A configuration file. Without one, everything in it is absent.
-#[derive(Debug, Default)]
+/// A configuration file.
+#[derive(Debug)]
 pub(super) struct GatewayFile {
-    pub(super) serving: Option<Layer>,
-    pub(super) authentication: Option<Layer>,
-    pub(super) operation: Option<Layer>,
-    pub(super) clusters: Vec<ClusterEntry>,
+    /// What it is made of.
+    pub(super) sections: Section<Sections>,
     file: PathBuf,
     lines: BTreeMap<String, u64>,
 }
 
-/// One of the clusters that a file lists, or the one that flags describe.
-#[derive(Debug)]
-pub(super) struct ClusterEntry {
-    pub(super) keys: Layer,
-    pub(super) routes: Option<Layer>,
-    pub(super) authentication: Option<Layer>,
+/// The sections of a file. None of it has a flag; `clap` is here because every section is read in one way.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
+pub(super) struct Sections {
+    #[arg(skip)]
+    pub(super) serving: Map<String, Value>,
+    /// A template for every cluster.
+    #[arg(skip)]
+    pub(super) authentication: Map<String, Value>,
+    #[arg(skip)]
+    pub(super) clusters: Vec<Map<String, Value>>,
+    #[arg(skip)]
+    pub(super) operation: Map<String, Value>,
 }
 
 impl GatewayFile {
-    /// Reads a file. A file that is something else is one error, and all that is said of it; what is wrong with its
-    /// keys goes to `errors`, with what will be found wrong with their values.
+    /// Reads a file. A file that is something else is one error, and all that is said of it; keys that cannot be read
+    /// go to `unread`.
     pub(super) fn load(
         file: &Path,
         inputs: &mut Inputs,
-        errors: &mut Vec<ConfigError>,
+        unread: &mut Vec<ConfigError>,
     ) -> Result<Self, ConfigError> {
-        let unreadable = |problem: String| ConfigError::new("--config", problem).in_file(file);
-        let text =
-            inputs.read(file).map_err(|error| unreadable(error.to_string()).fix("give a readable file"))?;
+        let bad = |problem: String| ConfigError::new("--config", problem).in_file(file);
+        let [(version, api_version), (kind, gateway)] = ENVELOPE;
+        let envelope = format!("begin with {version}: {api_version} and {kind}: {gateway}");
+        let text = inputs.read(file).map_err(|error| bad(error.to_string()).fix("give a readable file"))?;
         let document = yaml::parse(&text).map_err(|problem| {
-            unreadable(problem).fix("give one YAML document; indent by spaces, write each key once")
+            bad(problem).fix("give one YAML document; indent by spaces, write each key once")
         })?;
-        let mut map = match document.value {
-            Value::Object(map) => map,
-            other => {
-                return Err(unreadable(format!("is {}, not a map", kind_of(&other))).fix(ENVELOPE));
-            }
+        let mut values = match document.value {
+            Value::Object(values) => values,
+            Value::Null => return Err(bad("is empty".to_owned()).fix(envelope)),
+            _ => return Err(bad("is not a map".to_owned()).fix(envelope)),
         };
-        for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-            match map.remove(key).unwrap_or_default() {
-                Value::Null => return Err(unreadable(format!("has no {key}")).fix(ENVELOPE)),
+        for (key, expected) in ENVELOPE {
+            match values.remove(key).unwrap_or_default() {
+                Value::Null => return Err(bad(format!("has no {key}")).fix(envelope)),
                 Value::String(given) if given == expected => {}
-                given => {
-                    return Err(unreadable(format!("{key} {given} is not known here")).fix(ENVELOPE));
-                }
+                given => return Err(bad(format!("{key} {given} is not known here")).fix(envelope)),
             }
         }
-        let directory = file.parent().unwrap_or(Path::new(""));
-        let mut section = |name: &str| {
-            Some(layer(map.remove(name).unwrap_or_default(), name.to_owned(), directory, errors))
+        let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+        let origin = Origin::File { path: String::new(), directory };
+        let Some(sections) = Section::read([Layer { values, origin }], unread) else {
+            return Err(bad("cannot be read".to_owned()));
         };
-        let serving = section("serving");
-        let authentication = section("authentication");
-        let operation = section("operation");
-        let clusters = clusters(map.remove("clusters").unwrap_or_default(), directory, errors);
-        for key in map.keys() {
-            let fix = suggestion(key, SECTIONS.into_iter());
-            errors.push(ConfigError::new(key, "unknown key").fix(fix));
-        }
-        let (file, lines) = (file.to_owned(), document.lines);
-        Ok(Self { serving, authentication, operation, clusters, file, lines })
+        Ok(Self { sections, file: file.to_owned(), lines: document.lines })
     }
 
     /// Writes into errors of keys where the file has them, or else the nearest key around them.
@@ -87,64 +81,12 @@ impl GatewayFile {
             let line = loop {
                 match self.lines.get(path) {
                     Some(line) => break *line,
+                    // Of the document as a whole.
+                    None if path.is_empty() => break 1,
                     None => path = path.rsplit_once(['.', '[']).map_or("", |(around, _)| around),
-                }
-                if path.is_empty() {
-                    break 1;
                 }
             };
             error.position = Some(Position { file: self.file.clone(), line });
         }
-    }
-}
-
-fn clusters(given: Value, directory: &Path, errors: &mut Vec<ConfigError>) -> Vec<ClusterEntry> {
-    let given = match given {
-        Value::Array(given) => given,
-        Value::Null => Vec::new(),
-        other => {
-            let problem = format!("is {}, not a list", kind_of(&other));
-            errors
-                .push(ConfigError::new("clusters", problem).fix("begin each cluster with a dash: - name: …"));
-            Vec::new()
-        }
-    };
-    let entries = given.into_iter().enumerate().map(|(index, cluster)| {
-        let path = format!("clusters[{index}]");
-        let mut keys = layer(cluster, path.clone(), directory, errors);
-        let mut inner = |name: &str| {
-            let given = keys.values.remove(name)?;
-            Some(layer(given, format!("{path}.{name}"), directory, errors))
-        };
-        let (routes, authentication) = (inner("match"), inner("authentication"));
-        ClusterEntry { keys, routes, authentication }
-    });
-    entries.collect()
-}
-
-/// A map of the file; a key without a value is an empty one.
-fn layer(value: Value, path: String, directory: &Path, errors: &mut Vec<ConfigError>) -> Layer {
-    let values = match value {
-        Value::Object(values) => values,
-        Value::Null => Map::new(),
-        other => {
-            let problem = format!("is {}, not a map", kind_of(&other));
-            errors.push(
-                ConfigError::new(&path, problem).fix("write its keys below it, indented, as key: value"),
-            );
-            Map::new()
-        }
-    };
-    Layer { values, origin: Origin::File { path, directory: directory.to_owned() } }
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "empty",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a map",
     }
 }

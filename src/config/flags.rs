@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::sections::Given;
 use crate::forward::settings::IdentityMode;
@@ -152,7 +153,7 @@ pub struct BackendFlags {
     pub impersonation: ImpersonationMode,
 }
 
-/// One of several clusters: what the file's `clusters` list says of it, beside `match` and `authentication`.
+/// One of several clusters, as the file lists them.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterKeys {
@@ -170,6 +171,13 @@ pub struct ClusterKeys {
     /// the kubeconfig names.
     #[arg(long, value_name = "URL")]
     pub endpoints: Vec<String>,
+    /// Which requests are for it: [`MatchKeys`].
+    #[arg(skip)]
+    #[serde(rename = "match")]
+    pub routes: Option<Map<String, Value>>,
+    /// What of [`AuthenticationFlags`] differs from the file's template.
+    #[arg(skip)]
+    pub authentication: Map<String, Value>,
 }
 
 /// Which requests are for a cluster: those for one of the names, and those under the path.

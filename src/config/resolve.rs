@@ -31,45 +31,61 @@ pub struct Resolved {
 /// Judges the command line and the configuration file, and reads every file they name; `inputs` remembers what was
 /// read, also when there are errors.
 pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, ConfigErrors> {
-    let mut errors = Vec::new();
-    let mut file = match &flags.config {
-        Some(file) => {
-            GatewayFile::load(file, inputs, &mut errors).map_err(|error| ConfigErrors(vec![error]))?
-        }
-        None => GatewayFile::default(),
-    };
-    let mut resolver = Resolver { errors, warnings: Vec::new(), inputs };
-    let serving = resolver.section([file.serving.take(), Some(flags.serving.layer())]);
+    let mut unread = Vec::new();
+    let file = flags.config.as_deref().map(|file| GatewayFile::load(file, inputs, &mut unread));
+    let file = file.transpose().map_err(|error| ConfigErrors(vec![error]))?;
+    let mut resolver = Resolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
+    let sections = file.as_ref().map(|file| &file.sections);
+    let serving = sections.map(|file| file.below("serving", &file.values.serving));
+    let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let clusters = resolver.clusters(&mut file, flags);
-    let operation = resolver.section([file.operation.take(), Some(flags.operation.layer())]);
+    let clusters = resolver.clusters(sections, flags);
+    let operation = sections.map(|file| file.below("operation", &file.values.operation));
+    let operation = resolver.section([operation, Some(flags.operation.layer())]);
     let operation = operation.and_then(|given| resolver.operation(&given));
-    let Resolver { mut errors, mut warnings, .. } = resolver;
+    let Resolver { mut unread, mut errors, warnings, .. } = resolver;
     match (serving, operation) {
-        (Some(serving), Some(operation)) if errors.is_empty() => {
-            without_repeats(&mut warnings);
-            Ok(Resolved { settings: Settings { serving, clusters, operation }, warnings })
+        (Some(serving), Some(operation)) if unread.is_empty() && errors.is_empty() => {
+            let settings = Settings { serving, clusters, operation };
+            Ok(Resolved { settings, warnings: without_repeats(warnings) })
         }
         _ => {
-            file.locate(&mut errors);
-            without_repeats(&mut errors);
+            errors.retain(|error| !unread.iter().any(|unread| is_about(&error.key, &unread.key)));
+            unread.append(&mut errors);
+            let mut errors = without_repeats(unread);
+            if let Some(file) = file {
+                file.locate(&mut errors);
+                errors.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
+            }
             Err(ConfigErrors(errors))
         }
     }
 }
 
+/// Whether an error of `key` may only follow from `unread`, a key that could not be read: it is the same, or one is a
+/// part of the other.
+fn is_about(key: &str, unread: &str) -> bool {
+    let is_part = |whole: &str, part: &str| {
+        part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    is_part(key, unread) || is_part(unread, key)
+}
+
 /// What is said once is not said again: several clusters may share what is wrong.
-fn without_repeats<T: PartialEq>(said: &mut Vec<T>) {
+fn without_repeats<T: PartialEq>(said: Vec<T>) -> Vec<T> {
     let mut once: Vec<T> = Vec::with_capacity(said.len());
-    for item in said.drain(..) {
+    for item in said {
         if !once.contains(&item) {
             once.push(item);
         }
     }
-    *said = once;
+    once
 }
 
 struct Resolver<'a> {
+    /// Of keys that are unknown or have a value of the wrong kind.
+    unread: Vec<ConfigError>,
+    /// Of values.
     errors: Vec<ConfigError>,
     warnings: Vec<String>,
     inputs: &'a mut Inputs,
@@ -81,7 +97,7 @@ impl Resolver<'_> {
         &mut self,
         layers: impl IntoIterator<Item = Option<Layer>>,
     ) -> Option<Section<T>> {
-        Section::read(layers.into_iter().flatten(), &mut self.errors)
+        Section::read(layers.into_iter().flatten(), &mut self.unread)
     }
 
     fn fail<T>(&mut self, error: ConfigError) -> Option<T> {

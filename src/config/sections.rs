@@ -118,6 +118,7 @@ impl Origin {
     fn key(&self, key: &str) -> String {
         match self {
             Self::CommandLine => key.to_owned(),
+            Self::File { path, .. } if path.is_empty() => key.to_owned(),
             Self::File { path, .. } => format!("{path}.{key}"),
         }
     }
@@ -139,7 +140,7 @@ impl Place {
 }
 
 /// Values of one section that were given in one place.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) values: Map<String, Value>,
     pub(super) origin: Origin,
@@ -156,13 +157,14 @@ pub(super) struct Section<T> {
 
 impl<T: Args + Serialize + DeserializeOwned> Section<T> {
     /// Lays `layers` over each other, key by key: a later one wins. Every key that is unknown or has a value of the
-    /// wrong kind is told and left out. A value of `null` stands for the default.
+    /// wrong kind is told in `unread` and left out. A value of `null` stands for the default.
     pub(super) fn read(
         layers: impl IntoIterator<Item = Layer>,
-        errors: &mut Vec<ConfigError>,
+        unread: &mut Vec<ConfigError>,
     ) -> Option<Self> {
-        let broken = |problem: String| ConfigError::new("this program", problem);
-        let defaults = defaults::<T>().map_err(|error| errors.push(broken(error.to_string()))).ok()?;
+        // Neither of the two can be while the types are what they are: a test reads every section's defaults.
+        let broken = |problem: String| ConfigError::new("defaults", problem);
+        let defaults = defaults::<T>().map_err(|error| unread.push(broken(error.to_string()))).ok()?;
         let mut values = defaults.clone();
         let mut given = BTreeMap::new();
         let mut home = Origin::CommandLine;
@@ -174,7 +176,7 @@ impl<T: Args + Serialize + DeserializeOwned> Section<T> {
                         values.insert(key, value);
                     }
                     Err((problem, fix)) => {
-                        errors.push(ConfigError::new(layer.origin.key(&key), problem).fix(fix));
+                        unread.push(ConfigError::new(layer.origin.key(&key), problem).fix(fix));
                     }
                 }
             }
@@ -183,7 +185,7 @@ impl<T: Args + Serialize + DeserializeOwned> Section<T> {
             }
         }
         let values = serde_json::from_value(Value::Object(values));
-        let values = values.map_err(|error| errors.push(broken(error.to_string()))).ok()?;
+        let values = values.map_err(|error| unread.push(broken(error.to_string()))).ok()?;
         Some(Self { values, given, home })
     }
 }
@@ -192,6 +194,13 @@ impl<T> Section<T> {
     /// Where the value of a flag was given; where it belongs, if it was not.
     pub(super) fn place(&self, flag: &str) -> Place {
         self.given.get(&key_of(flag)).unwrap_or(&self.home).place(flag)
+    }
+
+    /// What was given below a key of the file, as a section of its own.
+    pub(super) fn below(&self, key: &str, values: &Map<String, Value>) -> Layer {
+        let place = self.home.place(key);
+        let origin = Origin::File { path: place.key, directory: place.directory };
+        Layer { values: values.clone(), origin }
     }
 
     /// Whether it is a section of a file.
@@ -226,7 +235,7 @@ fn checked<T: Args + DeserializeOwned>(
 }
 
 /// What to write instead of an unknown key.
-pub(super) fn suggestion<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+fn suggestion<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let likeness = |candidate: &str| strsim::jaro_winkler(&key.to_lowercase(), &candidate.to_lowercase());
     let best = known.clone().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
     match best.filter(|best| likeness(best) > 0.85) {
@@ -247,6 +256,7 @@ fn plain(problem: &str) -> String {
         ("u32", "a whole number"),
         ("usize", "a whole number"),
         ("path string", "a path"),
+        ("a string", "a text, in quotes"),
     ];
     let Some((found, expected)) = problem.split_once(", expected ") else { return problem.to_owned() };
     let (subject, found) = found.split_once(": ").unwrap_or(("", found));
@@ -266,7 +276,8 @@ fn meaning<T: Args>(key: &str) -> String {
     let name =
         argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect::<String>();
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    format!("give {name}: {help}")
+    let list = if matches!(argument.get_action(), clap::ArgAction::Append) { "a list of " } else { "" };
+    format!("give {list}{name}: {}", help.replace(", comma-separated", ""))
 }
 
 /// Values of a choice, written as its flag takes them.

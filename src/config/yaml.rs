@@ -22,8 +22,8 @@ pub(super) fn parse(text: &[u8]) -> Result<Document, String> {
         merge_keys: MergeKeyPolicy::Error,
         with_snippet: false,
     };
-    let node: Spanned<Node> =
-        serde_saphyr::from_slice_with_options(text, options).map_err(|error| error.to_string())?;
+    let node: Spanned<Node> = serde_saphyr::from_slice_with_options(text, options)
+        .map_err(|error| error.render_with_formatter(&serde_saphyr::UserMessageFormatter))?;
     let mut lines = BTreeMap::new();
     let value = flatten(node, "", &mut lines);
     Ok(Document { value, lines })

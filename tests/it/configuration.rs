@@ -115,3 +115,169 @@ fn one_cluster_may_come_from_flags_beside_a_file() {
     assert_eq!(only.backend.identity, IdentityMode::Impersonate);
     assert_eq!(only.routes, Routes::Everything);
 }
+
+/// Each kind of mistake, and every word that is said of it.
+#[test]
+fn mistakes_are_told_in_words_that_help() {
+    let directory = Directory::new();
+    let full = |rest: &str| format!("{HEAD}{SERVING}{rest}");
+    let two = |one: &str, other: &str| {
+        full(&format!(
+            "clusters:\n- {{name: a, kubeconfig: backend.kubeconfig, {one}}}\n\
+             - {{name: b, kubeconfig: backend.kubeconfig, {other}}}\n"
+        ))
+    };
+    let only =
+        |keys: &str| full(&format!("clusters:\n- name: a\n  kubeconfig: backend.kubeconfig\n  {keys}\n"));
+    let bomb = |levels: u32| {
+        let lists = (1..levels).map(|level| {
+            let before = format!("*l{}", level - 1);
+            format!("l{level}: &l{level} [{}]\n", [before.as_str(); 9].join(", "))
+        });
+        format!("l0: &l0 [x, x, x, x, x, x, x, x, x]\n{}", lists.collect::<String>())
+    };
+    let cases: &[(&str, String, &[&str])] = &[
+        ("an empty file", String::new(), &[]),
+        ("comments alone", "# nothing\n".to_owned(), &[]),
+        ("a list", "- a\n".to_owned(), &[]),
+        ("text", "hello".to_owned(), &[]),
+        ("not UTF-8 or binary", "\u{0}\u{1}".to_owned(), &[]),
+        ("two documents", format!("{HEAD}---\n{HEAD}"), &[]),
+        ("no apiVersion", "kind: GatewayConfiguration\n".to_owned(), &[]),
+        ("another version", "apiVersion: portcullis.dev/v2\nkind: GatewayConfiguration\n".to_owned(), &[]),
+        ("a kubeconfig", "apiVersion: v1\nkind: Config\nclusters: []\n".to_owned(), &[]),
+        ("a kind that is a list", "apiVersion: portcullis.dev/v1alpha1\nkind: [a]\n".to_owned(), &[]),
+        ("a tab", format!("{HEAD}serving:\n\tsecurePort: 1\n"), &[]),
+        ("an open bracket", format!("{HEAD}clusters: [\n"), &[]),
+        ("a key twice", format!("{HEAD}{SERVING}{SERVING}"), &[]),
+        ("a key twice, further in", only("context: c\n  context: d"), &[]),
+        ("an alias to nothing", format!("{HEAD}serving: *nothing\n"), &[]),
+        ("an anchor bomb", format!("{HEAD}{}", bomb(9)), &[]),
+        ("a merge key", format!("{HEAD}serving: {{<<: {{securePort: 1}}}}\n"), &[]),
+        ("a deep document", format!("{HEAD}serving: {}\n", "[".repeat(40) + &"]".repeat(40)), &[]),
+        ("no clusters", full(""), &[]),
+        ("an empty list of clusters", full("clusters: []\n"), &[]),
+        ("clusters as a map", full("clusters: {prod: {}}\n"), &[]),
+        ("clusters that are none", full("clusters:\n- prod\n-\n"), &[]),
+        ("a section that is a list", format!("{HEAD}serving: []\noperation: 5\nclusters: []\n"), &[]),
+        (
+            "keys that are unknown",
+            format!(
+                "{HEAD}servng: {{}}\nsecurePort: 1\nserving:\n  tlsCertFile: gateway.crt\n  \
+                 tlsPrivateKeyFile: gateway.key\n  secure-port: 1\n  port: 2\nauthentication: {{clientCaFile: \
+                 x, etcdServers: y}}\nclusters:\n- name: a\n  kubeconfig: backend.kubeconfig\n  backend: x\n  \
+                 match: {{hosts: [a], pathPrefix: /a}}\n  authentication: {{tokens: x}}\n"
+            ),
+            &[],
+        ),
+        (
+            "values of the wrong kind",
+            format!(
+                "{HEAD}serving:\n  tlsCertFile: [gateway.crt]\n  tlsPrivateKeyFile: {{a: b}}\n  securePort: \
+                 '6443'\n  bindAddress: here\n  permitPortSharing: yes\n  tlsCipherSuites: \
+                 TLS_AES_128_GCM_SHA256\n  http2MaxStreamsPerConnection: -1\nauthentication: {{anonymousAuth: \
+                 'no', apiAudiences: [1]}}\nclusters:\n- name: 5\n  kubeconfig: backend.kubeconfig\n  identity: \
+                 header\n  match: {{serverNames: a.test}}\noperation: {{metricsBindAddress: 0, requestTimeout: \
+                 60, v: 300, workers: 1.5, loggingFormat: xml}}\n"
+            ),
+            &[],
+        ),
+        (
+            "a port out of range",
+            only("match: {pathPrefix: /a}\nserving: {}")
+                .replace(SERVING, "serving: {securePort: 70000}\n")
+                .replace("\nserving: {}", ""),
+            &[],
+        ),
+        (
+            "files that are missing",
+            only("authentication: {clientCAFile: none.crt, tokenAuthFile: no/tokens.csv}")
+                .replace("gateway.key", "none.key"),
+            &[],
+        ),
+        ("a file that holds something else", only("authentication: {clientCAFile: tokens.csv}"), &[]),
+        ("what flags with clusters", only(""), &["--backend-kubeconfig=x", "--identity=impersonate"]),
+        (
+            "flags beside a bad file",
+            full("clusters: []\n"),
+            &["--request-timeout=soon", "--client-ca-file=none.crt"],
+        ),
+        ("nobody let in", only("authentication: {anonymousAuth: false}"), &[]),
+        (
+            "overlapping CAs, one from the template",
+            full(
+                "authentication: {clientCAFile: clients-ca.crt}\nclusters:\n- name: a\n  kubeconfig: \
+                 backend.kubeconfig\n  authentication: {requestheaderClientCAFile: clients-ca.crt, \
+                 requestheaderUsernameHeaders: [X-Remote-User]}\n",
+            ),
+            &[],
+        ),
+        (
+            "front proxies without headers",
+            only(
+                "authentication:\n    requestheaderClientCAFile: client-front-ca.crt\n    requestheaderUIDHeaders: [X-Id]",
+            ),
+            &[],
+        ),
+        ("an effect that is missing", only("authentication: {requestheaderAllowedNames: [a]}"), &[]),
+        (
+            "a template's mistake is told once",
+            two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}")
+                + "authentication: {clientCAFile: none.crt}\n",
+            &[],
+        ),
+        ("no name, no kubeconfig", full("clusters:\n- {match: {pathPrefix: /a}}\n"), &[]),
+        (
+            "names that are not labels",
+            full(
+                "clusters:\n- {name: Prod, kubeconfig: backend.kubeconfig, match: {pathPrefix: /a}}\n- {name: '', kubeconfig: backend.kubeconfig, match: {pathPrefix: /b}}\n",
+            ),
+            &[],
+        ),
+        (
+            "one name twice",
+            two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}").replace("name: b", "name: a"),
+            &[],
+        ),
+        ("no match", two("match: {pathPrefix: /a}", "context: c"), &[]),
+        ("a match of nothing", two("match: {}", "match: {serverNames: []}"), &[]),
+        (
+            "a server name twice",
+            two("match: {serverNames: [a.test, '*.a.test', A.test]}", "match: {serverNames: ['*.A.test']}"),
+            &[],
+        ),
+        (
+            "server names that are none",
+            two(
+                "match: {serverNames: ['a b', '*', 'a.*.test', '*.*.test', '10.0.0.1', 'a.test.', 'https://a.test', '']}",
+                "match: {pathPrefix: /b}",
+            ),
+            &[],
+        ),
+        ("a prefix twice", two("match: {pathPrefix: /a/b}", "match: {pathPrefix: /a/b}"), &[]),
+        ("prefixes that are none", two("match: {pathPrefix: clusters}", "match: {pathPrefix: /a/}"), &[]),
+        (
+            "prefixes with odd segments",
+            two("match: {pathPrefix: /a//b}", "match: {pathPrefix: /a/../b}"),
+            &[],
+        ),
+        (
+            "prefixes that are escaped",
+            two("match: {pathPrefix: '/a%2fb'}", "match: {pathPrefix: '/a?b'}"),
+            &[],
+        ),
+        ("prefixes of API servers", two("match: {pathPrefix: /}", "match: {pathPrefix: /apis/prod}"), &[]),
+        (
+            "endpoints that are none",
+            only("endpoints: ['http://10.0.0.1', 'https://10.0.0.1/k8s', 10.0.0.1]"),
+            &[],
+        ),
+        ("a context that is missing", only("context: prod"), &[]),
+        ("impersonation by the gateway", only("impersonation: gateway"), &[]),
+    ];
+    let said = cases.iter().map(|(name, yaml, flags)| {
+        let said = directory.resolve(yaml, flags).expect_err(name);
+        format!("## {name}\n{said}\n")
+    });
+    insta::assert_snapshot!("mistakes", said.collect::<Vec<_>>().join("\n"));
+}

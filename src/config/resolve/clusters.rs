@@ -7,7 +7,7 @@ use rustls_pki_types::DnsName;
 use super::Resolver;
 use crate::clusters::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
-use crate::config::file::{ClusterEntry, GatewayFile};
+use crate::config::file::Sections;
 use crate::config::flags::{ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
@@ -42,10 +42,14 @@ type Claims = BTreeMap<(&'static str, String), String>;
 
 impl Resolver<'_> {
     /// What is wrong is in `self.errors`; a cluster that is bad is left out here, and nothing is served.
-    pub(super) fn clusters(&mut self, file: &mut GatewayFile, flags: &ServeFlags) -> Vec<Cluster> {
-        let mut entries = std::mem::take(&mut file.clusters);
-        if entries.is_empty() {
-            entries.push(ClusterEntry { keys: flags.backend.layer(), routes: None, authentication: None });
+    pub(super) fn clusters(&mut self, file: Option<&Section<Sections>>, flags: &ServeFlags) -> Vec<Cluster> {
+        let listed = file.into_iter().flat_map(|file| {
+            let clusters = file.values.clusters.iter().enumerate();
+            clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
+        });
+        let mut listed: Vec<Layer> = listed.collect();
+        if listed.is_empty() {
+            listed.push(flags.backend.layer());
         } else {
             for flag in flags.backend.names() {
                 self.errors.push(
@@ -54,17 +58,19 @@ impl Resolver<'_> {
                 );
             }
         }
-        let several = entries.len() > 1;
+        let several = listed.len() > 1;
+        let template = file.map(|file| file.below("authentication", &file.values.authentication));
         let mut claims = Claims::new();
-        let mut clusters = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let authentication =
-                [file.authentication.clone(), entry.authentication, Some(flags.authentication.layer())];
-            let authentication = self.section(authentication).map(|given| self.authentication(&given));
-            let Some(given) = self.section::<ClusterKeys>([Some(entry.keys)]) else { continue };
+        let mut clusters = Vec::with_capacity(listed.len());
+        for keys in listed {
+            let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
+            let own = &given.values.authentication;
+            let own = (!own.is_empty()).then(|| given.below("authentication", own));
+            let layers = [template.clone(), own, Some(flags.authentication.layer())];
+            let authentication = self.section(layers).map(|given| self.authentication(&given));
             let name = self.cluster_name(&given, &mut claims);
-            let routes = self.routes(&given, entry.routes, several, &mut claims);
-            let backend = self.backend(&given, flags.config.is_some());
+            let routes = self.routes(&given, several, &mut claims);
+            let backend = self.backend(&given, file.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
@@ -104,12 +110,11 @@ impl Resolver<'_> {
     fn routes(
         &mut self,
         cluster: &Section<ClusterKeys>,
-        given: Option<Layer>,
         several: bool,
         claims: &mut Claims,
     ) -> Option<Routes> {
         let fix = "give serverNames, pathPrefix or both";
-        let Some(given) = given else {
+        let Some(keys) = &cluster.values.routes else {
             if several {
                 let error =
                     ConfigError::new(cluster.key("match"), "is required, since there are other clusters");
@@ -117,7 +122,7 @@ impl Resolver<'_> {
             }
             return Some(Routes::Everything);
         };
-        let given = self.section::<MatchKeys>([Some(given)])?;
+        let given = self.section::<MatchKeys>([Some(cluster.below("match", keys))])?;
         let MatchKeys { server_names, path_prefix } = &given.values;
         if server_names.is_empty() && path_prefix.is_none() {
             return self.fail(ConfigError::new(cluster.key("match"), "matches nothing").fix(fix));
