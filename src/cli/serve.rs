@@ -24,11 +24,12 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts logging and the gateway. What is wrong was told when this fails with an exit code.
+/// Reads the configuration, and starts logging and the gateway. What is wrong was told when this fails with an exit code.
 pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
-    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
     let mut source = Source::new(flags.clone());
     let resolved = source.load().map_err(|errors| misconfigured(&errors))?;
+    let operation = &resolved.settings.operation;
+    telemetry::init(operation.verbosity, operation.log_format);
     for warning in &resolved.warnings {
         warn!("{warning}");
     }

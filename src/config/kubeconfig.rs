@@ -17,17 +17,21 @@ use super::inputs::Inputs;
 use crate::authn::BearerToken;
 use crate::clusters::settings::{Backend, ClientCertificate, Endpoint, HostPort, IdentityMode, Roots};
 
-/// Reads the current context of `file`. Errors go to `errors`; `None` means there were some.
+/// Reads a context of `file`: the one named, else the current one. `endpoints` are URLs of replicas of its cluster, each
+/// with the key it was given by; none means that `server` is the only one. Errors go to `errors`; `None` means there
+/// were some.
 pub(super) fn load(
     key: &str,
     file: &Path,
+    context: Option<&str>,
+    endpoints: &[(String, String)],
     identity: IdentityMode,
     inputs: &mut Inputs,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
     let mut reader = Reader { key, file, inputs, errors };
     let before = reader.errors.len();
-    let backend = reader.backend(identity);
+    let backend = reader.backend(context, endpoints, identity);
     if reader.errors.len() > before { None } else { backend }
 }
 
@@ -48,13 +52,18 @@ impl Reader<'_> {
         result.map_err(|problem| self.report(problem, fix)).ok()
     }
 
-    fn backend(&mut self, identity: IdentityMode) -> Option<Backend> {
+    fn backend(
+        &mut self,
+        context: Option<&str>,
+        endpoints: &[(String, String)],
+        identity: IdentityMode,
+    ) -> Option<Backend> {
         let read = self.inputs.read(self.file).map_err(|error| error.to_string());
         self.checked(read, "give a readable kubeconfig")?;
         // Once more, by the one that knows what relative paths in it are relative to.
         let parsed = Kubeconfig::read_from(self.file).map_err(|error| chain(&error));
         let config = self.checked(parsed, "give a readable kubeconfig")?;
-        let (cluster, user) = self.current(&config)?;
+        let (cluster, user) = self.context(&config, context)?;
         let address = self.address(&cluster);
         let roots = self.roots(&cluster);
         let client_certificate = self.client_certificate(&user);
@@ -73,13 +82,16 @@ impl Reader<'_> {
             _ => {}
         }
         let (address, path_prefix) = address?;
-        let name =
-            cluster.tls_server_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&address.host);
-        let parsed =
-            ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
-        let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
+        // One that is bad is left out here and told, and then nothing is served.
+        let addresses = if endpoints.is_empty() {
+            vec![address]
+        } else {
+            endpoints.iter().filter_map(|(key, url)| self.replica(key, url, &path_prefix)).collect()
+        };
+        let name = cluster.tls_server_name.as_deref().filter(|name| !name.is_empty());
+        let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, name)).collect();
         Some(Backend {
-            endpoints: vec![Endpoint { address, server_name }],
+            endpoints,
             path_prefix,
             roots: Roots(Arc::new(roots?)),
             client_certificate,
@@ -89,8 +101,28 @@ impl Reader<'_> {
         })
     }
 
-    fn current(&mut self, config: &Kubeconfig) -> Option<(Cluster, AuthInfo)> {
-        let name = config.current_context.clone().filter(|name| !name.is_empty());
+    /// The address of one of several replicas, whose path can only be that of `server`.
+    fn replica(&mut self, key: &str, url: &str, path_prefix: &str) -> Option<HostPort> {
+        let problem = match parse_server(url) {
+            Ok((address, path)) if path.is_empty() || path == path_prefix => return Some(address),
+            Ok((_, path)) => format!("{url:?}: the path {path} is not that of the kubeconfig's server"),
+            Err(problem) => format!("{url:?}: {problem}"),
+        };
+        self.errors.push(ConfigError::new(key, problem).fix("give https://HOST:PORT"));
+        None
+    }
+
+    fn endpoint(&mut self, address: HostPort, tls_server_name: Option<&str>) -> Option<Endpoint> {
+        let name = tls_server_name.unwrap_or(&address.host);
+        let parsed =
+            ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
+        let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
+        Some(Endpoint { address, server_name })
+    }
+
+    fn context(&mut self, config: &Kubeconfig, name: Option<&str>) -> Option<(Cluster, AuthInfo)> {
+        let name = name.map(str::to_owned).or_else(|| config.current_context.clone());
+        let name = name.filter(|name| !name.is_empty());
         let name =
             self.checked(name.ok_or("current-context is not set".to_owned()), "set current-context")?;
         let context =

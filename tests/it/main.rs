@@ -15,6 +15,7 @@
 
 mod chains;
 mod cli;
+mod configuration;
 mod connections;
 #[cfg(feature = "dev")]
 mod dev_backend;

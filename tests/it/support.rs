@@ -17,7 +17,9 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
+use portcullis::config::resolve::{Resolved, resolve};
 use portcullis::config::source::Source;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -299,6 +301,12 @@ pub fn kubeconfig(backend: SocketAddr, ca: &Path, cert: &Path, key: &Path) -> St
         cert.display(),
         key.display()
     )
+}
+
+/// What a command line resolves to.
+pub fn resolved(flags: impl IntoIterator<Item = String>) -> Result<Resolved, ConfigErrors> {
+    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
+    resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
 }
 
 impl Gateway {
