@@ -45,18 +45,20 @@ const ONLY_CLUSTER: &str = "backend";
 
 /// Judges flags and reads every file they name; `inputs` remembers what was read, also when there are errors.
 pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, ConfigErrors> {
+    inputs.begin();
     let mut resolver = Resolver { errors: Vec::new(), warnings: Vec::new(), inputs };
     let serving = resolver.serving(&flags.serving);
     let authentication = resolver.authentication(&flags.authentication);
-    let backend = match &flags.backend.backend_kubeconfig {
-        Some(file) => {
-            let key = "--backend-kubeconfig";
-            kubeconfig::load(key, file, flags.backend.identity, resolver.inputs, &mut resolver.errors)
-        }
-        None => resolver.fail(ConfigError::new("--backend-kubeconfig", "is required").fix(
-            "give a kubeconfig with the address and CA of the API server, and the gateway's certificate",
-        )),
+    let key = "--backend-kubeconfig";
+    let identity = flags.backend.identity;
+    let backend = if let Some(file) = &flags.backend.backend_kubeconfig {
+        kubeconfig::load(key, file, identity, resolver.inputs, &mut resolver.errors)
+    } else {
+        let environment = |name: &str| std::env::var(name).ok();
+        let directory = Path::new(kubeconfig::SERVICE_ACCOUNT);
+        kubeconfig::in_cluster(key, environment, directory, identity, resolver.inputs, &mut resolver.errors)
     };
+    resolver.warnings.extend(resolver.inputs.warnings());
     if flags.backend.impersonation == ImpersonationMode::Gateway {
         resolver.errors.push(
             ConfigError::new("--impersonation", "gateway is not available yet")
