@@ -268,35 +268,4 @@ fn unreadable(error: &KubeconfigError) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_are_https_urls_with_a_host() {
-        type Expected = Result<(&'static str, u16, &'static str), &'static str>;
-        let cases: &[(&str, Expected)] = &[
-            ("https://10.0.0.1:6443", Ok(("10.0.0.1", 6443, ""))),
-            ("https://api.example.com", Ok(("api.example.com", 443, ""))),
-            ("https://api.example.com/", Ok(("api.example.com", 443, ""))),
-            ("https://[::1]:6443", Ok(("::1", 6443, ""))),
-            ("https://r.example.com/k8s/clusters/c-1/", Ok(("r.example.com", 443, "/k8s/clusters/c-1"))),
-            ("http://10.0.0.1", Err("http is not allowed")),
-            ("10.0.0.1:6443", Err("not an https")),
-            ("https://u:p@10.0.0.1", Err("user name")),
-            ("https://10.0.0.1/?a=b", Err("query")),
-            ("", Err("")),
-        ];
-        for (server, expected) in cases {
-            match (parse_server(server), expected) {
-                (Ok((address, prefix)), Ok((host, port, wanted))) => {
-                    assert_eq!(
-                        (address.host.as_str(), address.port, prefix.as_str()),
-                        (*host, *port, *wanted)
-                    );
-                }
-                (Err(error), Err(wanted)) => assert!(error.contains(wanted), "{server}: {error}"),
-                (got, _) => panic!("{server}: {got:?}"),
-            }
-        }
-    }
-}
+mod tests;

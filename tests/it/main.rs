@@ -16,6 +16,7 @@
 mod chains;
 mod cli;
 mod connections;
+mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod failures;
