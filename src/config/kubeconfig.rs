@@ -220,12 +220,21 @@ impl Reader<'_> {
             let decoded = STANDARD.decode(data).map_err(|_| format!("{name} is not base64"));
             return self.checked(decoded, "give base64").map(|bytes| Some(Material { name, bytes }));
         }
-        let Some(path) = path.filter(|path| !path.is_empty()) else {
-            return Some(None);
-        };
+        match self.given(path) {
+            Some(path) => self.file(field, path).map(Some),
+            None => Some(None),
+        }
+    }
+
+    fn file(&mut self, field: &str, path: &str) -> Option<Material> {
         let name = format!("{field} {path}");
         let read = self.inputs.read(Path::new(path)).map_err(|error| format!("{name}: {error}"));
-        self.checked(read, "give a readable file").map(|bytes| Some(Material { name, bytes }))
+        self.checked(read, "give a readable file").map(|bytes| Material { name, bytes })
+    }
+
+    /// A path that is set. `read_from` has joined an empty one with the directory of the kubeconfig, too.
+    fn given<'p>(&self, path: Option<&'p str>) -> Option<&'p str> {
+        path.filter(|path| !path.is_empty() && Some(Path::new(path)) != self.file.parent())
     }
 }
 

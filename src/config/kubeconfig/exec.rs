@@ -44,8 +44,13 @@ pub(in crate::config) struct Issued {
 #[derive(Debug, thiserror::Error)]
 pub(in crate::config) enum PluginError {
     /// The kubeconfig does not say which program, or how to run it.
-    #[error("{0}")]
-    Specification(String),
+    #[error("{problem}")]
+    Specification {
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
     /// The program is not there.
     // client-go: plugin/pkg/client/auth/exec/exec.go, wrapCmdRunErrorLocked
     #[error("executable {command} not found")]
@@ -87,7 +92,7 @@ impl PluginError {
     /// What to do about it.
     pub(super) fn fix(&self) -> String {
         match self {
-            Self::Specification(_) => "see the documentation of the credential plugin".to_owned(),
+            Self::Specification { fix, .. } => (*fix).to_owned(),
             Self::NotFound { install_hint: Some(hint), .. } => hint.trim().to_owned(),
             Self::NotFound { install_hint: None, .. } => "install it, or give its path".to_owned(),
             Self::Run { .. } | Self::Output { .. } | Self::Credential { .. } => {
@@ -138,41 +143,39 @@ impl Plugin {
     /// Judges what a kubeconfig says of a plugin; `cluster` is what the plugin is told of the cluster, if it asks.
     // client-go: tools/clientcmd/validation.go, validateAuthInfo
     pub(super) fn new(exec: &ExecConfig, cluster: Option<ExecAuthCluster>) -> Result<Self, PluginError> {
-        let wrong = |problem: String| Err(PluginError::Specification(problem));
+        let wrong = |problem: &str, fix| Err(PluginError::Specification { problem: problem.to_owned(), fix });
         let command = exec.command.clone().unwrap_or_default();
         if command.is_empty() {
-            return wrong("command must be specified".to_owned());
+            return wrong("command must be specified", "give the name or the path of the plugin's program");
         }
-        let api_version = match exec.api_version.as_deref().unwrap_or_default() {
-            "" => return wrong("apiVersion must be specified".to_owned()),
-            known @ (V1 | V1BETA1) => known.to_owned(),
-            other => return wrong(format!("invalid apiVersion {other:?}; {V1} and {V1BETA1} are known")),
-        };
+        let api_version = exec.api_version.clone().unwrap_or_default();
+        if ![V1, V1BETA1].contains(&api_version.as_str()) {
+            let problem = format!("invalid apiVersion {api_version:?}");
+            return wrong(&problem, "give client.authentication.k8s.io/v1, or v1beta1 for an older plugin");
+        }
         match &exec.interactive_mode {
             Some(ExecInteractiveMode::Always) => {
-                return wrong(format!(
-                    "{command} has interactiveMode Always, and the gateway has no terminal"
-                ));
+                let problem = "has interactiveMode Always, and the gateway has no terminal";
+                return wrong(&format!("{command} {problem}"), "give a plugin that asks nobody, and Never");
             }
             None if api_version == V1 => {
-                return wrong(format!("interactiveMode must be specified for {command}"));
+                let problem = format!("interactiveMode must be specified for {command}");
+                return wrong(&problem, "give Never");
             }
             _ => {}
         }
         let mut environment = Vec::new();
         for variable in exec.env.iter().flatten() {
-            match variable.get("name").filter(|name| !name.is_empty()) {
-                Some(name) => {
-                    environment.push((name.clone(), variable.get("value").cloned().unwrap_or_default()));
-                }
-                None => return wrong("an env variable has no name".to_owned()),
-            }
+            let Some(name) = variable.get("name").filter(|name| !name.is_empty()) else {
+                return wrong("an env variable has no name", "give name and value");
+            };
+            environment.push((name.clone(), variable.get("value").cloned().unwrap_or_default()));
         }
         let spec = ExecSpec { interactive: false, cluster };
         let info = ExecInfo { api_version: &api_version, kind: "ExecCredential", spec };
-        let info = serde_json::to_string(&info).map_err(|error| {
-            PluginError::Specification(format!("the cluster's config extension: {error}"))
-        })?;
+        let Ok(info) = serde_json::to_string(&info) else {
+            return wrong("the cluster's extension cannot be written as JSON", "correct it");
+        };
         let args = exec.args.clone().unwrap_or_default();
         let install_hint = exec.install_hint.clone().filter(|hint| !hint.trim().is_empty());
         Ok(Self { command, args, environment, api_version, info, install_hint })
@@ -202,25 +205,25 @@ impl Plugin {
     fn read(&self, output: &[u8], now: UnixTime) -> Result<Issued, PluginError> {
         let wrong = |problem: String| PluginError::Output { command: self.command.clone(), problem };
         // serde_json's words would quote a value of the wrong type; its place is enough.
-        let printed_one: ExecCredential = serde_json::from_slice(output).map_err(|error| {
+        let given: ExecCredential = serde_json::from_slice(output).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             wrong(format!("did not print an ExecCredential in JSON: line {line}, column {column} is wrong"))
         })?;
-        if printed_one.kind != "ExecCredential" {
+        if given.kind != "ExecCredential" {
             return Err(wrong("printed an object of another kind than ExecCredential".to_owned()));
         }
-        if printed_one.api_version != self.api_version {
+        if given.api_version != self.api_version {
             let wanted = &self.api_version;
             return Err(wrong(format!("is configured to use API version {wanted} and returned another one")));
         }
-        let status = printed_one.status.ok_or_else(|| wrong("didn't return a status field".to_owned()))?;
-        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let pair = match (given(status.client_certificate_data), given(status.client_key_data)) {
+        let status = given.status.ok_or_else(|| wrong("didn't return a status field".to_owned()))?;
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let pair = match (filled(status.client_certificate_data), filled(status.client_key_data)) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             _ => return Err(wrong("returned only certificate or key, not both".to_owned())),
         };
-        let token = given(status.token);
+        let token = filled(status.token);
         if token.is_none() && pair.is_none() {
             return Err(wrong("didn't return a token or cert/key pair".to_owned()));
         }

@@ -1,10 +1,8 @@
 //! The rules of a kubeconfig that need no configuration around them. What a whole one resolves to is tested from
 //! outside, through `resolve`.
 
-#[path = "../../../tests/support/pki.rs"]
-mod pki;
-
 use super::*;
+use crate::authn::x509::tests::pki::Ca;
 
 #[test]
 fn servers_are_https_urls_with_a_host() {
@@ -32,6 +30,8 @@ fn servers_are_https_urls_with_a_host() {
     }
 }
 
+type Environment = &'static [(&'static str, &'static str)];
+
 const CLUSTER: [(&str, &str); 2] =
     [("KUBERNETES_SERVICE_HOST", "fd00::1"), ("KUBERNETES_SERVICE_PORT", "6443")];
 
@@ -53,10 +53,10 @@ fn in_a_pod(
 fn a_pods_service_account_is_used_and_its_rotated_token_taken() {
     let pod = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| std::fs::write(pod.path().join(name), content).unwrap();
-    write("ca.crt", &pki::Ca::new("cluster").cert_pem());
+    write("ca.crt", &Ca::new("cluster").cert_pem());
     write("token", "first\n");
     let mut inputs = Inputs::default();
-    let mut read = |inputs: &mut Inputs| in_a_pod(&CLUSTER, pod.path(), IdentityMode::Impersonate, inputs);
+    let read = |inputs: &mut Inputs| in_a_pod(&CLUSTER, pod.path(), IdentityMode::Impersonate, inputs);
 
     let first = read(&mut inputs).unwrap();
     assert_eq!(first.endpoints[0].address.to_string(), "[fd00::1]:6443");
@@ -80,7 +80,7 @@ fn a_pods_service_account_is_used_and_its_rotated_token_taken() {
 #[test]
 fn without_a_kubeconfig_the_error_says_what_a_pod_could_do() {
     let nowhere = Path::new("/nonexistent");
-    let cases: &[(&[(&str, &str)], IdentityMode, &str)] = &[
+    let cases: &[(Environment, IdentityMode, &str)] = &[
         (&[], IdentityMode::Impersonate, "is required\n      fix: give a kubeconfig"),
         (&CLUSTER[..1], IdentityMode::Impersonate, "is required\n"),
         (&[CLUSTER[0], ("KUBERNETES_SERVICE_PORT", "")], IdentityMode::Impersonate, "is required\n"),

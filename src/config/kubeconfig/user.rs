@@ -1,13 +1,11 @@
 //! The user of a kubeconfig's context: the gateway's own credential towards the backend, in each of the forms that a
 //! kubeconfig has for it.
 
-use std::path::Path;
-
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::Reader;
-use super::credential::{Credential, CredentialError, bearer_token, client_certificate};
+use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
 use super::exec::{Plugin, PluginError};
 use crate::authn::BearerToken;
 use crate::forward::settings::ClientCertificate;
@@ -65,10 +63,8 @@ impl Reader<'_> {
 
     fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token, and only its content is trimmed.
-        if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            let name = format!("tokenFile {path}");
-            let read = self.inputs.read(Path::new(path)).map_err(|error| format!("{name}: {error}"));
-            let bytes = self.checked(read, "give a readable file")?;
+        if let Some(path) = self.given(user.token_file.as_deref()) {
+            let Material { name, bytes } = self.file("tokenFile", path)?;
             let token = match str::from_utf8(&bytes) {
                 Ok(text) => bearer_token(&name, text.trim()),
                 Err(_) => Err(CredentialError::Token(name)),
