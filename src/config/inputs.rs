@@ -1,4 +1,5 @@
-//! What a configuration was read from, so that a change of any of it can be noticed.
+//! What a configuration was read from, so that a change of any of it can be noticed: files, and the credentials that
+//! plugins give for a time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,20 +7,58 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
 
-/// Files, each with a digest of what it held when it was read; `None` if it could not be read.
+use super::kubeconfig::{Issued, Plugin, PluginError, Plugins};
+use crate::clock::{Clock, UnixTime};
+
+/// Files, each with a digest of what it held when it was read; `None` if it could not be read. And what credential
+/// plugins gave, with the time when they are to be run again.
 ///
 /// The content counts, not the time stamp: a mounted Secret changes by a symbolic link that is swapped.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Inputs {
     files: BTreeMap<PathBuf, Option<[u8; digest::SHA256_OUTPUT_LEN]>>,
+    plugins: Plugins,
+    clock: Clock,
+}
+
+impl Default for Inputs {
+    fn default() -> Self {
+        Self::new(Clock::system())
+    }
 }
 
 impl Inputs {
+    /// Nothing read yet; `clock` tells what has expired.
+    pub fn new(clock: Clock) -> Self {
+        Self { files: BTreeMap::new(), plugins: Plugins::default(), clock }
+    }
+
+    /// Forgets the files of an earlier reading, and the credentials that it did not use.
+    pub(super) fn begin(&mut self) {
+        self.files.clear();
+        self.plugins.begin();
+    }
+
     /// Reads a file and remembers what it held.
     pub fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
         let content = std::fs::read(file);
         self.files.insert(file.to_owned(), content.as_deref().ok().map(digest_of));
         content
+    }
+
+    /// What a plugin gives, from a run of it only if nothing is held or it is due.
+    pub(super) fn credential(&mut self, plugin: &Plugin) -> Result<Issued, PluginError> {
+        self.plugins.credential(plugin, &self.clock)
+    }
+
+    /// The time by which things expire.
+    pub(super) fn now(&self) -> UnixTime {
+        self.clock.now()
+    }
+
+    /// Which refreshes failed, so that an earlier credential serves on.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.plugins.warnings()
     }
 
     /// Whether any of the files holds something else now.
@@ -28,6 +67,17 @@ impl Inputs {
             let now = std::fs::read(file).ok();
             now.as_deref().map(digest_of) != *before
         })
+    }
+
+    /// When the configuration should be read again though no file has changed, because a credential comes to its end.
+    pub fn due(&self) -> Option<UnixTime> {
+        self.plugins.due()
+    }
+
+    /// To be called when a backend has refused the gateway's credential: plugins become due, at once or, if they ran
+    /// just now, after a few seconds, so that a backend that refuses everything does not keep them running.
+    pub fn expire_credentials(&mut self) {
+        self.plugins.expire();
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Resolved {
 /// Judges the command line and the configuration file, and reads every file they name; `inputs` remembers what was
 /// read, also when there are errors.
 pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, ConfigErrors> {
+    inputs.begin();
     let mut unread = Vec::new();
     let file = flags.config.as_deref().map(|file| GatewayFile::load(file, inputs, &mut unread));
     let file = file.transpose().map_err(|error| ConfigErrors(vec![error]))?;
@@ -40,6 +41,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
     let clusters = resolver.clusters(sections, flags);
+    resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
     let operation = operation.and_then(|given| resolver.operation(&given));

@@ -20,7 +20,6 @@ impl Source {
 
     /// Reads every file and judges it all.
     pub fn load(&mut self) -> Result<Resolved, ConfigErrors> {
-        self.inputs = Inputs::default();
         resolve(&self.flags, &mut self.inputs)
     }
 

@@ -17,6 +17,7 @@ mod chains;
 mod cli;
 mod configuration;
 mod connections;
+mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod failures;

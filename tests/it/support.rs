@@ -246,9 +246,9 @@ pub struct Gateway {
 }
 
 #[derive(Parser)]
-struct Flags {
+pub struct Flags {
     #[command(flatten)]
-    serve: ServeFlags,
+    pub serve: ServeFlags,
 }
 
 /// The flags of a gateway with every method on: certificates, tokens `good-token` (carol, groups a and b, uid 7) and

@@ -1,6 +1,7 @@
 //! The clusters: their names, which requests are for which, and where they are.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use rustls_pki_types::DnsName;
 
@@ -157,15 +158,19 @@ impl Resolver<'_> {
         }
         let place = given.place("backend-kubeconfig");
         let Some(file) = &backend.backend_kubeconfig else {
-            let mut error = ConfigError::new(place.key, "is required").fix(
-                "give a kubeconfig with the address and CA of the API server, and the gateway's certificate",
-            );
             if with_file && !given.in_file() {
-                error = ConfigError::new("clusters", "is required").fix(
+                return self.fail(ConfigError::new("clusters", "is required").fix(
                     "list at least one cluster, with its name and kubeconfig; or give --backend-kubeconfig",
-                );
+                ));
             }
-            return self.fail(error);
+            return kubeconfig::in_cluster(
+                &place.key,
+                |name| std::env::var(name).ok(),
+                Path::new(kubeconfig::SERVICE_ACCOUNT),
+                backend.identity,
+                self.inputs,
+                &mut self.errors,
+            );
         };
         let endpoints_key = given.key("endpoints");
         let endpoints: Vec<_> = endpoints
