@@ -78,19 +78,23 @@ impl Reloader {
         }
     }
 
-    /// Looks every second, and at once when asked. Never ends.
-    pub(crate) async fn run(mut self, asked: Arc<Notify>) {
+    /// Looks every second, at once when asked, and when an API server has refused the gateway's credential. Never ends.
+    pub(crate) async fn run(mut self, asked: Arc<Notify>, refused: Arc<Notify>) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let asked_for = tokio::select! {
-                _ = looks.tick() => false,
-                () = asked.notified() => true,
+            let (asked_for, expire) = tokio::select! {
+                _ = looks.tick() => (false, false),
+                () = asked.notified() => (true, false),
+                () = refused.notified() => (false, true),
             };
             let Some(mut source) = self.source.take() else { return };
             let suspect = self.suspect;
             // Files may be slow, and a credential may come from a program.
             let looking = tokio::task::spawn_blocking(move || {
+                if expire {
+                    source.expire_credentials();
+                }
                 let loaded = (asked_for || suspect || source.changed()).then(|| source.load());
                 (source, loaded)
             });

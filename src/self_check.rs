@@ -45,6 +45,8 @@ pub(crate) struct SelfCheck {
     pub(crate) swapped: Arc<Notify>,
     /// Asks for a reload: an API server that waited for its first check has passed it.
     pub(crate) reload: Arc<Notify>,
+    /// Tells that an API server has refused the gateway's credential.
+    pub(crate) refused: Arc<Notify>,
 }
 
 impl SelfCheck {
@@ -83,6 +85,7 @@ impl SelfCheck {
                     line: Line::new(Arc::clone(upstream), Arc::clone(target)),
                     metrics: Arc::clone(&self.metrics),
                     reload: waits.then(|| Arc::clone(&self.reload)),
+                    refused: Arc::clone(&self.refused),
                     told: None,
                 };
                 checks.push(Running { target: Arc::clone(target), labels, task: tasks.spawn(check.run()) });
@@ -110,6 +113,7 @@ struct Check {
     line: Line,
     metrics: Arc<Metrics>,
     reload: Option<Arc<Notify>>,
+    refused: Arc<Notify>,
     /// What was last said of it.
     told: Option<String>,
 }
@@ -185,6 +189,9 @@ impl Check {
             }
             Finding::Bad(fault) => {
                 self.target.set_trusted(false);
+                if matches!(fault, Fault::Unauthorized(_)) {
+                    self.refused.notify_one();
+                }
                 let advice = fault.advice(self.upstream.identity());
                 self.tell(&advice.clone(), |cluster| {
                     error!(cluster, endpoint, "this API server is not used: {advice}");

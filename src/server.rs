@@ -90,7 +90,7 @@ impl Server {
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
         let reload = Arc::new(Notify::new());
-        let asked = Arc::clone(&reload);
+        let (asked, refused) = (Arc::clone(&reload), Arc::new(Notify::new()));
         let swapped = Arc::new(Notify::new());
         let reloader = Reloader::new(
             source,
@@ -105,8 +105,9 @@ impl Server {
             metrics: Arc::clone(&metrics),
             swapped,
             reload: Arc::clone(&reload),
+            refused: Arc::clone(&refused),
         };
-        let controlling = async move { tokio::join!(reloader.run(asked), check.run()) };
+        let controlling = async move { tokio::join!(reloader.run(asked, refused), check.run()) };
         control(controlling, draining.clone()).map_err(StartError::Thread)?;
         let acceptor =
             accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;

@@ -25,6 +25,12 @@ impl Source {
 
     /// Whether [`load`](Self::load) may give something else than the last time.
     pub fn changed(&self) -> bool {
-        self.inputs.changed()
+        let due = self.inputs.due().is_some_and(|due| due <= self.inputs.now());
+        due || self.inputs.changed()
+    }
+
+    /// To be called when an API server has refused the gateway's credential: what programs gave is asked for again.
+    pub fn expire_credentials(&mut self) {
+        self.inputs.expire_credentials();
     }
 }
