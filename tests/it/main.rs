@@ -15,6 +15,7 @@
 
 mod chains;
 mod cli;
+mod clusters;
 mod configuration;
 mod connections;
 mod credentials;

@@ -366,6 +366,16 @@ impl Gateway {
 
     /// A TLS connection to the gateway.
     pub async fn tls(&self, alpn: &[u8], identity: Option<&Issued>) -> TlsStream<TcpStream> {
+        self.tls_as(ServerName::try_from("localhost").unwrap(), alpn, identity).await
+    }
+
+    /// A TLS connection that asks for a server name.
+    pub async fn tls_as(
+        &self,
+        name: ServerName<'static>,
+        alpn: &[u8],
+        identity: Option<&Issued>,
+    ) -> TlsStream<TcpStream> {
         self.checked().await;
         let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
@@ -381,7 +391,6 @@ impl Gateway {
         config.alpn_protocols = vec![alpn.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
         soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
     }
 
@@ -399,7 +408,10 @@ impl Gateway {
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
-        let stream = self.tls(b"http/1.1", identity).await;
+        self.http1_over(self.tls(b"http/1.1", identity).await).await
+    }
+
+    pub async fn http1_over(&self, stream: TlsStream<TcpStream>) -> Http1 {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let task = tokio::spawn(async move {
             connection.with_upgrades().await.ok();
@@ -408,7 +420,10 @@ impl Gateway {
     }
 
     pub async fn http2(&self, identity: Option<&Issued>) -> Http2 {
-        let stream = self.tls(b"h2", identity).await;
+        self.http2_over(self.tls(b"h2", identity).await).await
+    }
+
+    pub async fn http2_over(&self, stream: TlsStream<TcpStream>) -> Http2 {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(4 << 20)
             .handshake(TokioIo::new(stream))
@@ -456,7 +471,9 @@ impl Http2 {
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
         let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        head.uri = format!("https://{}{path}", self.address).parse().unwrap();
+        let host = head.headers.remove("host");
+        let host = host.map_or_else(|| self.address.to_string(), |host| host.to_str().unwrap().to_owned());
+        head.uri = format!("https://{host}{path}").parse().unwrap();
         soon(self.sender.ready()).await?;
         soon(self.sender.send_request(Request::from_parts(head, body))).await
     }
