@@ -272,7 +272,10 @@ fn meaning<T: Args>(key: &str) -> String {
     let command = T::augment_args(Command::new(""));
     let mut arguments = command.get_arguments();
     let argument = arguments.find(|argument| argument.get_long().is_some_and(|long| key_of(long) == key));
-    let Some(argument) = argument else { return String::new() };
+    // What has no flag is made of keys.
+    let Some(argument) = argument else {
+        return "write its keys below it, indented; begin each cluster with a dash".to_owned();
+    };
     let name =
         argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect::<String>();
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
@@ -302,5 +305,49 @@ pub(super) mod by_flag_name {
             let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
             de::Error::custom(format!("{name:?} is none of {}", names.join(", ")))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::flags::{
+        AuthenticationFlags, BackendFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags,
+    };
+
+    /// `clap` and `serde` name every value alike: `without_flag` are the keys that have no flag.
+    fn keys_are_those_of_flags<T: Args + Serialize + DeserializeOwned>(without_flag: &[&str]) {
+        let command = T::augment_args(Command::new(""));
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long).map(key_of);
+        let mut expected: Vec<String> = flags.chain(without_flag.iter().map(|&key| key.to_owned())).collect();
+        expected.sort();
+        let defaults = defaults::<T>().unwrap();
+        assert_eq!(defaults.keys().cloned().collect::<Vec<_>>(), expected);
+        assert!(serde_json::from_value::<T>(Value::Object(defaults)).is_ok(), "the defaults are values");
+    }
+
+    #[test]
+    fn every_flag_has_its_key() {
+        keys_are_those_of_flags::<ServingFlags>(&[]);
+        keys_are_those_of_flags::<AuthenticationFlags>(&[]);
+        keys_are_those_of_flags::<BackendFlags>(&[]);
+        keys_are_those_of_flags::<ClusterKeys>(&["authentication", "match"]);
+        keys_are_those_of_flags::<MatchKeys>(&[]);
+        keys_are_those_of_flags::<OperationFlags>(&[]);
+    }
+
+    #[test]
+    fn keys_are_written_as_kubernetes_writes_them() {
+        let cases = [
+            ("client-ca-file", "clientCAFile"),
+            ("tls-sni-cert-key", "tlsSNICertKey"),
+            ("requestheader-uid-headers", "requestheaderUIDHeaders"),
+            ("oidc-issuer-url", "oidcIssuerURL"),
+            ("backend-kubeconfig", "kubeconfig"),
+            ("v", "v"),
+        ];
+        for (flag, key) in cases {
+            assert_eq!(key_of(flag), key);
+        }
     }
 }
