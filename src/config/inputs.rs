@@ -18,7 +18,8 @@ impl Inputs {
     /// Reads a file and remembers what it held.
     pub fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
         let content = std::fs::read(file);
-        self.files.insert(file.to_owned(), content.as_deref().ok().map(digest_of));
+        // The first time counts: if it has changed before it was read again, that is a change to be noticed.
+        self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
         content
     }
 
@@ -34,4 +35,22 @@ impl Inputs {
 fn digest_of(content: &[u8]) -> [u8; digest::SHA256_OUTPUT_LEN] {
     let digest = digest::digest(&digest::SHA256, content);
     digest.as_ref().try_into().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_twice_has_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tokens.csv");
+        let mut inputs = Inputs::default();
+        std::fs::write(&file, "before").unwrap();
+        inputs.read(&file).unwrap();
+        assert!(!inputs.changed());
+        std::fs::write(&file, "after").unwrap();
+        inputs.read(&file).unwrap();
+        assert!(inputs.changed());
+    }
 }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
+use super::flags::{AuthenticationFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags};
 
 /// Words that Kubernetes writes in capitals, unless a key begins with one.
 // kubernetes: contributors/devel/sig-architecture/api-conventions.md, naming conventions
@@ -238,10 +239,28 @@ fn checked<T: Args + DeserializeOwned>(
 fn suggestion<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let likeness = |candidate: &str| strsim::jaro_winkler(&key.to_lowercase(), &candidate.to_lowercase());
     let best = known.clone().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    match best.filter(|best| likeness(best) > 0.85) {
-        Some(best) => format!("write {best}"),
-        None => format!("remove it; known here: {}", known.collect::<Vec<_>>().join(", ")),
+    match (home_of(key), best.filter(|best| likeness(best) > 0.85)) {
+        (Some(home), _) => format!("write it below {home}"),
+        (None, Some(best)) => format!("write {best}"),
+        (None, None) => format!("remove it; known here: {}", known.collect::<Vec<_>>().join(", ")),
     }
+}
+
+/// Where a key belongs that was written somewhere else.
+fn home_of(key: &str) -> Option<&'static str> {
+    let homes = [
+        ("serving", has::<ServingFlags>(key)),
+        ("authentication", has::<AuthenticationFlags>(key)),
+        ("an entry of clusters", has::<ClusterKeys>(key)),
+        ("a cluster's match", has::<MatchKeys>(key)),
+        ("operation", has::<OperationFlags>(key)),
+    ];
+    homes.into_iter().find(|(_, has)| *has).map(|(home, _)| home)
+}
+
+fn has<T: Args>(key: &str) -> bool {
+    let command = T::augment_args(Command::new(""));
+    command.get_arguments().filter_map(clap::Arg::get_long).any(|flag| key_of(flag) == key)
 }
 
 /// The words of `serde` in those of an operator.
@@ -311,9 +330,7 @@ pub(super) mod by_flag_name {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::flags::{
-        AuthenticationFlags, BackendFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags,
-    };
+    use crate::config::flags::BackendFlags;
 
     /// `clap` and `serde` name every value alike: `without_flag` are the keys that have no flag.
     fn keys_are_those_of_flags<T: Args + Serialize + DeserializeOwned>(without_flag: &[&str]) {

@@ -179,7 +179,7 @@ fn mistakes_are_told_in_words_that_help() {
                 "{HEAD}servng: {{}}\nsecurePort: 1\nserving:\n  tlsCertFile: gateway.crt\n  \
                  tlsPrivateKeyFile: gateway.key\n  secure-port: 1\n  port: 2\nauthentication: {{clientCaFile: \
                  x, etcdServers: y}}\nclusters:\n- name: a\n  kubeconfig: backend.kubeconfig\n  backend: x\n  \
-                 match: {{hosts: [a], pathPrefix: /a}}\n  authentication: {{tokens: x}}\n"
+                 match: {{hosts: [a], pathPrefix: /a}}\n  clientCAFile: x\n  authentication: {{tokens: x}}\n"
             ),
             &[],
         ),
