@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
+use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
 use crate::config::source::Source;
 use crate::metrics::Metrics;
@@ -39,8 +40,9 @@ pub(crate) struct Reloader {
 struct Fixed {
     address: std::net::SocketAddr,
     permit_port_sharing: bool,
-    metrics: crate::config::flags::MetricsAddress,
+    metrics: MetricsAddress,
     workers: usize,
+    logging: (u8, LogFormat),
 }
 
 impl Fixed {
@@ -50,6 +52,7 @@ impl Fixed {
             permit_port_sharing: settings.serving.permit_port_sharing,
             metrics: settings.operation.metrics,
             workers: settings.operation.workers,
+            logging: (settings.operation.verbosity, settings.operation.log_format),
         }
     }
 }
@@ -119,9 +122,7 @@ impl Reloader {
             warn!("{warning}");
         }
         if Fixed::of(settings) != self.fixed {
-            warn!(
-                "addresses, port sharing and the number of workers are not reloaded: restart to change them"
-            );
+            warn!("addresses, port sharing, workers and logging are not reloaded: restart to change them");
         }
         self.metrics.config_reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 /// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConfigError {
     /// The flag (`--client-ca-file`) or key path the error is about.
@@ -58,7 +60,7 @@ impl fmt::Display for ConfigError {
 }
 
 /// A place in the configuration file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Position {
     /// The file.
     pub file: PathBuf,

@@ -137,7 +137,8 @@ pub struct AuthenticationFlags {
 #[command(next_help_heading = "Backend")]
 pub struct BackendFlags {
     /// The API server behind the gateway: a kubeconfig whose current context has its address and CA, and the
-    /// certificate with which the gateway speaks for its clients.
+    /// certificate with which the gateway speaks for its clients; or, with --identity=impersonate, a token, a tokenFile
+    /// or an exec plugin. Without it a pod with --identity=impersonate uses its service account.
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "kubeconfig")]
     pub backend_kubeconfig: Option<PathBuf>,

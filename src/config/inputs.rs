@@ -18,6 +18,7 @@ use crate::clock::{Clock, UnixTime};
 pub struct Inputs {
     files: BTreeMap<PathBuf, Option<[u8; digest::SHA256_OUTPUT_LEN]>>,
     plugins: Plugins,
+    warnings: Vec<String>,
     clock: Clock,
 }
 
@@ -30,19 +31,21 @@ impl Default for Inputs {
 impl Inputs {
     /// Nothing read yet; `clock` tells what has expired.
     pub fn new(clock: Clock) -> Self {
-        Self { files: BTreeMap::new(), plugins: Plugins::default(), clock }
+        Self { files: BTreeMap::new(), plugins: Plugins::default(), warnings: Vec::new(), clock }
     }
 
     /// Forgets the files of an earlier reading, and the credentials that it did not use.
     pub(super) fn begin(&mut self) {
         self.files.clear();
         self.plugins.begin();
+        self.warnings.clear();
     }
 
     /// Reads a file and remembers what it held.
     pub fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
         let content = std::fs::read(file);
-        self.files.insert(file.to_owned(), content.as_deref().ok().map(digest_of));
+        // The first time counts: if it has changed before it was read again, that is a change to be noticed.
+        self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
         content
     }
 
@@ -56,9 +59,14 @@ impl Inputs {
         self.clock.now()
     }
 
-    /// Which refreshes failed, so that an earlier credential serves on.
+    /// Remembers what is odd in what was read.
+    pub(super) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
+    /// What is odd, and which refreshes failed, so that an earlier credential serves on.
     pub(super) fn warnings(&self) -> Vec<String> {
-        self.plugins.warnings()
+        self.warnings.iter().cloned().chain(self.plugins.warnings()).collect()
     }
 
     /// Whether any of the files holds something else now.
@@ -84,4 +92,22 @@ impl Inputs {
 fn digest_of(content: &[u8]) -> [u8; digest::SHA256_OUTPUT_LEN] {
     let digest = digest::digest(&digest::SHA256, content);
     digest.as_ref().try_into().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_twice_has_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tokens.csv");
+        let mut inputs = Inputs::default();
+        std::fs::write(&file, "before").unwrap();
+        inputs.read(&file).unwrap();
+        assert!(!inputs.changed());
+        std::fs::write(&file, "after").unwrap();
+        inputs.read(&file).unwrap();
+        assert!(inputs.changed());
+    }
 }

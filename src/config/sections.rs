@@ -1,6 +1,8 @@
 //! A section of the configuration, from its defaults, the file and the command line: which value counts, where it was
 //! given, and so what errors call it and what a relative path in it is relative to.
 
+mod advice;
+
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
+use advice::{meaning, plain, suggestion};
 
 /// Words that Kubernetes writes in capitals, unless a key begins with one.
 // kubernetes: contributors/devel/sig-architecture/api-conventions.md, naming conventions
@@ -234,52 +237,6 @@ fn checked<T: Args + DeserializeOwned>(
     }
 }
 
-/// What to write instead of an unknown key.
-fn suggestion<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let likeness = |candidate: &str| strsim::jaro_winkler(&key.to_lowercase(), &candidate.to_lowercase());
-    let best = known.clone().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    match best.filter(|best| likeness(best) > 0.85) {
-        Some(best) => format!("write {best}"),
-        None => format!("remove it; known here: {}", known.collect::<Vec<_>>().join(", ")),
-    }
-}
-
-/// The words of `serde` in those of an operator.
-fn plain(problem: &str) -> String {
-    let words = [
-        ("a boolean", "true or false"),
-        ("a sequence", "a list"),
-        ("sequence", "a list"),
-        ("map", "a map"),
-        ("u16", "a number from 0 to 65535"),
-        ("u8", "a number from 0 to 255"),
-        ("u32", "a whole number"),
-        ("usize", "a whole number"),
-        ("path string", "a path"),
-        ("a string", "a text, in quotes"),
-    ];
-    let Some((found, expected)) = problem.split_once(", expected ") else { return problem.to_owned() };
-    let (subject, found) = found.split_once(": ").unwrap_or(("", found));
-    let in_words = |text: &str| {
-        let word = words.iter().find(|(theirs, _)| *theirs == text);
-        word.map_or_else(|| text.to_owned(), |(_, ours)| (*ours).to_owned())
-    };
-    format!("{subject}: {}, expected {}", in_words(found), in_words(expected))
-}
-
-/// What the help says of a key.
-fn meaning<T: Args>(key: &str) -> String {
-    let command = T::augment_args(Command::new(""));
-    let mut arguments = command.get_arguments();
-    let argument = arguments.find(|argument| argument.get_long().is_some_and(|long| key_of(long) == key));
-    let Some(argument) = argument else { return String::new() };
-    let name =
-        argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect::<String>();
-    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    let list = if matches!(argument.get_action(), clap::ArgAction::Append) { "a list of " } else { "" };
-    format!("give {list}{name}: {}", help.replace(", comma-separated", ""))
-}
-
 /// Values of a choice, written as its flag takes them.
 pub(super) mod by_flag_name {
     use clap::ValueEnum;
@@ -302,5 +259,49 @@ pub(super) mod by_flag_name {
             let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
             de::Error::custom(format!("{name:?} is none of {}", names.join(", ")))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::flags::{
+        AuthenticationFlags, BackendFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags,
+    };
+
+    /// `clap` and `serde` name every value alike: `without_flag` are the keys that have no flag.
+    fn keys_are_those_of_flags<T: Args + Serialize + DeserializeOwned>(without_flag: &[&str]) {
+        let command = T::augment_args(Command::new(""));
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long).map(key_of);
+        let mut expected: Vec<String> = flags.chain(without_flag.iter().map(|&key| key.to_owned())).collect();
+        expected.sort();
+        let defaults = defaults::<T>().unwrap();
+        assert_eq!(defaults.keys().cloned().collect::<Vec<_>>(), expected);
+        assert!(serde_json::from_value::<T>(Value::Object(defaults)).is_ok(), "the defaults are values");
+    }
+
+    #[test]
+    fn every_flag_has_its_key() {
+        keys_are_those_of_flags::<ServingFlags>(&[]);
+        keys_are_those_of_flags::<AuthenticationFlags>(&[]);
+        keys_are_those_of_flags::<BackendFlags>(&[]);
+        keys_are_those_of_flags::<ClusterKeys>(&["authentication", "match"]);
+        keys_are_those_of_flags::<MatchKeys>(&[]);
+        keys_are_those_of_flags::<OperationFlags>(&[]);
+    }
+
+    #[test]
+    fn keys_are_written_as_kubernetes_writes_them() {
+        let cases = [
+            ("client-ca-file", "clientCAFile"),
+            ("tls-sni-cert-key", "tlsSNICertKey"),
+            ("requestheader-uid-headers", "requestheaderUIDHeaders"),
+            ("oidc-issuer-url", "oidcIssuerURL"),
+            ("backend-kubeconfig", "kubeconfig"),
+            ("v", "v"),
+        ];
+        for (flag, key) in cases {
+            assert_eq!(key_of(flag), key);
+        }
     }
 }

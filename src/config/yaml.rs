@@ -22,11 +22,24 @@ pub(super) fn parse(text: &[u8]) -> Result<Document, String> {
         merge_keys: MergeKeyPolicy::Error,
         with_snippet: false,
     };
-    let node: Spanned<Node> = serde_saphyr::from_slice_with_options(text, options)
-        .map_err(|error| error.render_with_formatter(&serde_saphyr::UserMessageFormatter))?;
+    let node: Spanned<Node> =
+        serde_saphyr::from_slice_with_options(text, options).map_err(|error| in_words(&error))?;
     let mut lines = BTreeMap::new();
     let value = flatten(node, "", &mut lines);
     Ok(Document { value, lines })
+}
+
+fn in_words(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    let line = |error: &Error| error.location().map_or(1, |place| place.line());
+    match error.without_snippet() {
+        // Expanding an alias went too far.
+        Error::AliasError { error: inner, .. } if matches!(**inner, Error::Budget { .. }) => in_words(inner),
+        budget @ Error::Budget { .. } => {
+            format!("line {}: the document is too deep or too large", line(budget))
+        }
+        other => other.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+    }
 }
 
 fn flatten(node: Spanned<Node>, path: &str, lines: &mut BTreeMap<String, u64>) -> Value {

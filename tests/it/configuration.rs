@@ -24,7 +24,7 @@ impl Directory {
     fn resolve(&self, yaml: &str, flags: &[&str]) -> Result<Settings, String> {
         let file = self.pki.write("gateway.yaml", yaml);
         let config = format!("--config={}", file.display());
-        let arguments = flags.iter().map(|flag| self.filled(flag)).chain([config]);
+        let arguments = std::iter::once(config).chain(flags.iter().map(|flag| self.filled(flag)));
         match resolved(arguments) {
             Ok(resolved) if resolved.warnings.is_empty() => Ok(resolved.settings),
             Ok(resolved) => Err(format!("warnings: {:#?}", resolved.warnings)),
@@ -91,9 +91,23 @@ fn several_clusters_come_of_one_file() {
 }
 
 #[test]
+fn json_is_yaml_too() {
+    let json = serde_json::json!({
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "GatewayConfiguration",
+        "serving": {"tlsCertFile": "gateway.crt", "tlsPrivateKeyFile": "gateway.key"},
+        "clusters": [{"name": "a", "kubeconfig": "backend.kubeconfig"}],
+    });
+    let settings = Directory::new().resolve(&json.to_string(), &[]).unwrap();
+    assert_eq!(settings.clusters.len(), 1);
+}
+
+#[test]
 fn a_flag_wins_over_the_file() {
     let directory = Directory::new();
-    let yaml = format!("{HEAD}{SERVING}{CLUSTERS}");
+    let serving = SERVING.replace('{', "{securePort: 2, ");
+    let yaml = format!("{HEAD}{serving}{CLUSTERS}");
+    assert_eq!(directory.resolve(&yaml, &[]).unwrap().serving.address.port(), 2);
     let settings = directory
         .resolve(&yaml, &["--secure-port=1", "--anonymous-auth=false", "--token-auth-file=DIR/tokens.csv"])
         .unwrap();
@@ -137,6 +151,7 @@ fn mistakes_are_told_in_words_that_help() {
         format!("l0: &l0 [x, x, x, x, x, x, x, x, x]\n{}", lists.collect::<String>())
     };
     let cases: &[(&str, String, &[&str])] = &[
+        ("no file", String::new(), &["--config=DIR/none.yaml"]),
         ("an empty file", String::new(), &[]),
         ("comments alone", "# nothing\n".to_owned(), &[]),
         ("a list", "- a\n".to_owned(), &[]),
@@ -166,7 +181,7 @@ fn mistakes_are_told_in_words_that_help() {
                 "{HEAD}servng: {{}}\nsecurePort: 1\nserving:\n  tlsCertFile: gateway.crt\n  \
                  tlsPrivateKeyFile: gateway.key\n  secure-port: 1\n  port: 2\nauthentication: {{clientCaFile: \
                  x, etcdServers: y}}\nclusters:\n- name: a\n  kubeconfig: backend.kubeconfig\n  backend: x\n  \
-                 match: {{hosts: [a], pathPrefix: /a}}\n  authentication: {{tokens: x}}\n"
+                 match: {{hosts: [a], pathPrefix: /a}}\n  clientCAFile: x\n  authentication: {{tokens: x}}\n"
             ),
             &[],
         ),
@@ -184,9 +199,7 @@ fn mistakes_are_told_in_words_that_help() {
         ),
         (
             "a port out of range",
-            only("match: {pathPrefix: /a}\nserving: {}")
-                .replace(SERVING, "serving: {securePort: 70000}\n")
-                .replace("\nserving: {}", ""),
+            only("context: c").replace("serving: {", "serving: {securePort: 70000, "),
             &[],
         ),
         (
@@ -195,8 +208,16 @@ fn mistakes_are_told_in_words_that_help() {
                 .replace("gateway.key", "none.key"),
             &[],
         ),
-        ("a file that holds something else", only("authentication: {clientCAFile: tokens.csv}"), &[]),
-        ("what flags with clusters", only(""), &["--backend-kubeconfig=x", "--identity=impersonate"]),
+        (
+            "a certificate file that holds something else",
+            only("authentication: {clientCAFile: tokens.csv}"),
+            &[],
+        ),
+        (
+            "flags of a cluster beside clusters",
+            only(""),
+            &["--backend-kubeconfig=x", "--identity=impersonate"],
+        ),
         (
             "flags beside a bad file",
             full("clusters: []\n"),
@@ -219,7 +240,7 @@ fn mistakes_are_told_in_words_that_help() {
             ),
             &[],
         ),
-        ("an effect that is missing", only("authentication: {requestheaderAllowedNames: [a]}"), &[]),
+        ("what has no effect", only("authentication: {requestheaderAllowedNames: [a]}"), &[]),
         (
             "a template's mistake is told once",
             two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}")
@@ -280,4 +301,27 @@ fn mistakes_are_told_in_words_that_help() {
         format!("## {name}\n{said}\n")
     });
     insta::assert_snapshot!("mistakes", said.collect::<Vec<_>>().join("\n"));
+}
+
+/// The samples are what people begin with: each resolves as it is, once the files it names are there.
+#[test]
+fn samples_resolve_as_they_are() {
+    let directory = Directory::new();
+    let pki = &directory.pki;
+    pki.write("front-proxy-ca.crt", pki.client_front.cert_pem());
+    pki.write_pair("staging", &pki.servers.server(&["staging.example.com"]));
+    let kubeconfig = std::fs::read_to_string(pki.directory.path().join("backend.kubeconfig")).unwrap();
+    pki.write("prod.kubeconfig", &kubeconfig);
+    pki.write("staging.kubeconfig", kubeconfig.replace("contexts: [{name: c,", "contexts: [{name: staging,"));
+    let mut samples = Vec::new();
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap() {
+        let path = entry.unwrap().path();
+        let sample = std::fs::read_to_string(&path).unwrap();
+        let settings = directory.resolve(&sample, &[]);
+        let settings = settings.unwrap_or_else(|said| panic!("{}: {said}", path.display()));
+        samples.push((path.file_name().unwrap().to_str().unwrap().to_owned(), settings.clusters.len()));
+    }
+    samples.sort();
+    let expected = [("ingress.yaml", 2), ("minimal.yaml", 1), ("sidecar.yaml", 1)];
+    assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));
 }

@@ -27,6 +27,7 @@ mod layers;
 mod limits;
 #[path = "../support/pki.rs"]
 mod pki;
+mod reference;
 mod streaming;
 mod support;
 mod tunnels;

@@ -48,14 +48,6 @@ pub(in crate::config) enum CredentialError {
         /// The certificate's name.
         certificate: String,
     },
-    /// The certificate is over.
-    #[error("{name} expired at {at}")]
-    Expired {
-        /// The certificate's name.
-        name: String,
-        /// When it ended.
-        at: String,
-    },
     /// There is nothing in it.
     #[error("{0} is empty")]
     EmptyToken(String),
@@ -72,7 +64,6 @@ impl CredentialError {
             Self::Key(_) => "give a PEM private key",
             Self::KeyKind(_) => "give an RSA, ECDSA or Ed25519 key",
             Self::Mismatch { .. } => "give the key that belongs to the certificate",
-            Self::Expired { .. } => "renew it",
             Self::EmptyToken(_) | Self::Token(_) => "give a token of printable ASCII characters, on one line",
         }
     }
@@ -89,18 +80,11 @@ impl Credential {
 pub(super) fn client_certificate(
     certificate: Material,
     key: Material,
-    now: UnixTime,
 ) -> Result<ClientCertificate, CredentialError> {
     let chain: Option<Vec<_>> = CertificateDer::pem_slice_iter(&certificate.bytes).map(Result::ok).collect();
-    let Some((chain, end)) = chain.and_then(|chain| {
-        let end = not_after(chain.first()?)?;
-        Some((chain, end))
-    }) else {
+    let Some(chain) = chain.filter(|chain| chain.first().and_then(not_after).is_some()) else {
         return Err(CredentialError::Certificate(certificate.name));
     };
-    if end < now {
-        return Err(CredentialError::Expired { name: certificate.name, at: printed(end) });
-    }
     let Ok(parsed) = PrivateKeyDer::from_pem_slice(&key.bytes) else {
         return Err(CredentialError::Key(key.name));
     };

@@ -232,7 +232,7 @@ impl Plugin {
             |name: &str, text: String| Material { name: name.to_owned(), bytes: text.into_bytes() };
         let certificate = pair.map(|(certificate, key)| {
             let certificate = material("clientCertificateData", certificate);
-            client_certificate(certificate, material("clientKeyData", key), now)
+            client_certificate(certificate, material("clientKeyData", key))
         });
         let certificate = certificate.transpose().map_err(refused)?;
         let token = token.map(|token| bearer_token("token", &token)).transpose().map_err(refused)?;
@@ -240,10 +240,10 @@ impl Plugin {
         // Before 1970 is long over.
         let told = status.expiration_timestamp.map(|time| u64::try_from(time.0.as_second()).unwrap_or(0));
         let told = told.map(UnixTime::from_secs);
-        if let Some(end) = told.filter(|end| *end <= now) {
+        let expires = [told, credential.expires()].into_iter().flatten().min();
+        if let Some(end) = expires.filter(|end| *end <= now) {
             return Err(wrong(format!("returned a credential that expired at {}", printed(end))));
         }
-        let expires = [told, credential.expires()].into_iter().flatten().min();
         Ok(Issued { credential, expires })
     }
 }

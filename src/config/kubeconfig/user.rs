@@ -5,7 +5,7 @@ use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::Reader;
-use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
+use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate, printed};
 use super::exec::{Plugin, PluginError};
 use crate::authn::BearerToken;
 use crate::clusters::settings::ClientCertificate;
@@ -34,7 +34,21 @@ impl Reader<'_> {
                 let issued = self.inputs.credential(&plugin);
                 self.accepted(issued).map(|issued| issued.credential)
             }
-            _ => Some(Credential { certificate, token }),
+            _ => {
+                let credential = Credential { certificate, token };
+                self.warn_of_the_end(&credential);
+                Some(credential)
+            }
+        }
+    }
+
+    /// A certificate that is over is no error: it would keep every other change of the configuration from being taken.
+    fn warn_of_the_end(&mut self, credential: &Credential) {
+        let now = self.inputs.now();
+        if let Some(end) = credential.expires().filter(|end| *end < now) {
+            let (file, at) = (self.file.display(), printed(end));
+            self.inputs
+                .warn(format!("{}: {file}: the client certificate expired at {at}: renew it", self.key));
         }
     }
 
@@ -47,7 +61,7 @@ impl Reader<'_> {
         let key_data = user.client_key_data.as_ref().map(SecretString::expose_secret);
         let key = self.material("client-key", key_data, user.client_key.as_deref());
         let pair = match (certificate?, key?) {
-            (Some(certificate), Some(key)) => client_certificate(certificate, key, self.inputs.now()),
+            (Some(certificate), Some(key)) => client_certificate(certificate, key),
             (None, None) => return None,
             (Some(_), None) => {
                 self.report("the user has a client-certificate but no client-key", "give both");
