@@ -165,7 +165,8 @@ impl Pool {
                 return self.send_http1(request, Some(permit)).await;
             }
         };
-        for _ in 0..DIALS {
+        let mut dials = DIALS;
+        while dials > 0 {
             if self.speaks_http1_only() {
                 return self.send_http1(request, None).await;
             }
@@ -174,7 +175,12 @@ impl Pool {
                 let sent = stream.0.sender.clone().try_send_request(request).await;
                 return settle(sent, reset_is, Box::new(stream));
             }
+            let before = lane.open();
             self.connect_http2(kind).await?;
+            // One more that has no room was filled by those who waited for it too: the next may have some.
+            if lane.open() <= before {
+                dials -= 1;
+            }
         }
         Err(SendError::Connect(self.target.hung_up()))
     }
@@ -396,6 +402,11 @@ impl Lane {
         }
         least.streams.fetch_add(1, Ordering::Relaxed);
         Some(Stream(Arc::clone(least)))
+    }
+
+    /// How many connections it has, with room or without.
+    fn open(&self) -> usize {
+        lock(&self.connections).iter().filter(|connection| !connection.sender.is_closed()).count()
     }
 }
 

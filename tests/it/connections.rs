@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::support::body::fed;
 use crate::support::wire::{Socket, acceptor, bare, head, is_held};
-use crate::support::{Backend, Gateway, H1, H2, Pki, flags, full, get, soon, until};
+use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
 
 #[tokio::test]
 async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_request() {
@@ -241,4 +241,38 @@ async fn a_request_whose_client_left_is_not_counted_as_a_200() {
     let counted: Vec<_> =
         metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")).collect();
     assert_eq!(counted.len(), 1, "{counted:?}");
+}
+
+// After a restart every informer of a cluster asks for its watches at once.
+#[tokio::test]
+async fn more_watches_at_once_than_three_connections_hold_are_all_answered() {
+    let pki = Pki::new();
+    let (told, mut watches) = tokio::sync::mpsc::unbounded_channel();
+    let backend = Backend::start(&pki, H2, move |_| {
+        let (events, body, _) = fed();
+        told.send(events).unwrap();
+        Box::pin(async { Response::new(body) })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut asking = Vec::new();
+    // A connection of the client carries 100; one to this backend carries four fifths of 200.
+    for _ in 0..6 {
+        let client = gateway.http2(Some(&alice)).await;
+        for _ in 0..100 {
+            let mut sender = client.sender.clone();
+            let uri = format!("https://{}/api/v1/pods?watch=true", gateway.address);
+            asking.push(tokio::spawn(async move {
+                sender.ready().await.unwrap();
+                sender.send_request(Request::get(uri).body(empty()).unwrap()).await.unwrap()
+            }));
+        }
+    }
+    let mut open = Vec::new();
+    for answer in asking {
+        let answer = soon(answer).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "after {} others", open.len());
+        open.push((answer, soon(watches.recv()).await.unwrap()));
+    }
 }
