@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 
 pub(crate) use acceptor::{Listener, accept_into, raise_file_limit};
 pub(crate) use activity::Busy;
-pub(crate) use connection::{Connection, Drain, Limits, Worker};
+pub(crate) use connection::{Connection, Drain, Worker};
 
 use crate::forward::body::Body;
 

@@ -23,7 +23,7 @@ use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
 use crate::forward::body::Body;
 use crate::forward::pool::Pool;
-use crate::listen::{Drain, Limits, Listener, Worker, accept_into, raise_file_limit};
+use crate::listen::{Drain, Listener, Worker, accept_into, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::snapshot::{Snapshot, SnapshotError};
@@ -148,7 +148,7 @@ fn worker(
     };
     let current = Arc::clone(snapshot);
     let tls = move || Arc::clone(&current.load().tls);
-    let limits = Limits { http2_max_streams: settings.serving.http2_max_streams };
+    let limits = settings.serving.limits;
     Worker::start(format!("worker-{index}"), Arc::new(gateway), tls, limits, Arc::clone(metrics), drain)
 }
 

@@ -1,6 +1,7 @@
 //! From wire types to settings: every file is read, every rule is applied, and every error is collected.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +23,8 @@ use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::{Authentication, RequestHeader};
 use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::authn::x509::CaBundle;
-use crate::listen::settings::{Serving, ServingCertificate};
+use crate::listen::settings::{Limits, Serving, ServingCertificate};
 use crate::request::deadline::parse_duration;
-
-/// Streams per connection when `--http2-max-streams-per-connection` is 0.
-// apiserver: pkg/server/secure_serving.go
-const DEFAULT_HTTP2_MAX_STREAMS: u32 = 100;
 
 /// Settings, and what in them deserves a warning.
 #[derive(Debug)]
@@ -131,10 +128,7 @@ impl Resolver {
             sni_certificates: sni_certificates?,
             provider,
             versions: versions?,
-            http2_max_streams: match flags.http2_max_streams_per_connection {
-                0 => DEFAULT_HTTP2_MAX_STREAMS,
-                streams => streams,
-            },
+            limits: limits(flags),
             strict_transport_security,
         })
     }
@@ -446,6 +440,19 @@ impl Resolver {
             verbosity: flags.verbosity,
             log_format: flags.logging_format,
         })
+    }
+}
+
+/// How much clients may take up; 0 stands for the default.
+fn limits(flags: &ServingFlags) -> Limits {
+    let defaults = Limits::default();
+    Limits {
+        max_connections: NonZeroUsize::new(flags.max_connections),
+        http2_max_streams: match flags.http2_max_streams_per_connection {
+            0 => defaults.http2_max_streams,
+            streams => streams,
+        },
+        ..defaults
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::flags::{ImpersonationMode, LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
 pub use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
-pub use crate::listen::settings::{Serving, ServingCertificate};
+pub use crate::listen::settings::{Limits, Serving, ServingCertificate};
 
 /// Everything the gateway runs by.
 #[derive(Debug, Clone)]

@@ -13,10 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// From the first byte of a request to the end of its header.
-pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
-/// Between requests.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+use super::settings::Limits;
 
 /// What a connection is doing. Shared by its bytes, its requests and its driver.
 #[derive(Debug)]
@@ -64,11 +61,12 @@ impl Activity {
     }
 
     /// When the connection is to be closed if nothing changes; `None` while it is busy.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let timeout = if self.reading.load(Ordering::Relaxed) { HEADER_TIMEOUT } else { IDLE_TIMEOUT };
+        let reading = self.reading.load(Ordering::Relaxed);
+        let timeout = if reading { limits.header_timeout } else { limits.idle_timeout };
         Some(self.opened + Duration::from_millis(self.since.load(Ordering::Relaxed)) + timeout)
     }
 
@@ -152,42 +150,52 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_header_has_32_seconds_and_an_idle_connection_90() {
         let opened = Instant::now();
+        let limits = Limits::default();
         let activity = Activity::new(true);
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = Watched::new(server, Arc::clone(&activity));
-        assert_eq!(activity.deadline(), Some(opened + HEADER_TIMEOUT), "the first header is due at once");
+        assert_eq!(
+            activity.deadline(&limits),
+            Some(opened + limits.header_timeout),
+            "the first header is due at once"
+        );
 
         let busy = activity.begin();
-        assert_eq!(activity.deadline(), None, "a request in progress may take as long as it likes");
+        assert_eq!(activity.deadline(&limits), None, "a request in progress may take as long as it likes");
         tokio::time::advance(Duration::from_secs(200)).await;
         drop(busy);
-        assert_eq!(activity.deadline(), Some(opened + Duration::from_secs(200) + IDLE_TIMEOUT));
+        assert_eq!(activity.deadline(&limits), Some(opened + Duration::from_secs(200) + limits.idle_timeout));
 
         tokio::time::advance(Duration::from_mins(1)).await;
         client.write_all(b"G").await.unwrap();
         server.read_u8().await.unwrap();
         let begun = opened + Duration::from_secs(260);
         assert_eq!(
-            activity.deadline(),
-            Some(begun + HEADER_TIMEOUT),
+            activity.deadline(&limits),
+            Some(begun + limits.header_timeout),
             "the first byte starts the header's time"
         );
 
         tokio::time::advance(Duration::from_secs(10)).await;
         client.write_all(b"E").await.unwrap();
         server.read_u8().await.unwrap();
-        assert_eq!(activity.deadline(), Some(begun + HEADER_TIMEOUT), "further bytes do not extend it");
+        assert_eq!(
+            activity.deadline(&limits),
+            Some(begun + limits.header_timeout),
+            "further bytes do not extend it"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn http2_frames_do_not_count_as_headers() {
         let opened = Instant::now();
+        let limits = Limits::default();
         let activity = Activity::new(false);
         drop(activity.begin());
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = Watched::new(server, Arc::clone(&activity));
         client.write_all(b"p").await.unwrap();
         server.read_u8().await.unwrap();
-        assert_eq!(activity.deadline(), Some(opened + IDLE_TIMEOUT));
+        assert_eq!(activity.deadline(&limits), Some(opened + limits.idle_timeout));
     }
 }

@@ -25,7 +25,8 @@ use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
 use super::Handler;
-use super::activity::{Activity, Busy, HEADER_TIMEOUT, Watched};
+use super::activity::{Activity, Busy, Watched};
+use super::settings::Limits;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::forward::body::Body;
@@ -39,12 +40,8 @@ pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// What every connection is served by.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// Streams a client may have open on one HTTP/2 connection.
-    pub(crate) http2_max_streams: u32,
-}
+/// Bytes of one HTTP/2 response that wait for a client whose window is larger than what it reads.
+const SEND_BUFFER: usize = 128 * 1024;
 
 /// How far the server is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +207,7 @@ impl Accepted {
         // Boxed, so that the handshake's state is gone once the connection serves.
         let mut ending = drain.clone();
         let handshake = tokio::select! {
-            handshake = Box::pin(timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream))) => handshake,
+            handshake = Box::pin(timeout(limits.header_timeout, TlsAcceptor::from(tls).accept(stream))) => handshake,
             // A server that ends takes no requests on connections that have not begun.
             _ = ending.wait_for(|phase| *phase != Drain::Serving) => return,
         };
@@ -271,7 +268,8 @@ async fn drive<H: Handler>(
         Serving::Http1 { connection: http1_builder().serve_connection(io, service).with_upgrades() }
     };
     let mut serving = pin!(serving);
-    let mut timer = pin!(sleep_until(tokio::time::Instant::now() + HEADER_TIMEOUT));
+    let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
+    let mut asked_to_end = false;
     loop {
         tokio::select! {
             ended = serving.as_mut() => {
@@ -288,18 +286,24 @@ async fn drive<H: Handler>(
             },
             () = timer.as_mut() => {
                 let now = tokio::time::Instant::now();
-                match activity.deadline() {
+                match activity.deadline(&limits) {
                     Some(deadline) if deadline <= now && activity.in_header() => {
                         debug!(%peer, "the request header took too long");
                         return;
                     }
+                    // hyper waits for what it has written to leave, which is for ever if the client does not read.
+                    Some(deadline) if deadline <= now && asked_to_end => {
+                        debug!(%peer, "the client does not read");
+                        return;
+                    }
                     Some(deadline) if deadline <= now => {
+                        asked_to_end = true;
                         serving.as_mut().graceful_shutdown();
-                        timer.as_mut().reset(now + HEADER_TIMEOUT);
+                        timer.as_mut().reset(now + limits.header_timeout);
                     }
                     // Looked at again when it may have become due; requests do not touch the timer.
                     Some(deadline) => timer.as_mut().reset(deadline),
-                    None => timer.as_mut().reset(now + HEADER_TIMEOUT),
+                    None => timer.as_mut().reset(now + limits.header_timeout),
                 }
             }
         }
@@ -323,6 +327,7 @@ fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
         .max_concurrent_streams(limits.http2_max_streams)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
+        .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(20)
         .max_local_error_reset_streams(128)
