@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::support::body::fed;
+use crate::support::frames::{frame, read_frame};
 use crate::support::wire::{Socket, acceptor, bare, head, is_held};
 use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
 
@@ -44,23 +45,6 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     });
     let response = gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK);
-}
-
-async fn read_frame(stream: &mut TlsStream<TcpStream>) -> std::io::Result<(u8, u32, Vec<u8>)> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head).await?;
-    let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-    let mut payload = vec![0; length];
-    stream.read_exact(&mut payload).await?;
-    Ok((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
-    bytes.extend(stream.to_be_bytes());
-    bytes.extend(payload);
-    bytes
 }
 
 /// Answers the requests of a connection with 200; to the first, `refusal` is sent instead, if there is one.

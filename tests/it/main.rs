@@ -19,6 +19,7 @@ mod connections;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod failures;
+mod hardening;
 mod identity;
 mod layers;
 mod limits;

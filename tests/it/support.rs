@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis::config::flags::ServeFlags;
 use portcullis::config::resolve::resolve;
+use portcullis::config::settings::Limits;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -30,6 +31,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod frames;
+pub mod others;
 pub mod wire;
 
 /// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
@@ -290,8 +293,14 @@ impl Gateway {
     }
 
     pub fn with(flags: Vec<String>) -> Self {
+        Self::limited(flags, |_| {})
+    }
+
+    /// One whose limits a test can reach.
+    pub fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-        let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
+        let mut resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
+        limit(&mut resolved.settings.serving.limits);
         let server = Server::start(&resolved.settings).unwrap();
         Self { address: server.address(), server: Some(server) }
     }
