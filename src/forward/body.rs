@@ -23,8 +23,8 @@ pub(crate) struct Body {
     kind: Kind,
     /// Set when the stream broke off.
     failed: Option<Arc<AtomicBool>>,
-    /// The exchange with the client.
-    exchange: Option<EndGuard>,
+    /// What ends with it: of an answer the exchange with the client, of an upload its share in a stream.
+    guard: Option<EndGuard>,
 }
 
 enum Kind {
@@ -99,7 +99,7 @@ pub(crate) enum BodyError {
 
 impl Body {
     fn new(kind: Kind) -> Self {
-        Self { kind, failed: None, exchange: None }
+        Self { kind, failed: None, guard: None }
     }
 
     /// A body of our own.
@@ -140,10 +140,10 @@ impl Body {
         self
     }
 
-    /// The same body; the exchange with the client is over when it ends.
+    /// The same body; the guard is dropped when it ends.
     #[must_use]
-    pub(crate) fn holding_exchange(mut self, guard: EndGuard) -> Self {
-        self.exchange = Some(guard);
+    pub(crate) fn holding(mut self, guard: EndGuard) -> Self {
+        self.guard = Some(guard);
         self
     }
 }
@@ -166,7 +166,7 @@ impl HttpBody for Body {
                     Poll::Ready(Some(Err(BodyError::Deadline)))
                 }
                 Poll::Ready(frame) => {
-                    source.watch(deadline, &mut this.exchange);
+                    source.watch(deadline, &mut this.guard);
                     Poll::Ready(frame)
                 }
             },

@@ -171,9 +171,16 @@ impl Pool {
                 return self.send_http1(request, None).await;
             }
             if let Some(stream) = lane.pick() {
-                let reset_is = if request.body().is_end_stream() { Reset::Cut } else { Reset::EndOfAnswer };
+                if request.body().is_end_stream() {
+                    let sent = stream.0.sender.clone().try_send_request(request).await;
+                    return settle(sent, Reset::Cut, Box::new(stream));
+                }
+                // An upload may go on after its answer: the stream ends with the later of the two.
+                let stream = Arc::new(stream);
+                let shared: EndGuard = Box::new(Arc::clone(&stream));
+                let request = request.map(|body| body.holding(shared));
                 let sent = stream.0.sender.clone().try_send_request(request).await;
-                return settle(sent, reset_is, Box::new(stream));
+                return settle(sent, Reset::EndOfAnswer, Box::new(stream));
             }
             let before = lane.open();
             self.connect_http2(kind).await?;

@@ -218,7 +218,7 @@ impl Exchange {
             let Line { audit_id, peer, path, user, .. } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
         }
-        response.map(|body| body.holding_exchange(Box::new(self.end)))
+        response.map(|body| body.holding(Box::new(self.end)))
     }
 
     fn refuse(&self, refusal: &Refusal) -> Response<Body> {

@@ -7,12 +7,12 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::support::body::fed;
-use crate::support::frames::{frame, read_frame};
+use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, frame, serve_frames};
 use crate::support::wire::{Socket, acceptor, bare, head, is_held};
 use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
 
@@ -48,21 +48,13 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
 }
 
 /// Answers the requests of a connection with 200; to the first, `refusal` is sent instead, if there is one.
-async fn answer_raw(mut stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
-    let mut preface = [0; 24];
-    stream.read_exact(&mut preface).await.unwrap();
-    stream.write_all(&frame(4, 0, 0, &[])).await.unwrap();
-    while let Ok((kind, id, payload)) = read_frame(&mut stream).await {
-        let answer = match kind {
-            4 if payload.is_empty() => continue,
-            4 => frame(4, 1, 0, &[]),
-            1 => refusal.take().map_or_else(|| frame(1, 0x5, id, &[0x88]), |refusal| refusal(id)),
-            6 => frame(6, 1, 0, &payload),
-            _ => continue,
-        };
-        stream.write_all(&answer).await.unwrap();
-        stream.flush().await.unwrap();
-    }
+async fn answer_raw(stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
+    let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
+    serve_frames(stream, &[], |kind, id, _| match kind {
+        HEADERS => refusal.take().map_or_else(|| ok(id), |refusal| refusal(id)),
+        _ => Vec::new(),
+    })
+    .await;
 }
 
 // RFC 9113, 6.8 and 8.7: a stream above GOAWAY's last one, or refused with REFUSED_STREAM, was not processed; Go's

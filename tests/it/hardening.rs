@@ -1,5 +1,6 @@
 //! Abuse: what it costs the one who does it, and that nobody else notices. In each test other clients go on meanwhile.
 
+mod backends;
 mod slow;
 
 use std::sync::Arc;

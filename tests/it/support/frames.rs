@@ -3,6 +3,7 @@
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::server;
 
 use super::{Gateway, soon};
 use crate::pki::Issued;
@@ -18,6 +19,7 @@ pub const GOAWAY: u8 = 7;
 pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 0x1;
+pub const ACK: u8 = 0x1;
 pub const END_HEADERS: u8 = 0x4;
 /// An error code.
 pub const CANCEL: u32 = 8;
@@ -62,6 +64,33 @@ pub fn header_block(method: &str, path: &str) -> Vec<u8> {
 /// A request without a body.
 pub fn request(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &header_block("GET", path))
+}
+
+/// Serves a backend's connection: acknowledges settings and pings, and sends what `answer` makes of any other frame.
+pub async fn serve_frames(
+    mut stream: server::TlsStream<TcpStream>,
+    settings: &[(u16, u32)],
+    mut answer: impl FnMut(u8, u32, &[u8]) -> Vec<u8>,
+) {
+    let mut preface = [0; 24];
+    if stream.read_exact(&mut preface).await.is_err() {
+        return;
+    }
+    let payload: Vec<u8> = settings
+        .iter()
+        .flat_map(|(name, value)| [name.to_be_bytes().as_slice(), &value.to_be_bytes()].concat())
+        .collect();
+    let mut bytes = frame(SETTINGS, 0, 0, &payload);
+    while stream.write_all(&bytes).await.is_ok() {
+        let Ok((kind, id, payload)) = read_frame(&mut stream).await else { return };
+        bytes = match kind {
+            // The acknowledgement of ours is empty.
+            SETTINGS if payload.is_empty() => Vec::new(),
+            SETTINGS => frame(SETTINGS, ACK, 0, &[]),
+            PING => frame(PING, ACK, 0, &payload),
+            kind => answer(kind, id, &payload),
+        };
+    }
 }
 
 impl Gateway {
