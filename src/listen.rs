@@ -6,6 +6,7 @@
 mod acceptor;
 mod activity;
 mod connection;
+mod newcomers;
 mod possession;
 pub(crate) mod settings;
 pub(crate) mod tls;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-pub(crate) use acceptor::{Listener, accept_into, raise_file_limit};
+pub(crate) use acceptor::{Gate, Listener, accept_into, raise_file_limit};
 pub(crate) use activity::Busy;
 pub(crate) use connection::{Connection, Drain, Worker};
 

@@ -29,6 +29,8 @@ pub(crate) struct Metrics {
     pub(crate) longrunning: IntGaugeVec,
     /// Handshakes that did not end well.
     pub(crate) tls_handshake_errors: IntCounter,
+    /// By `reason`: `max_connections`, `newcomers`, `descriptors`.
+    pub(crate) refused_connections: IntCounterVec,
     /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`.
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
@@ -140,6 +142,11 @@ impl Metrics {
             tls_handshake_errors: counter(
                 "apiserver_tls_handshake_errors_total",
                 "Number of TLS handshakes that did not end well.",
+            )?,
+            refused_connections: counters(
+                "portcullis_refused_connections_total",
+                "Connections that were closed unserved or not accepted in time, by what there were too many of.",
+                &["reason"],
             )?,
             backend_errors: counters(
                 "portcullis_backend_errors_total",

@@ -23,7 +23,7 @@ use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
 use crate::forward::body::Body;
 use crate::forward::pool::Pool;
-use crate::listen::{Drain, Listener, Worker, accept_into, raise_file_limit};
+use crate::listen::{Drain, Gate, Listener, Worker, accept_into, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::snapshot::{Snapshot, SnapshotError};
@@ -83,8 +83,9 @@ impl Server {
             .map(|index| worker(index, settings, &snapshot, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
-        let acceptor =
-            accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
+        let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
+        let acceptor = accept(listener, metrics_listener, workers, gate, metrics, draining)
+            .map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, backend = %settings.backend.address, "serving");
         let grace = settings.operation.shutdown_grace_period;
         Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), grace })
@@ -157,6 +158,7 @@ fn accept(
     listener: Listener,
     metrics_listener: Option<Listener>,
     workers: Vec<Worker>,
+    gate: Gate,
     metrics: Arc<Metrics>,
     mut drain: watch::Receiver<Drain>,
 ) -> io::Result<JoinHandle<Vec<Worker>>> {
@@ -171,7 +173,7 @@ fn accept(
                 tokio::spawn(serve_metrics(listener, metrics));
             }
             tokio::select! {
-                never = accept_into(&listener, &workers) => match never {},
+                never = accept_into(&listener, &workers, &gate) => match never {},
                 _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
             }
         });

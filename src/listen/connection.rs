@@ -3,10 +3,11 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use tracing::{debug, warn};
 
 use super::Handler;
 use super::activity::{Activity, Busy, Watched};
+use super::newcomers::Newcomer;
 use super::settings::Limits;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
@@ -66,6 +68,8 @@ pub(crate) struct Connection {
     activity: Arc<Activity>,
     closing: Notify,
     open: Open,
+    /// Its place among those that nobody has proven to be somebody on.
+    newcomer: Mutex<Option<Newcomer>>,
 }
 
 impl Connection {
@@ -77,6 +81,12 @@ impl Connection {
     /// Ends the connection once the requests in progress are answered: GOAWAY on HTTP/2.
     pub(crate) fn close_gracefully(&self) {
         self.closing.notify_one();
+    }
+
+    /// Somebody has proven who he is: the connection need not make room for others any more.
+    pub(crate) fn note_known(&self) {
+        let newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(newcomer);
     }
 
     /// Keeps the connection counted as open, for a tunnel that outlives its HTTP.
@@ -119,7 +129,7 @@ impl Drop for Open {
 /// A thread that carries connections.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    sender: mpsc::UnboundedSender<(std::net::TcpStream, SocketAddr)>,
+    sender: mpsc::UnboundedSender<Accepted<std::net::TcpStream>>,
     open: Arc<OpenCount>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -133,8 +143,8 @@ impl Worker {
         limits: Limits,
         metrics: Arc<Metrics>,
         drain: watch::Receiver<Drain>,
-    ) -> std::io::Result<Self> {
-        let (sender, mut receiver) = mpsc::unbounded_channel::<(std::net::TcpStream, SocketAddr)>();
+    ) -> io::Result<Self> {
+        let (sender, mut receiver) = mpsc::unbounded_channel::<Accepted<std::net::TcpStream>>();
         let open = Arc::new(OpenCount::default());
         let counted = Arc::clone(&open);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -144,16 +154,15 @@ impl Worker {
             };
             let mut aborting = pin!(aborted(drain.clone()));
             loop {
-                let (stream, peer) = tokio::select! {
+                let accepted = tokio::select! {
                     received = receiver.recv() => match received { Some(received) => received, None => break },
                     () = &mut aborting => return,
                 };
-                let Ok(stream) = TcpStream::from_std(stream) else {
+                let Ok(connection) = accepted.register() else {
                     continue;
                 };
-                let connection =
-                    Accepted { stream, peer, open: Open::new(&counted), metrics: Arc::clone(&metrics) };
-                tokio::spawn(connection.serve(tls(), Arc::clone(&handler), limits, drain.clone()));
+                let metrics = Arc::clone(&metrics);
+                tokio::spawn(connection.serve(tls(), Arc::clone(&handler), limits, metrics, drain.clone()));
             }
             // No more connections come; the runtime, and every task on it, goes when the last one has ended.
             while counted.count.load(Ordering::Relaxed) > 0 {
@@ -167,9 +176,10 @@ impl Worker {
         Ok(Self { sender, open, thread })
     }
 
-    /// Gives the worker a connection.
-    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr) {
-        if self.sender.send((stream, peer)).is_err() {
+    /// Gives the worker a connection. It counts from now on, or all that come at once would go to one worker.
+    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr, newcomer: Newcomer) {
+        let accepted = Accepted { stream, peer, newcomer, open: Open::new(&self.open) };
+        if self.sender.send(accepted).is_err() {
             warn!(%peer, "the worker has ended, connection dropped");
         }
     }
@@ -188,28 +198,39 @@ impl Worker {
     }
 }
 
-struct Accepted {
-    stream: TcpStream,
+struct Accepted<S> {
+    stream: S,
     peer: SocketAddr,
+    newcomer: Newcomer,
     open: Open,
-    metrics: Arc<Metrics>,
 }
 
-impl Accepted {
+impl Accepted<std::net::TcpStream> {
+    /// The connection, known to the runtime that this is called in.
+    fn register(self) -> io::Result<Accepted<TcpStream>> {
+        let Self { stream, peer, newcomer, open } = self;
+        Ok(Accepted { stream: TcpStream::from_std(stream)?, peer, newcomer, open })
+    }
+}
+
+impl Accepted<TcpStream> {
     async fn serve<H: Handler>(
         self,
         tls: Arc<ServerConfig>,
         handler: Arc<H>,
         limits: Limits,
+        metrics: Arc<Metrics>,
         drain: watch::Receiver<Drain>,
     ) {
-        let Self { stream, peer, open, metrics } = self;
+        let Self { stream, peer, newcomer, open } = self;
+        let given_up = newcomer.given_up();
         // Boxed, so that the handshake's state is gone once the connection serves.
         let mut ending = drain.clone();
         let handshake = tokio::select! {
             handshake = Box::pin(timeout(limits.header_timeout, TlsAcceptor::from(tls).accept(stream))) => handshake,
             // A server that ends takes no requests on connections that have not begun.
             _ = ending.wait_for(|phase| *phase != Drain::Serving) => return,
+            () = given_up.notified() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
@@ -241,8 +262,12 @@ impl Accepted {
             activity: Arc::clone(&activity),
             closing: Notify::new(),
             open,
+            newcomer: Mutex::new(Some(newcomer)),
         };
-        drive(stream, Arc::new(connection), activity, handler, limits, drain).await;
+        tokio::select! {
+            () = drive(stream, Arc::new(connection), activity, handler, limits, drain) => {}
+            () = given_up.notified() => debug!(%peer, "connection given up for others"),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Abuse: what it costs the one who does it, and that nobody else notices. In each test other clients go on meanwhile.
 
 mod backends;
+mod crowds;
 mod slow;
 
 use std::sync::Arc;
@@ -17,8 +18,8 @@ const CALM: &str = "/api/v1/nodes/one";
 
 /// A gateway, its backend and everybody else.
 struct Scene {
-    pki: Pki,
-    backend: Backend,
+    _pki: Pki,
+    _backend: Backend,
     gateway: Arc<Gateway>,
     alice: Arc<Issued>,
     others: Others,
@@ -45,6 +46,6 @@ impl Scene {
         let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
         let bob = Arc::new(pki.clients.leaf().cn("bob").issue());
         let others = Others::start(&gateway, &bob, CALM).await;
-        Self { pki, backend, gateway, alice, others }
+        Self { _pki: pki, _backend: backend, gateway, alice, others }
     }
 }

@@ -331,22 +331,9 @@ impl Gateway {
 
     /// A TLS connection to the gateway.
     pub async fn tls(&self, alpn: &[u8], identity: Option<&Issued>) -> TlsStream<TcpStream> {
-        let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer));
-        let mut config = match identity {
-            Some(issued) => {
-                builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap()
-            }
-            None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = vec![alpn.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
+        handshake_over(stream, alpn, identity).await.unwrap()
     }
 
     /// A handshake with a resolver of the test's, and nothing more.
@@ -363,7 +350,10 @@ impl Gateway {
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
-        let stream = self.tls(b"http/1.1", identity).await;
+        self.http1_over(self.tls(b"http/1.1", identity).await).await
+    }
+
+    pub async fn http1_over(&self, stream: TlsStream<TcpStream>) -> Http1 {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let task = tokio::spawn(async move {
             connection.with_upgrades().await.ok();
@@ -389,6 +379,26 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         drop(self.server.take());
     }
+}
+
+/// A TLS handshake as a client that takes any server for the gateway.
+pub async fn handshake_over(
+    stream: TcpStream,
+    alpn: &[u8],
+    identity: Option<&Issued>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
+    let mut config = match identity {
+        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let name = ServerName::try_from("localhost").unwrap();
+    soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
 pub struct Http1 {
