@@ -246,6 +246,8 @@ impl Pool {
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(STREAMS))
             .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+            // An answer to a request that was cancelled counts as an error of the backend.
+            .max_local_error_reset_streams(None)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(15))
             .keep_alive_while_idle(true)

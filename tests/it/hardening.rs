@@ -2,6 +2,7 @@
 
 mod backends;
 mod crowds;
+mod floods;
 mod slow;
 
 use std::sync::Arc;

@@ -1,0 +1,64 @@
+//! HTTP/2 clients that send what costs them little and others much.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use http::StatusCode;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::support::frames::{
+    CANCEL, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame, request, reset, serve_frames,
+};
+use crate::support::wire::bare;
+use crate::support::{Gateway, H2, Pki, flags, get, soon, until};
+
+// Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
+// the backend once it has forgotten the stream, and ends a connection on which there were 1024.
+#[tokio::test]
+async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_everybody_shares() {
+    let pki = Pki::new();
+    let (address, mut streams) = bare(&pki, H2).await;
+    let (asked, cancelled) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let release = Arc::new(AtomicBool::new(false));
+    let counts = (Arc::clone(&asked), Arc::clone(&cancelled), Arc::clone(&release));
+    tokio::spawn(async move {
+        while let Some(stream) = streams.recv().await {
+            let (asked, cancelled, release) = counts.clone();
+            let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
+            tokio::spawn(serve_frames(stream, &[], move |kind, id, payload| match kind {
+                HEADERS if release.load(Ordering::SeqCst) => [ok(1), ok(id)].concat(),
+                HEADERS => {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    Vec::new()
+                }
+                RST_STREAM if payload == CANCEL.to_be_bytes() => {
+                    cancelled.fetch_add(1, Ordering::SeqCst);
+                    ok(id)
+                }
+                _ => Vec::new(),
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let bob = pki.clients.leaf().cn("bob").issue();
+    let mut patient = gateway.http1(Some(&bob)).await;
+    let waiting = tokio::spawn(async move { patient.get("/api/v1/pods", &[]).await.status() });
+    until("bob's request", || asked.load(Ordering::SeqCst) == 1).await;
+    for round in 0..30 {
+        let mut client = gateway.frames(Some(&alice), 65_535).await;
+        let ids = (0..50).map(|index| 2 * index + 1);
+        let requests: Vec<_> = ids.clone().flat_map(|id| request(id, "/api/v1/pods")).collect();
+        soon(client.write_all(&requests)).await.unwrap();
+        until("alice's requests", || asked.load(Ordering::SeqCst) == 1 + 50 * (round + 1)).await;
+        let resets: Vec<_> = ids.flat_map(|id| reset(id, CANCEL)).collect();
+        soon(client.write_all(&resets)).await.unwrap();
+        until("their end", || cancelled.load(Ordering::SeqCst) == 50 * (round + 1)).await;
+    }
+    release.store(true, Ordering::SeqCst);
+    let last = gateway.http1(Some(&alice)).await.get("/api/v1/pods", &[]).await;
+    assert_eq!(last.status(), StatusCode::OK);
+    assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "bob's request fell with the connection");
+    let again = gateway.http1(Some(&bob)).await.send(get("/api/v1/pods", &[])).await.unwrap();
+    assert_eq!(again.status(), StatusCode::OK);
+}
