@@ -5,6 +5,7 @@
 
 mod acceptor;
 mod activity;
+mod allowance;
 mod connection;
 mod newcomers;
 mod possession;

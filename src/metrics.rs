@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     pub(crate) tls_handshake_errors: IntCounter,
     /// By `reason`: `max_connections`, `newcomers`, `descriptors`.
     pub(crate) refused_connections: IntCounterVec,
+    /// Connections that were ended because their client took back too many requests.
+    pub(crate) abused_connections: IntCounter,
     /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`.
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
@@ -147,6 +149,10 @@ impl Metrics {
                 "portcullis_refused_connections_total",
                 "Connections that were closed unserved or not accepted in time, by what there were too many of.",
                 &["reason"],
+            )?,
+            abused_connections: counter(
+                "portcullis_abused_connections_total",
+                "Connections that were ended because their client took back too many requests.",
             )?,
             backend_errors: counters(
                 "portcullis_backend_errors_total",

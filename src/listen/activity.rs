@@ -5,14 +5,16 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::allowance::Allowance;
 use super::settings::Limits;
 
 /// What a connection is doing. Shared by its bytes, its requests and its driver.
@@ -25,17 +27,27 @@ pub(super) struct Activity {
     /// Whether a header has begun to arrive. HTTP/2 frames are not headers: there only requests count.
     reading: AtomicBool,
     watch_bytes: bool,
+    taken_back: Mutex<Allowance>,
+    /// Requests that may be taken back at once.
+    most_taken_back: u32,
+    ending: Notify,
+    abused: AtomicBool,
 }
 
 impl Activity {
     /// A connection that was just opened: its first header is due, as in Go.
-    pub(super) fn new(watch_bytes: bool) -> Arc<Self> {
+    pub(super) fn new(watch_bytes: bool, limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
             since: AtomicU64::new(0),
             requests: AtomicU32::new(0),
             reading: AtomicBool::new(true),
             watch_bytes,
+            taken_back: Mutex::default(),
+            // All streams at once, and once more after they were asked for again.
+            most_taken_back: limits.http2_max_streams.saturating_mul(2),
+            ending: Notify::new(),
+            abused: AtomicBool::new(false),
         })
     }
 
@@ -57,7 +69,29 @@ impl Activity {
     pub(super) fn begin(self: &Arc<Self>) -> Busy {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.reading.store(false, Ordering::Relaxed);
-        Busy(Arc::clone(self))
+        Busy { activity: Arc::clone(self), answered: false }
+    }
+
+    /// Asks the connection to end.
+    pub(super) fn end(&self) {
+        self.ending.notify_one();
+    }
+
+    /// Waits until the connection is asked to end. Whether it must do so at once, because its client abuses it.
+    pub(super) async fn ending(&self) -> bool {
+        self.ending.notified().await;
+        self.abused.load(Ordering::Relaxed)
+    }
+
+    /// A request is over. Only over HTTP/2 may a client take one back and keep the connection.
+    fn note_end(&self, answered: bool) {
+        let mut allowance = self.taken_back.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered {
+            allowance.regain();
+        } else if allowance.exceeded(self.opened.elapsed(), self.most_taken_back) {
+            self.abused.store(true, Ordering::Relaxed);
+            self.end();
+        }
     }
 
     /// When the connection is to be closed if nothing changes; `None` while it is busy.
@@ -78,12 +112,23 @@ impl Activity {
 
 /// A request in progress, until its response has ended.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Activity>);
+pub(crate) struct Busy {
+    activity: Arc<Activity>,
+    answered: bool,
+}
+
+impl Busy {
+    /// The request has an answer; before, only its client can have ended it.
+    pub(crate) fn note_answer(&mut self) {
+        self.answered = true;
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        if self.0.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.mark();
+        self.activity.note_end(self.answered);
+        if self.activity.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.activity.mark();
         }
     }
 }
@@ -151,7 +196,7 @@ mod tests {
     async fn a_header_has_32_seconds_and_an_idle_connection_90() {
         let opened = Instant::now();
         let limits = Limits::default();
-        let activity = Activity::new(true);
+        let activity = Activity::new(true, &limits);
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = Watched::new(server, Arc::clone(&activity));
         assert_eq!(
@@ -190,7 +235,7 @@ mod tests {
     async fn http2_frames_do_not_count_as_headers() {
         let opened = Instant::now();
         let limits = Limits::default();
-        let activity = Activity::new(false);
+        let activity = Activity::new(false, &limits);
         drop(activity.begin());
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = Watched::new(server, Arc::clone(&activity));

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Handler;
 use super::activity::{Activity, Busy, Watched};
@@ -66,7 +66,6 @@ pub(crate) struct Connection {
     /// When the client's certificate ends, in seconds since 1970.
     pub(crate) certificate_ends: Option<i64>,
     activity: Arc<Activity>,
-    closing: Notify,
     open: Open,
     /// Its place among those that nobody has proven to be somebody on.
     newcomer: Mutex<Option<Newcomer>>,
@@ -80,7 +79,7 @@ impl Connection {
 
     /// Ends the connection once the requests in progress are answered: GOAWAY on HTTP/2.
     pub(crate) fn close_gracefully(&self) {
-        self.closing.notify_one();
+        self.activity.end();
     }
 
     /// Somebody has proven who he is: the connection need not make room for others any more.
@@ -254,18 +253,16 @@ impl Accepted<TcpStream> {
             peer_chain: UnverifiedChain::new(chain),
             verdicts: VerdictMemo::default(),
         };
-        let activity = Activity::new(!http2);
         let connection = Connection {
             certificate_ends: info.peer_chain.leaf_not_after(),
             info,
             http2,
-            activity: Arc::clone(&activity),
-            closing: Notify::new(),
+            activity: Activity::new(!http2, &limits),
             open,
             newcomer: Mutex::new(Some(newcomer)),
         };
         tokio::select! {
-            () = drive(stream, Arc::new(connection), activity, handler, limits, drain) => {}
+            () = drive(stream, Arc::new(connection), handler, limits, &metrics, drain) => {}
             () = given_up.notified() => debug!(%peer, "connection given up for others"),
         }
     }
@@ -275,12 +272,13 @@ impl Accepted<TcpStream> {
 async fn drive<H: Handler>(
     stream: TlsStream<TcpStream>,
     connection: Arc<Connection>,
-    activity: Arc<Activity>,
     handler: Arc<H>,
     limits: Limits,
+    metrics: &Metrics,
     mut drain: watch::Receiver<Drain>,
 ) {
     let peer = connection.info.peer;
+    let activity = Arc::clone(&connection.activity);
     let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
     let shared = Arc::clone(&connection);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -303,7 +301,15 @@ async fn drive<H: Handler>(
                 }
                 return;
             }
-            () = connection.closing.notified() => serving.as_mut().graceful_shutdown(),
+            abused = activity.ending() => {
+                if abused {
+                    // hyper cannot say ENHANCE_YOUR_CALM, and a GOAWAY without an error lets the client go on.
+                    metrics.abused_connections.inc();
+                    info!(%peer, "too many requests were taken back, connection ended");
+                    return;
+                }
+                serving.as_mut().graceful_shutdown();
+            }
             changed = drain.changed() => match (changed, *drain.borrow()) {
                 (Err(_), _) | (Ok(()), Drain::Abort) => return,
                 (Ok(()), Drain::Draining) => serving.as_mut().graceful_shutdown(),

@@ -57,7 +57,7 @@ struct End {
     /// `None` while there is no answer: a client that leaves gets none.
     code: Option<StatusCode>,
     line: Line,
-    _busy: Busy,
+    busy: Busy,
 }
 
 struct Line {
@@ -110,7 +110,7 @@ impl Exchange {
             kind: Kind::Unknown,
             code: None,
             line,
-            _busy: connection.begin_request(),
+            busy: connection.begin_request(),
         };
         Self {
             started,
@@ -214,6 +214,7 @@ impl Exchange {
             connection.close_gracefully();
         }
         self.end.code = Some(response.status());
+        self.end.busy.note_answer();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Line { audit_id, peer, path, user, .. } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use http::StatusCode;
 use tokio::io::AsyncWriteExt as _;
 
+use super::Scene;
 use crate::support::frames::{
-    CANCEL, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame, request, reset, serve_frames,
+    CANCEL, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, RST_STREAM, frame, read_frame,
+    request, reset, serve_frames,
 };
-use crate::support::wire::bare;
+use crate::support::wire::{bare, is_held};
 use crate::support::{Gateway, H2, Pki, flags, get, soon, until};
 
 // Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
@@ -61,4 +63,72 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
     assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "bob's request fell with the connection");
     let again = gateway.http1(Some(&bob)).await.send(get("/api/v1/pods", &[])).await.unwrap();
     assert_eq!(again.status(), StatusCode::OK);
+}
+
+// CVE-2023-44487: each request that is taken back costs the backend work, and no stream of the client.
+#[tokio::test]
+async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
+    let reached = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&reached);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(std::future::pending())
+        },
+    )
+    .await;
+    let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+    let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
+    let mut taken_back = 0;
+    while is_held(local, remote) {
+        let id = 2 * taken_back + 1;
+        client.write_all(&request(id, "/api/v1/pods")).await.ok();
+        until("the request at the backend", || {
+            reached.load(Ordering::SeqCst) > taken_back || !is_held(local, remote)
+        })
+        .await;
+        client.write_all(&reset(id, CANCEL)).await.ok();
+        taken_back += 1;
+        assert!(taken_back < 300, "it may go on");
+    }
+    // As many as it may have streams, twice.
+    assert!(taken_back >= 40, "only {taken_back} were taken back");
+    scene.gateway.until_counted("portcullis_abused_connections_total 1").await;
+    scene.others.were_undisturbed().await;
+}
+
+#[tokio::test]
+async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
+    let reached = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&reached);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(std::future::pending())
+        },
+    )
+    .await;
+    let flood = |ids: std::ops::Range<u32>| -> Vec<u8> {
+        let ids = ids.map(|index| 2 * index + 1);
+        ids.flat_map(|id| [request(id, "/api/v1/pods"), reset(id, CANCEL)].concat()).collect()
+    };
+    let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+    client.write_all(&flood(0..15)).await.unwrap();
+    scene.gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"LIST\"} 15").await;
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+    // h2 ends a connection with ENHANCE_YOUR_CALM that takes back more than 20 before they were looked at.
+    client.write_all(&flood(15..2000)).await.ok();
+    let goaway = loop {
+        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        if kind == GOAWAY {
+            break payload;
+        }
+    };
+    assert_eq!(goaway[4..8], ENHANCE_YOUR_CALM.to_be_bytes());
+    assert!(reached.load(Ordering::SeqCst) < 100);
+    scene.others.were_undisturbed().await;
 }

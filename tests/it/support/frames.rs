@@ -21,8 +21,9 @@ pub const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 0x1;
 pub const ACK: u8 = 0x1;
 pub const END_HEADERS: u8 = 0x4;
-/// An error code.
+/// Error codes.
 pub const CANCEL: u32 = 8;
+pub const ENHANCE_YOUR_CALM: u32 = 11;
 
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
