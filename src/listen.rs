@@ -8,6 +8,7 @@ mod activity;
 mod allowance;
 mod connection;
 mod newcomers;
+mod plain;
 mod possession;
 pub(crate) mod settings;
 pub(crate) mod tls;

@@ -28,6 +28,7 @@ use tracing::{debug, info, warn};
 use super::Handler;
 use super::activity::{Activity, Busy, Watched};
 use super::newcomers::Newcomer;
+use super::plain::expect_tls;
 use super::settings::Limits;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
@@ -224,9 +225,11 @@ impl Accepted<TcpStream> {
         let Self { stream, peer, newcomer, open } = self;
         let given_up = newcomer.given_up();
         // Boxed, so that the handshake's state is gone once the connection serves.
+        let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
+        let handshake = Box::pin(timeout(limits.header_timeout, handshake));
         let mut ending = drain.clone();
         let handshake = tokio::select! {
-            handshake = Box::pin(timeout(limits.header_timeout, TlsAcceptor::from(tls).accept(stream))) => handshake,
+            handshake = handshake => handshake,
             // A server that ends takes no requests on connections that have not begun.
             _ = ending.wait_for(|phase| *phase != Drain::Serving) => return,
             () = given_up.notified() => return,

@@ -3,6 +3,7 @@
 mod backends;
 mod crowds;
 mod floods;
+mod handshakes;
 mod slow;
 
 use std::sync::Arc;

@@ -3,13 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use std::time::Duration;
+
 use http::StatusCode;
+use portcullis::config::settings::Limits;
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
 use super::Scene;
 use crate::support::frames::{
-    CANCEL, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, RST_STREAM, frame, read_frame,
-    request, reset, serve_frames,
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING, PRIORITY,
+    PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, read_frame, request, reset, serve_frames,
+    window_update,
 };
 use crate::support::wire::{bare, is_held};
 use crate::support::{Gateway, H2, Pki, flags, get, soon, until};
@@ -131,4 +138,82 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
     assert_eq!(goaway[4..8], ENHANCE_YOUR_CALM.to_be_bytes());
     assert!(reached.load(Ordering::SeqCst) < 100);
     scene.others.were_undisturbed().await;
+}
+
+/// Frames to begin with, and the one that is sent over and over.
+type Flood = (Vec<u8>, Vec<u8>);
+
+fn post(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS, stream, &header_block("POST", "/api/v1/x"))
+}
+
+/// Sends frames until the connection ends, and reads what comes. The reason of the gateway's GOAWAY, if it sent one.
+async fn flood(client: TlsStream<TcpStream>, (first, again): Flood) -> Option<u32> {
+    let (mut read, mut write) = tokio::io::split(client);
+    let many = again.repeat((16 << 10) / again.len());
+    let sending = tokio::spawn(async move {
+        write.write_all(&first).await.ok();
+        while write.write_all(&many).await.is_ok() {}
+    });
+    let mut reason = None;
+    while let Ok((kind, _, payload)) = soon(read_frame(&mut read)).await {
+        if kind == GOAWAY {
+            reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
+        }
+    }
+    soon(sending).await.unwrap();
+    reason
+}
+
+#[tokio::test]
+async fn floods_of_frames_end_their_connection_and_nothing_else() {
+    let calm = Some(ENHANCE_YOUR_CALM);
+    let floods: [(&str, Flood, Option<u32>); 9] = [
+        (
+            "CONTINUATION",
+            (frame(HEADERS, 0, 1, &header_block("GET", "/api")), frame(CONTINUATION, 0, 1, b"")),
+            calm,
+        ),
+        ("empty DATA", (post(1), frame(DATA, 0, 1, b"")), calm),
+        ("trailers that do not end", (post(1), frame(HEADERS, END_HEADERS, 1, b"")), Some(PROTOCOL_ERROR)),
+        ("malformed requests", (Vec::new(), Vec::new()), calm),
+        // What is answered, or costs nothing, goes on until the connection has been without a request for too long.
+        ("PING", (Vec::new(), frame(PING, 0, 0, b"12345678")), None),
+        ("SETTINGS", (Vec::new(), frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])), None),
+        ("empty SETTINGS", (Vec::new(), frame(SETTINGS, 0, 0, b"")), None),
+        ("WINDOW_UPDATE", (Vec::new(), window_update(0, 1)), None),
+        ("PRIORITY", (Vec::new(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])), None),
+    ];
+    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_secs(1);
+    let scene = Scene::with(&[], limit, |_| Box::pin(std::future::pending())).await;
+    for (name, (first, mut again), expected) in floods {
+        if again.is_empty() {
+            // Without a path. Each has a stream of its own.
+            again = (0..500)
+                .flat_map(|id| frame(HEADERS, END_HEADERS | END_STREAM, 2 * id + 1, &[0x82]))
+                .collect();
+        }
+        let client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+        let reason = soon(flood(client, (first, again))).await;
+        assert_eq!(reason, expected, "{name}");
+        scene.others.go_on().await;
+    }
+    scene.others.were_undisturbed().await;
+}
+
+// What the gateway must answer waits for the client to read it, and so does what comes next.
+#[tokio::test]
+async fn a_flood_whose_answers_nobody_reads_is_not_read_either() {
+    for again in [frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, b"")] {
+        let scene = Scene::with(&[], |_| {}, |_| Box::pin(std::future::pending())).await;
+        let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+        client.write_all(&request(1, "/api/v1/pods?watch=true")).await.unwrap();
+        let many = again.repeat((64 << 10) / again.len());
+        let mut sent = 0;
+        while timeout(Duration::from_secs(1), client.write_all(&many)).await.is_ok() {
+            sent += many.len();
+            assert!(sent < 64 << 20, "the gateway keeps on reading");
+        }
+        scene.others.were_undisturbed().await;
+    }
 }

@@ -12,6 +12,7 @@ use crate::pki::Issued;
 // RFC 9113, section 6
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
+pub const PRIORITY: u8 = 2;
 pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
@@ -22,6 +23,7 @@ pub const END_STREAM: u8 = 0x1;
 pub const ACK: u8 = 0x1;
 pub const END_HEADERS: u8 = 0x4;
 /// Error codes.
+pub const PROTOCOL_ERROR: u32 = 1;
 pub const CANCEL: u32 = 8;
 pub const ENHANCE_YOUR_CALM: u32 = 11;
 
