@@ -2,8 +2,10 @@
 
 mod backends;
 mod crowds;
+mod descriptors;
 mod floods;
 mod handshakes;
+mod headers;
 mod slow;
 
 use std::sync::Arc;

@@ -33,6 +33,7 @@ use crate::pki::{Ca, Issued};
 pub mod body;
 pub mod frames;
 pub mod others;
+pub mod process;
 pub mod wire;
 
 /// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
