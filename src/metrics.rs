@@ -33,7 +33,7 @@ pub(crate) struct Metrics {
     pub(crate) refused_connections: IntCounterVec,
     /// Connections that were ended because their client took back too many requests.
     pub(crate) abused_connections: IntCounter,
-    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`.
+    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`, `answer_too_large`.
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,

@@ -46,6 +46,9 @@ const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
 const DIALS: usize = 3;
 /// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
 const HTTP1_ONLY: Duration = Duration::from_mins(1);
+/// Far more than is passed on: h2 ends the connection of everybody when an answer's header is some times larger than
+/// this. Behind `services/proxy` anyone can send one, of 10 MiB in lines of four bytes, which count as 35 each.
+const MAX_ANSWER_HEADER: u32 = 32 << 20;
 const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 const MAX_HEADER_LINES: usize = 4096;
 
@@ -245,7 +248,7 @@ impl Pool {
             .timer(TokioTimer::new())
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(STREAMS))
-            .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+            .max_header_list_size(MAX_ANSWER_HEADER)
             // An answer to a request that was cancelled counts as an error of the backend.
             .max_local_error_reset_streams(None)
             .keep_alive_interval(Duration::from_secs(30))

@@ -24,7 +24,7 @@ use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::status::render::{Negotiation, render};
-use crate::telemetry::REQUEST_LOG;
+use crate::telemetry::{REQUEST_LOG, in_full};
 
 /// A request that is not long-running and took longer is logged.
 const SLOW: Duration = Duration::from_secs(5);
@@ -277,9 +277,11 @@ impl Exchange {
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %refusal, "refused");
             }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
+                let error = in_full(error);
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), %error, "the request body broke off");
             }
             Refusal::Forward(error) => {
+                let error = in_full(error);
                 error!(%audit_id, %peer, path, user = user.as_deref(), %error, "no answer from the backend");
             }
             other => {

@@ -50,7 +50,7 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
 /// Answers the requests of a connection with 200; to the first, `refusal` is sent instead, if there is one.
 async fn answer_raw(stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
     let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
-    serve_frames(stream, &[], |kind, id, _| match kind {
+    serve_frames(stream, [], |kind, id, _| match kind {
         HEADERS => refusal.take().map_or_else(|| ok(id), |refusal| refusal(id)),
         _ => Vec::new(),
     })

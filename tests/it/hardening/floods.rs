@@ -34,7 +34,7 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
         while let Some(stream) = streams.recv().await {
             let (asked, cancelled, release) = counts.clone();
             let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
-            tokio::spawn(serve_frames(stream, &[], move |kind, id, payload| match kind {
+            tokio::spawn(serve_frames(stream, [], move |kind, id, payload| match kind {
                 HEADERS if release.load(Ordering::SeqCst) => [ok(1), ok(id)].concat(),
                 HEADERS => {
                     asked.fetch_add(1, Ordering::SeqCst);

@@ -72,7 +72,7 @@ pub fn request(stream: u32, path: &str) -> Vec<u8> {
 /// Serves a backend's connection: acknowledges settings and pings, and sends what `answer` makes of any other frame.
 pub async fn serve_frames(
     mut stream: server::TlsStream<TcpStream>,
-    settings: &[(u16, u32)],
+    settings: impl IntoIterator<Item = (u16, u32)>,
     mut answer: impl FnMut(u8, u32, &[u8]) -> Vec<u8>,
 ) {
     let mut preface = [0; 24];
@@ -80,7 +80,7 @@ pub async fn serve_frames(
         return;
     }
     let payload: Vec<u8> = settings
-        .iter()
+        .into_iter()
         .flat_map(|(name, value)| [name.to_be_bytes().as_slice(), &value.to_be_bytes()].concat())
         .collect();
     let mut bytes = frame(SETTINGS, 0, 0, &payload);
