@@ -146,8 +146,9 @@ impl Pool {
         mut request: Request<Body>,
         kind: Kind,
     ) -> Result<Response<Body>, SendError> {
-        // Two connections may have been closed since they were used; the third is a new one.
-        for _ in 0..2 {
+        // Any that there are may have been closed since they were used, as all are when the backend is told to end.
+        let known = self.lane(kind).open().max(lock(&self.http1).len());
+        for _ in 0..=known {
             request = match self.try_send(request, kind).await? {
                 Sent::Answered(response) => return Ok(response),
                 Sent::NotWritten(request, _) => request,

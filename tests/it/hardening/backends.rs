@@ -15,7 +15,7 @@ use super::Scene;
 use crate::pki::{Ca, Issued};
 use crate::support::body::fed;
 use crate::support::frames::{
-    CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, reset, serve_frames,
+    CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, reset, serve_frames,
 };
 use crate::support::process::Process;
 use crate::support::wire::{acceptor_with, bare, bare_with, head};
@@ -273,6 +273,60 @@ async fn a_backend_that_goes_away_after_each_answer_is_dialled_again_each_time()
     }
     let dialled = dialled.load(Ordering::SeqCst);
     assert!((20..=40).contains(&dialled), "dialled {dialled} times for 20 requests");
+}
+
+// kube-apiserver sends GOAWAY on every connection when it is told to end; watches go on for a while.
+#[tokio::test]
+async fn a_request_finds_a_new_connection_however_many_are_going_away() {
+    let pki = Pki::new();
+    let (address, mut streams) = bare(&pki, H2).await;
+    let going = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&going);
+    tokio::spawn(async move {
+        let mut connections = 0;
+        while let Some(stream) = streams.recv().await {
+            connections += 1;
+            let (count, mut leaving) = (Arc::clone(&count), false);
+            // The first ones take two watches each, the last answers.
+            let end = if connections > 8 { END_STREAM } else { 0 };
+            tokio::spawn(serve_frames(stream, [(MAX_CONCURRENT_STREAMS, 3)], move |kind, id, payload| {
+                match kind {
+                    HEADERS => frame(HEADERS, END_HEADERS | end, id, &[0x88]),
+                    RST_STREAM => {
+                        leaving = true;
+                        let last = [3_u32.to_be_bytes(), [0; 4]].concat();
+                        // Once the settings are acknowledged, the frame before them has been read.
+                        [frame(GOAWAY, 0, 0, &last), frame(SETTINGS, 0, 0, b"")].concat()
+                    }
+                    SETTINGS if leaving && payload.is_empty() => {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        Vec::new()
+                    }
+                    _ => Vec::new(),
+                }
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut watches = Vec::new();
+    for _ in 0..16 {
+        let mut client = gateway.http1(Some(&alice)).await;
+        watches.push((client.get("/api/v1/pods?watch=true", &[]).await, client));
+    }
+    // One of the two on each connection.
+    let mut index = 0;
+    watches.retain(|(_, client)| {
+        index += 1;
+        if index % 2 == 0 {
+            client.task.abort();
+        }
+        index % 2 == 1
+    });
+    until("all to go away", || going.load(Ordering::SeqCst) == 8).await;
+    let request = Request::post("/api/v1/namespaces/n/services/s/proxy/x").body(full("{}")).unwrap();
+    let response = gateway.http1(Some(&alice)).await.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
 }
 
 #[tokio::test]

@@ -88,8 +88,7 @@ pub async fn serve_frames(
         let Ok((kind, id, payload)) = read_frame(&mut stream).await else { return };
         bytes = match kind {
             // The acknowledgement of ours is empty.
-            SETTINGS if payload.is_empty() => Vec::new(),
-            SETTINGS => frame(SETTINGS, ACK, 0, &[]),
+            SETTINGS if !payload.is_empty() => frame(SETTINGS, ACK, 0, &[]),
             PING => frame(PING, ACK, 0, &payload),
             kind => answer(kind, id, &payload),
         };
