@@ -39,6 +39,8 @@ const IDLE: Duration = Duration::from_mins(1);
 /// bound, each anonymous stream of one client would open a connection.
 const ANONYMOUS_CONNECTIONS: usize = 32;
 const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
+/// How many may wait for their turn: there is no other bound on what nobody in particular may ask for.
+const ANONYMOUS_QUEUE: usize = 512;
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
@@ -90,6 +92,7 @@ pub(crate) struct Pool {
     /// Set while the backend is taken to speak HTTP/1.1 alone.
     http1_only: Mutex<Option<Instant>>,
     anonymous: Arc<Semaphore>,
+    anonymous_queue: Semaphore,
 }
 
 struct Http1 {
@@ -132,6 +135,7 @@ impl Pool {
             http1: Mutex::default(),
             http1_only: Mutex::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_CONNECTIONS)),
+            anonymous_queue: Semaphore::new(ANONYMOUS_QUEUE),
         })
     }
 
@@ -198,6 +202,10 @@ impl Pool {
 
     /// One of the connections for requests of nobody in particular.
     async fn anonymous_permit(&self) -> Result<OwnedSemaphorePermit, SendError> {
+        if let Ok(permit) = Arc::clone(&self.anonymous).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let _place = self.anonymous_queue.try_acquire().map_err(|_| SendError::Busy)?;
         let waiting = Arc::clone(&self.anonymous).acquire_owned();
         match timeout(ANONYMOUS_PATIENCE, waiting).await {
             Ok(Ok(permit)) => Ok(permit),
