@@ -73,6 +73,9 @@ pub(crate) enum ForwardError {
     /// With the identity the header is larger than the backend accepts.
     #[error("the request header is larger than the backend accepts")]
     HeaderTooLarge,
+    /// The header of the backend's answer is larger than a client can be expected to take.
+    #[error("the header of the backend's answer is too large")]
+    AnswerTooLarge,
     /// The path, behind the backend's prefix, is no URI.
     #[error("the request target cannot be sent: {0}")]
     Target(#[source] http::Error),
@@ -137,6 +140,9 @@ pub(crate) async fn send(
         Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
         None => sending.await?,
     };
+    if headers::list_size(response.headers()) > MAX_HEADER_LIST {
+        return Err(ForwardError::AnswerTooLarge);
+    }
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
         upstream.doubt();
         return Err(ForwardError::RefusedIdentity);

@@ -5,7 +5,10 @@
 
 mod acceptor;
 mod activity;
+mod allowance;
 mod connection;
+mod newcomers;
+mod plain;
 mod possession;
 pub(crate) mod settings;
 pub(crate) mod tls;
@@ -16,9 +19,9 @@ use std::sync::Arc;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-pub(crate) use acceptor::{Listener, accept_into, raise_file_limit};
+pub(crate) use acceptor::{Gate, Listener, accept_into, raise_file_limit};
 pub(crate) use activity::Busy;
-pub(crate) use connection::{Connection, Drain, Limits, Worker};
+pub(crate) use connection::{Connection, Drain, Worker};
 
 use crate::forward::body::Body;
 

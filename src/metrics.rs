@@ -31,7 +31,11 @@ pub(crate) struct Metrics {
     pub(crate) longrunning: IntGaugeVec,
     /// Handshakes that did not end well.
     pub(crate) tls_handshake_errors: IntCounter,
-    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`.
+    /// By `reason`: `max_connections`, `newcomers`, `descriptors`.
+    pub(crate) refused_connections: IntCounterVec,
+    /// Connections that were ended because their client took back too many requests.
+    pub(crate) abused_connections: IntCounter,
+    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`, `answer_too_large`.
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,
@@ -156,6 +160,15 @@ impl Metrics {
             tls_handshake_errors: counter(
                 "apiserver_tls_handshake_errors_total",
                 "Number of TLS handshakes that did not end well.",
+            )?,
+            refused_connections: counters(
+                "portcullis_refused_connections_total",
+                "Connections that were closed unserved or not accepted in time, by what there were too many of.",
+                &["reason"],
+            )?,
+            abused_connections: counter(
+                "portcullis_abused_connections_total",
+                "Connections that were ended because their client took back too many requests.",
             )?,
             backend_errors: counters(
                 "portcullis_backend_errors_total",

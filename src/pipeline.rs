@@ -106,7 +106,11 @@ impl Gateway {
         let started = Instant::now();
         let verdict = cluster.chain.authenticate(&input).await;
         exchange.note_authentication(&verdict, started.elapsed(), warnings.take());
-        Ok(Identified::new(routed, verdict?))
+        let proven = verdict?;
+        if !proven.user().is_unauthenticated() {
+            connection.note_known();
+        }
+        Ok(Identified::new(routed, proven))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::config::settings::Settings;
 use crate::config::source::Source;
 use crate::forward::body::Body;
 use crate::forward::pools::Pools;
-use crate::listen::{Drain, Listener, Worker, accept_into, raise_file_limit};
+use crate::listen::{Drain, Gate, Listener, Worker, accept_into, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::reload::Reloader;
@@ -109,8 +109,9 @@ impl Server {
         };
         let controlling = async move { tokio::join!(reloader.run(asked, refused), check.run()) };
         control(controlling, draining.clone()).map_err(StartError::Thread)?;
-        let acceptor =
-            accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
+        let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
+        let acceptor = accept(listener, metrics_listener, workers, gate, metrics, draining)
+            .map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
         Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), snapshot, reload })
     }
@@ -203,6 +204,7 @@ fn accept(
     listener: Listener,
     metrics_listener: Option<Listener>,
     workers: Vec<Worker>,
+    gate: Gate,
     metrics: Arc<Metrics>,
     mut drain: watch::Receiver<Drain>,
 ) -> io::Result<JoinHandle<Vec<Worker>>> {
@@ -217,7 +219,7 @@ fn accept(
                 tokio::spawn(serve_metrics(listener, metrics));
             }
             tokio::select! {
-                never = accept_into(&listener, &workers) => match never {},
+                never = accept_into(&listener, &workers, &gate) => match never {},
                 _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
             }
         });

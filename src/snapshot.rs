@@ -20,7 +20,8 @@ use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 use crate::clusters::{Cluster, settings};
 use crate::config::settings::{Backend, Settings};
-use crate::listen::{Limits, tls};
+use crate::listen::settings::Limits;
+use crate::listen::tls;
 
 /// One generation of the configuration.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl Snapshot {
             generation: before.map_or(1, |before| before.generation + 1),
             router: Router::new(clusters.collect::<Result<_, SnapshotError>>()?),
             tls: tls::server_config(serving, hints(&settings.clusters)).map_err(SnapshotError::Serving)?,
-            limits: Limits { http2_max_streams: serving.http2_max_streams },
+            limits: serving.limits,
             strict_transport_security: serving.strict_transport_security.clone(),
             request_timeout: settings.operation.request_timeout,
             shutdown_grace_period: settings.operation.shutdown_grace_period,

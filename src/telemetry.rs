@@ -29,3 +29,18 @@ pub(crate) fn init(verbosity: u8, format: LogFormat) {
         LogFormat::Json => builder.json().flatten_event(true).try_init().is_err(),
     };
 }
+
+/// An error in words, with its causes: hyper leaves them out of its own.
+pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        // Some errors say what caused them.
+        if !text.ends_with(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -46,8 +46,8 @@ pub(super) struct Connectors {
 struct Standing {
     /// Whether it was seen to take identities as they are.
     trusted: AtomicBool,
-    /// When it last could not be reached.
-    unreachable_since: Mutex<Option<Instant>>,
+    /// Since when it cannot be reached, and why.
+    trouble: Mutex<Option<(Instant, ConnectError)>>,
     doubted: Notify,
 }
 
@@ -143,7 +143,12 @@ impl Target {
 
     /// Whether it could not be reached a moment ago: others are tried first.
     pub(crate) fn is_unreachable(&self) -> bool {
-        self.unreachable_since().is_some_and(|since| since.elapsed() < AVOIDED)
+        self.trouble().as_ref().is_some_and(|(since, _)| since.elapsed() < AVOIDED)
+    }
+
+    /// Why it could not be reached when it was last dialled.
+    pub(crate) fn last_trouble(&self) -> Option<ConnectError> {
+        self.trouble().as_ref().map(|(_, error)| error.clone())
     }
 
     /// Asks for a check: it said something that it should not say to a gateway it believes.
@@ -166,14 +171,14 @@ impl Target {
         self.tls.presented.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
     }
 
-    fn unreachable_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.standing.unreachable_since.lock().unwrap_or_else(PoisonError::into_inner)
+    fn trouble(&self) -> MutexGuard<'_, Option<(Instant, ConnectError)>> {
+        self.standing.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Dials, and remembers whether that worked.
     pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = self.dial(offer).await;
-        *self.unreachable_since() = connected.is_err().then(Instant::now);
+        *self.trouble() = connected.as_ref().err().map(|error| (Instant::now(), error.clone()));
         connected
     }
 

@@ -84,6 +84,9 @@ pub struct ServingFlags {
     /// How many streams a client may have open on one HTTP/2 connection. 0 means 100, as in kube-apiserver.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub http2_max_streams_per_connection: u32,
+    /// How many connections clients may have open at once. 0: as many as the limit of open files allows.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_connections: usize,
     /// Directives for the Strict-Transport-Security header: max-age=SECONDS, includeSubDomains, preload.
     #[arg(long, value_name = "DIRECTIVES", value_delimiter = ',')]
     pub strict_transport_security_directives: Vec<String>,

@@ -6,7 +6,7 @@ use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
 pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
 pub use crate::clusters::settings::{Cluster, Routes};
-pub use crate::listen::settings::{Serving, ServingCertificate};
+pub use crate::listen::settings::{Limits, Serving, ServingCertificate};
 
 /// Everything the gateway runs by.
 #[derive(Debug, Clone)]

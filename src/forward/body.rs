@@ -23,8 +23,8 @@ pub(crate) struct Body {
     kind: Kind,
     /// Set when the stream broke off.
     failed: Option<Arc<AtomicBool>>,
-    /// The exchange with the client.
-    exchange: Option<EndGuard>,
+    /// What ends with it: of an answer the exchange with the client, of an upload its share in a stream.
+    guard: Option<EndGuard>,
 }
 
 enum Kind {
@@ -55,12 +55,15 @@ struct Stream {
     _permit: EndGuard,
 }
 
+/// A stream, and the exchange that ends with it.
+type Lent = Mutex<Option<(Stream, Option<EndGuard>)>>;
+
 enum Source {
     Own(Option<Stream>),
-    /// Shared with a watchdog, which takes it away at the deadline even if the client never reads: hyper does not
+    /// Lent to a watchdog, which takes it away at the deadline even if the client never reads: hyper does not
     /// poll a body while the client's window is full.
     Watched {
-        shared: Arc<Mutex<Option<Stream>>>,
+        shared: Arc<Lent>,
         _watchdog: Watchdog,
     },
 }
@@ -96,7 +99,7 @@ pub(crate) enum BodyError {
 
 impl Body {
     fn new(kind: Kind) -> Self {
-        Self { kind, failed: None, exchange: None }
+        Self { kind, failed: None, guard: None }
     }
 
     /// A body of our own.
@@ -137,10 +140,10 @@ impl Body {
         self
     }
 
-    /// The same body; the exchange with the client is over when it ends.
+    /// The same body; the guard is dropped when it ends.
     #[must_use]
-    pub(crate) fn holding_exchange(mut self, guard: EndGuard) -> Self {
-        self.exchange = Some(guard);
+    pub(crate) fn holding(mut self, guard: EndGuard) -> Self {
+        self.guard = Some(guard);
         self
     }
 }
@@ -163,7 +166,7 @@ impl HttpBody for Body {
                     Poll::Ready(Some(Err(BodyError::Deadline)))
                 }
                 Poll::Ready(frame) => {
-                    source.watch(deadline);
+                    source.watch(deadline, &mut this.guard);
                     Poll::Ready(frame)
                 }
             },
@@ -182,7 +185,7 @@ impl HttpBody for Body {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
             Kind::Response { source: Source::Watched { shared, .. }, .. } => {
-                lock(shared).as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
+                lock(shared).as_ref().is_some_and(|(stream, _)| stream.incoming.is_end_stream())
             }
         }
     }
@@ -252,14 +255,15 @@ impl Source {
             Self::Own(Some(stream)) => poll_incoming(&mut stream.incoming, reset_is, cx),
             Self::Own(None) => Poll::Ready(None),
             Self::Watched { shared, .. } => match lock(shared).as_mut() {
-                Some(stream) => poll_incoming(&mut stream.incoming, reset_is, cx),
+                Some((stream, _)) => poll_incoming(&mut stream.incoming, reset_is, cx),
                 None => Poll::Ready(Some(Err(BodyError::Deadline))),
             },
         }
     }
 
-    /// Sets the watchdog on a body of several frames that has a deadline. One that came whole needs none.
-    fn watch(&mut self, deadline: &Deadline) {
+    /// Sets the watchdog on a body of several frames that has a deadline. One that came whole needs none. The exchange
+    /// ends with it, or a client that never reads would keep its connection busy for ever.
+    fn watch(&mut self, deadline: &Deadline, exchange: &mut Option<EndGuard>) {
         let (Self::Own(stream), Deadline::At(instant) | Deadline::Waiting(instant, _)) =
             (&mut *self, deadline)
         else {
@@ -267,11 +271,16 @@ impl Source {
         };
         let instant = *instant;
         let Some(stream) = stream.take_if(|stream| !stream.incoming.is_end_stream()) else { return };
-        let shared = Arc::new(Mutex::new(Some(stream)));
-        let taken = Arc::clone(&shared);
+        let shared = Arc::new(Mutex::new(Some((stream, exchange.take()))));
+        // The body alone keeps the stream: one that is dropped takes it along at once.
+        let watched = Arc::downgrade(&shared);
         let task = tokio::spawn(async move {
             sleep_until(instant).await;
-            drop(lock(&taken).take());
+            if let Some(shared) = watched.upgrade() {
+                // Dropped outside of the lock.
+                let ended = lock(&shared).take();
+                drop(ended);
+            }
         });
         *self = Self::Watched { shared, _watchdog: Watchdog(task.abort_handle()) };
     }
@@ -289,7 +298,7 @@ impl Deadline {
     }
 }
 
-fn lock(shared: &Mutex<Option<Stream>>) -> std::sync::MutexGuard<'_, Option<Stream>> {
+fn lock(shared: &Lent) -> std::sync::MutexGuard<'_, Option<(Stream, Option<EndGuard>)>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

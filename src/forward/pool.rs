@@ -39,6 +39,8 @@ const IDLE: Duration = Duration::from_mins(1);
 /// bound, each anonymous stream of one client would open a connection.
 const ANONYMOUS_CONNECTIONS: usize = 32;
 const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
+/// How many may wait for their turn: there is no other bound on what nobody in particular may ask for.
+const ANONYMOUS_QUEUE: usize = 512;
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
@@ -46,6 +48,9 @@ const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
 const DIALS: usize = 3;
 /// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
 const HTTP1_ONLY: Duration = Duration::from_mins(1);
+/// Far more than is passed on: h2 ends the connection of everybody when an answer's header is some times larger than
+/// this. Behind `services/proxy` anyone can send one, of 10 MiB in lines of four bytes, which count as 35 each.
+const MAX_ANSWER_HEADER: u32 = 32 << 20;
 const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 const MAX_HEADER_LINES: usize = 4096;
 
@@ -90,6 +95,7 @@ pub(crate) struct Pool {
     /// Set while the backend is taken to speak HTTP/1.1 alone.
     http1_only: Mutex<Option<Instant>>,
     anonymous: Arc<Semaphore>,
+    anonymous_queue: Semaphore,
 }
 
 pub(super) struct Http1 {
@@ -140,11 +146,17 @@ impl Pool {
             http1: Mutex::default(),
             http1_only: Mutex::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_CONNECTIONS)),
+            anonymous_queue: Semaphore::new(ANONYMOUS_QUEUE),
         })
     }
 
     pub(super) fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    /// How many connections there are for such requests, good or bad.
+    pub(super) fn open(&self, kind: Kind) -> usize {
+        self.lane(kind).open().max(lock(&self.http1).len())
     }
 
     /// Waits for a place on a connection; nothing of a request is at stake until there is one.
@@ -157,14 +169,20 @@ impl Pool {
                 return Ok(Lease::Http1(self.some_http1().await?, Some(permit)));
             }
         };
-        for _ in 0..DIALS {
+        let mut dials = DIALS;
+        while dials > 0 {
             if self.speaks_http1_only() {
                 return Ok(Lease::Http1(self.some_http1().await?, None));
             }
             if let Some(stream) = lane.pick() {
                 return Ok(Lease::Http2(stream));
             }
+            let before = lane.open();
             self.connect_http2(kind).await?;
+            // One more that has no room was filled by those who waited for it too: the next may have some.
+            if lane.open() <= before {
+                dials -= 1;
+            }
         }
         Err(SendError::Connect(self.target.hung_up()))
     }
@@ -176,10 +194,17 @@ impl Pool {
         mut request: Request<Body>,
     ) -> Result<Sent, SendError> {
         match lease {
-            Lease::Http2(stream) => {
-                let reset_is = if request.body().is_end_stream() { Reset::Cut } else { Reset::EndOfAnswer };
+            Lease::Http2(stream) if request.body().is_end_stream() => {
                 let sent = stream.0.sender.clone().try_send_request(request).await;
-                settle(sent, reset_is, Box::new(stream))
+                settle(sent, Reset::Cut, Box::new(stream))
+            }
+            Lease::Http2(stream) => {
+                // An upload may go on after its answer: the stream ends with the later of the two.
+                let stream = Arc::new(stream);
+                let shared: EndGuard = Box::new(Arc::clone(&stream));
+                let request = request.map(|body| body.holding(shared));
+                let sent = stream.0.sender.clone().try_send_request(request).await;
+                settle(sent, Reset::EndOfAnswer, Box::new(stream))
             }
             Lease::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
@@ -198,6 +223,10 @@ impl Pool {
 
     /// One of the connections for requests of nobody in particular.
     async fn anonymous_permit(&self) -> Result<OwnedSemaphorePermit, SendError> {
+        if let Ok(permit) = Arc::clone(&self.anonymous).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let _place = self.anonymous_queue.try_acquire().map_err(|_| SendError::Busy)?;
         let waiting = Arc::clone(&self.anonymous).acquire_owned();
         match timeout(ANONYMOUS_PATIENCE, waiting).await {
             Ok(Ok(permit)) => Ok(permit),
@@ -249,7 +278,9 @@ impl Pool {
             .timer(TokioTimer::new())
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(STREAMS))
-            .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+            .max_header_list_size(MAX_ANSWER_HEADER)
+            // An answer to a request that was cancelled counts as an error of the backend.
+            .max_local_error_reset_streams(None)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(15))
             .keep_alive_while_idle(true)
@@ -413,6 +444,11 @@ impl Lane {
         }
         least.streams.fetch_add(1, Ordering::Relaxed);
         Some(Stream(Arc::clone(least)))
+    }
+
+    /// How many connections it has, with room or without.
+    fn open(&self) -> usize {
+        lock(&self.connections).iter().filter(|connection| !connection.sender.is_closed()).count()
     }
 }
 

@@ -10,10 +10,6 @@ use super::pool::{Kind, Pool, SendError, Sent, Upgrading};
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 
-/// How often a request that was not written is tried: two connections may have been closed since they were used; the
-/// third is a new one.
-const ATTEMPTS: usize = 3;
-
 /// A pool for each endpoint that was used.
 #[derive(Debug, Default)]
 pub(crate) struct Pools(Mutex<Known>);
@@ -56,7 +52,7 @@ impl Pools {
         mut request: Request<Body>,
         kind: Kind,
     ) -> Result<Response<Body>, SendError> {
-        let mut attempts = 0;
+        let mut attempts: Option<usize> = None;
         loop {
             let (pool, lease) = self
                 .first(upstream, |pool| async move {
@@ -64,10 +60,12 @@ impl Pools {
                     Ok((pool, lease))
                 })
                 .await?;
-            attempts += 1;
+            // Any that there are may have been closed since they were used, as all are when the API server ends.
+            let left = attempts.unwrap_or_else(|| pool.open(kind) + 1);
+            attempts = Some(left.saturating_sub(1));
             request = match pool.send(lease, request).await? {
                 Sent::Answered(response) => return Ok(response),
-                Sent::NotWritten(_, error) if attempts == ATTEMPTS => return Err(SendError::Broken(error)),
+                Sent::NotWritten(_, error) if left == 0 => return Err(SendError::Broken(error)),
                 Sent::NotWritten(request, _) => request,
             };
         }
@@ -87,7 +85,9 @@ impl Pools {
     where
         F: Future<Output = Result<T, SendError>>,
     {
-        let mut outcome = Err(SendError::NotTrusted);
+        // That one cannot be reached at all says more than that it could not be checked.
+        let trouble = upstream.targets().iter().find_map(|target| target.last_trouble());
+        let mut outcome = Err(trouble.map_or(SendError::NotTrusted, SendError::Connect));
         for target in upstream.candidates() {
             outcome = reserve(self.of(target)).await;
             match &outcome {

@@ -3,16 +3,30 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::connection::Worker;
+use super::newcomers::{Newcomer, Newcomers};
+use super::settings::Limits;
 use crate::clusters::target::keep_alive;
+use crate::metrics::Metrics;
 
+/// The part of all connections on which nobody need have proven who he is, and its bounds: each costs a handshake's
+/// memory, and a few there must be.
+const NEWCOMERS: usize = 4;
+const MOST_NEWCOMERS: usize = 4096;
+const FEW: usize = 16;
+/// How often the log says that connections are refused.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How long the acceptor waits when the process is out of file descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 /// Connections the kernel holds for us until they are accepted; it caps the number by `net.core.somaxconn`.
@@ -56,26 +70,91 @@ impl Listener {
     }
 }
 
+/// Decides which connections are served.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    most: usize,
+    newcomers: Arc<Newcomers>,
+    metrics: Arc<Metrics>,
+}
+
+impl Gate {
+    /// The gate of the process.
+    pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
+        let possible = most_connections();
+        let most = limits.max_connections.map_or(possible, NonZeroUsize::get);
+        if most > possible {
+            warn!(
+                max_connections = most,
+                possible, "the limit of open files does not allow so many connections"
+            );
+        }
+        let newcomers = (most / NEWCOMERS).clamp(most.min(FEW), MOST_NEWCOMERS);
+        Self { most, newcomers: Newcomers::new(newcomers), metrics }
+    }
+
+    /// The connection's place among the newcomers, if it is to be served.
+    fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Option<Newcomer> {
+        let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.most;
+        let admitted = self.newcomers.admit(peer, full);
+        if admitted.is_none() {
+            let reason = if full { "max_connections" } else { "newcomers" };
+            self.metrics.refused_connections.with_label_values(&[reason]).inc();
+        }
+        admitted
+    }
+}
+
 /// Hands connections to workers until the future is dropped.
-pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker]) -> Infallible {
+pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker], gate: &Gate) -> Infallible {
+    let mut refused = Occasionally::default();
+    let mut failed = Occasionally::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
+                let Some(newcomer) = gate.admit(peer.ip(), workers) else {
+                    if let Some(times) = refused.now() {
+                        warn!(%peer, times, most = gate.most, "too many connections, refused");
+                    }
+                    continue;
+                };
                 // Latency of small frames matters more than packet counts.
                 stream.set_nodelay(true).ok();
                 keep_alive(&stream);
                 let Ok(stream) = stream.into_std() else { continue };
                 if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
-                    worker.hand_over(stream, peer);
+                    worker.hand_over(stream, peer, newcomer);
                 }
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // EMFILE and its kin pass when connections end; accepting at once again would only spin.
-                warn!(%error, "cannot accept connections, waiting");
+                gate.metrics.refused_connections.with_label_values(&["descriptors"]).inc();
+                if let Some(times) = failed.now() {
+                    warn!(%error, times, "cannot accept connections, waiting");
+                }
                 tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
             }
         }
+    }
+}
+
+/// Something that is told from time to time, however often it happens.
+#[derive(Debug, Default)]
+struct Occasionally {
+    told: Option<Instant>,
+    times: u64,
+}
+
+impl Occasionally {
+    /// It has happened. How often it did since it was told last, if it is to be told.
+    fn now(&mut self) -> Option<u64> {
+        self.times += 1;
+        if self.told.is_some_and(|told| told.elapsed() < TOLD_EVERY) {
+            return None;
+        }
+        self.told = Some(Instant::now());
+        Some(std::mem::take(&mut self.times))
     }
 }
 
@@ -89,11 +168,16 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 /// Raises the soft limit of open files to the hard one: each connection takes two.
 pub(crate) fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => info!(open_files = ?before.maximum, "raised the limit of open files"),
         Err(error) => warn!(%error, open_files = ?before.current, "cannot raise the limit of open files"),
     }
+}
+
+/// How many connections the limit of open files allows, with one to the backend for each, and an eighth to spare.
+fn most_connections() -> usize {
+    let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+    files.map_or(usize::MAX, |files| (files - files / 8) / 2)
 }

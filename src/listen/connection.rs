@@ -3,10 +3,11 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,10 +23,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Handler;
-use super::activity::{Activity, Busy, HEADER_TIMEOUT, Watched};
+use super::activity::{Activity, Busy, Watched};
+use super::newcomers::Newcomer;
+use super::plain::expect_tls;
+use super::settings::Limits;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::forward::body::Body;
@@ -39,12 +43,8 @@ pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// What every connection is served by.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// Streams a client may have open on one HTTP/2 connection.
-    pub(crate) http2_max_streams: u32,
-}
+/// Bytes of one HTTP/2 response that wait for a client whose window is larger than what it reads.
+const SEND_BUFFER: usize = 128 * 1024;
 
 /// How far the server is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,9 @@ pub(crate) struct Connection {
     /// When the client's certificate ends, in seconds since 1970.
     pub(crate) certificate_ends: Option<i64>,
     activity: Arc<Activity>,
-    closing: Notify,
     open: Open,
+    /// Its place among those that nobody has proven to be somebody on.
+    newcomer: Mutex<Option<Newcomer>>,
 }
 
 impl Connection {
@@ -79,7 +80,13 @@ impl Connection {
 
     /// Ends the connection once the requests in progress are answered: GOAWAY on HTTP/2.
     pub(crate) fn close_gracefully(&self) {
-        self.closing.notify_one();
+        self.activity.end();
+    }
+
+    /// Somebody has proven who he is: the connection need not make room for others any more.
+    pub(crate) fn note_known(&self) {
+        let newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(newcomer);
     }
 
     /// Keeps the connection counted as open, for a tunnel that outlives its HTTP.
@@ -122,7 +129,7 @@ impl Drop for Open {
 /// A thread that carries connections.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    sender: mpsc::UnboundedSender<(std::net::TcpStream, SocketAddr)>,
+    sender: mpsc::UnboundedSender<Accepted<std::net::TcpStream>>,
     open: Arc<OpenCount>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -135,8 +142,8 @@ impl Worker {
         terms: impl Fn() -> (Arc<ServerConfig>, Limits) + Send + 'static,
         metrics: Arc<Metrics>,
         drain: watch::Receiver<Drain>,
-    ) -> std::io::Result<Self> {
-        let (sender, mut receiver) = mpsc::unbounded_channel::<(std::net::TcpStream, SocketAddr)>();
+    ) -> io::Result<Self> {
+        let (sender, mut receiver) = mpsc::unbounded_channel::<Accepted<std::net::TcpStream>>();
         let open = Arc::new(OpenCount::default());
         let counted = Arc::clone(&open);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -146,17 +153,16 @@ impl Worker {
             };
             let mut aborting = pin!(aborted(drain.clone()));
             loop {
-                let (stream, peer) = tokio::select! {
+                let accepted = tokio::select! {
                     received = receiver.recv() => match received { Some(received) => received, None => break },
                     () = &mut aborting => return,
                 };
-                let Ok(stream) = TcpStream::from_std(stream) else {
+                let Ok(connection) = accepted.register() else {
                     continue;
                 };
-                let connection =
-                    Accepted { stream, peer, open: Open::new(&counted), metrics: Arc::clone(&metrics) };
+                let metrics = Arc::clone(&metrics);
                 let (tls, limits) = terms();
-                tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, drain.clone()));
+                tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, metrics, drain.clone()));
             }
             // No more connections come; the runtime, and every task on it, goes when the last one has ended.
             while counted.count.load(Ordering::Relaxed) > 0 {
@@ -170,9 +176,10 @@ impl Worker {
         Ok(Self { sender, open, thread })
     }
 
-    /// Gives the worker a connection.
-    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr) {
-        if self.sender.send((stream, peer)).is_err() {
+    /// Gives the worker a connection. It counts from now on, or all that come at once would go to one worker.
+    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr, newcomer: Newcomer) {
+        let accepted = Accepted { stream, peer, newcomer, open: Open::new(&self.open) };
+        if self.sender.send(accepted).is_err() {
             warn!(%peer, "the worker has ended, connection dropped");
         }
     }
@@ -191,28 +198,41 @@ impl Worker {
     }
 }
 
-struct Accepted {
-    stream: TcpStream,
+struct Accepted<S> {
+    stream: S,
     peer: SocketAddr,
+    newcomer: Newcomer,
     open: Open,
-    metrics: Arc<Metrics>,
 }
 
-impl Accepted {
+impl Accepted<std::net::TcpStream> {
+    /// The connection, known to the runtime that this is called in.
+    fn register(self) -> io::Result<Accepted<TcpStream>> {
+        let Self { stream, peer, newcomer, open } = self;
+        Ok(Accepted { stream: TcpStream::from_std(stream)?, peer, newcomer, open })
+    }
+}
+
+impl Accepted<TcpStream> {
     async fn serve<H: Handler>(
         self,
         tls: Arc<ServerConfig>,
         handler: Arc<H>,
         limits: Limits,
+        metrics: Arc<Metrics>,
         drain: watch::Receiver<Drain>,
     ) {
-        let Self { stream, peer, open, metrics } = self;
+        let Self { stream, peer, newcomer, open } = self;
+        let given_up = newcomer.given_up();
         // Boxed, so that the handshake's state is gone once the connection serves.
+        let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
+        let handshake = Box::pin(timeout(limits.header_timeout, handshake));
         let mut ending = drain.clone();
         let handshake = tokio::select! {
-            handshake = Box::pin(timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream))) => handshake,
+            handshake = handshake => handshake,
             // A server that ends takes no requests on connections that have not begun.
             _ = ending.wait_for(|phase| *phase != Drain::Serving) => return,
+            () = given_up.notified() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
@@ -236,16 +256,18 @@ impl Accepted {
             peer_chain: UnverifiedChain::new(chain),
             verdicts: VerdictMemo::default(),
         };
-        let activity = Activity::new(!http2);
         let connection = Connection {
             certificate_ends: info.peer_chain.leaf_not_after(),
             info,
             http2,
-            activity: Arc::clone(&activity),
-            closing: Notify::new(),
+            activity: Activity::new(!http2, &limits),
             open,
+            newcomer: Mutex::new(Some(newcomer)),
         };
-        drive(stream, Arc::new(connection), activity, handler, limits, drain).await;
+        tokio::select! {
+            () = drive(stream, Arc::new(connection), handler, limits, &metrics, drain) => {}
+            () = given_up.notified() => debug!(%peer, "connection given up for others"),
+        }
     }
 }
 
@@ -253,12 +275,13 @@ impl Accepted {
 async fn drive<H: Handler>(
     stream: TlsStream<TcpStream>,
     connection: Arc<Connection>,
-    activity: Arc<Activity>,
     handler: Arc<H>,
     limits: Limits,
+    metrics: &Metrics,
     mut drain: watch::Receiver<Drain>,
 ) {
     let peer = connection.info.peer;
+    let activity = Arc::clone(&connection.activity);
     let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
     let shared = Arc::clone(&connection);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -271,7 +294,8 @@ async fn drive<H: Handler>(
         Serving::Http1 { connection: http1_builder().serve_connection(io, service).with_upgrades() }
     };
     let mut serving = pin!(serving);
-    let mut timer = pin!(sleep_until(tokio::time::Instant::now() + HEADER_TIMEOUT));
+    let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
+    let mut asked_to_end = false;
     loop {
         tokio::select! {
             ended = serving.as_mut() => {
@@ -280,7 +304,15 @@ async fn drive<H: Handler>(
                 }
                 return;
             }
-            () = connection.closing.notified() => serving.as_mut().graceful_shutdown(),
+            abused = activity.ending() => {
+                if abused {
+                    // hyper cannot say ENHANCE_YOUR_CALM, and a GOAWAY without an error lets the client go on.
+                    metrics.abused_connections.inc();
+                    info!(%peer, "too many requests were taken back, connection ended");
+                    return;
+                }
+                serving.as_mut().graceful_shutdown();
+            }
             changed = drain.changed() => match (changed, *drain.borrow()) {
                 (Err(_), _) | (Ok(()), Drain::Abort) => return,
                 (Ok(()), Drain::Draining) => serving.as_mut().graceful_shutdown(),
@@ -288,18 +320,24 @@ async fn drive<H: Handler>(
             },
             () = timer.as_mut() => {
                 let now = tokio::time::Instant::now();
-                match activity.deadline() {
+                match activity.deadline(&limits) {
                     Some(deadline) if deadline <= now && activity.in_header() => {
                         debug!(%peer, "the request header took too long");
                         return;
                     }
+                    // hyper waits for what it has written to leave, which is for ever if the client does not read.
+                    Some(deadline) if deadline <= now && asked_to_end => {
+                        debug!(%peer, "the client does not read");
+                        return;
+                    }
                     Some(deadline) if deadline <= now => {
+                        asked_to_end = true;
                         serving.as_mut().graceful_shutdown();
-                        timer.as_mut().reset(now + HEADER_TIMEOUT);
+                        timer.as_mut().reset(now + limits.header_timeout);
                     }
                     // Looked at again when it may have become due; requests do not touch the timer.
                     Some(deadline) => timer.as_mut().reset(deadline),
-                    None => timer.as_mut().reset(now + HEADER_TIMEOUT),
+                    None => timer.as_mut().reset(now + limits.header_timeout),
                 }
             }
         }
@@ -323,6 +361,7 @@ fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
         .max_concurrent_streams(limits.http2_max_streams)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
+        .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(20)
         .max_local_error_reset_streams(128)

@@ -24,7 +24,7 @@ use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::status::render::{Negotiation, render};
-use crate::telemetry::REQUEST_LOG;
+use crate::telemetry::{REQUEST_LOG, in_full};
 
 /// A request that is not long-running and took longer is logged.
 const SLOW: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ struct End {
     /// `None` while there is no answer: a client that leaves gets none.
     code: Option<StatusCode>,
     line: Line,
-    _busy: Busy,
+    busy: Busy,
 }
 
 struct Line {
@@ -110,7 +110,7 @@ impl Exchange {
             kind: Kind::Unknown,
             code: None,
             line,
-            _busy: connection.begin_request(),
+            busy: connection.begin_request(),
         };
         Self {
             started,
@@ -214,11 +214,12 @@ impl Exchange {
             connection.close_gracefully();
         }
         self.end.code = Some(response.status());
+        self.end.busy.note_answer();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Line { audit_id, peer, path, user, .. } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
         }
-        response.map(|body| body.holding_exchange(Box::new(self.end)))
+        response.map(|body| body.holding(Box::new(self.end)))
     }
 
     fn refuse(&self, refusal: &Refusal) -> Response<Body> {
@@ -276,9 +277,11 @@ impl Exchange {
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %refusal, "refused");
             }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
+                let error = in_full(error);
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), %error, "the request body broke off");
             }
             Refusal::Forward(error) => {
+                let error = in_full(error);
                 error!(%audit_id, %peer, path, user = user.as_deref(), %error, "no answer from the backend");
             }
             other => {

@@ -66,6 +66,7 @@ impl Refusal {
                 ForwardError::Send(SendError::Broken(_))
                 | ForwardError::RefusedIdentity
                 | ForwardError::UnaskedSwitch
+                | ForwardError::AnswerTooLarge
                 | ForwardError::Target(_),
             ) => Status::bad_gateway(audit_id),
             Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Status::service_unavailable(
@@ -94,6 +95,7 @@ impl Refusal {
             Self::Forward(ForwardError::Timeout) => Some("timeout"),
             Self::Forward(ForwardError::RefusedIdentity) => Some("refused_identity"),
             Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),
+            Self::Forward(ForwardError::AnswerTooLarge) => Some("answer_too_large"),
             Self::Forward(
                 ForwardError::UnfitIdentity(_)
                 | ForwardError::Send(SendError::Busy)

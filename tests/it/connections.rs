@@ -7,13 +7,14 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::support::body::fed;
+use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, frame, serve_frames};
 use crate::support::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
-use crate::support::{Backend, Gateway, H1, H2, Pki, flags, full, get, soon, until};
+use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
 
 #[tokio::test]
 async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_request() {
@@ -48,39 +49,14 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-async fn read_frame(stream: &mut TlsStream<TcpStream>) -> std::io::Result<(u8, u32, Vec<u8>)> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head).await?;
-    let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-    let mut payload = vec![0; length];
-    stream.read_exact(&mut payload).await?;
-    Ok((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
-    bytes.extend(stream.to_be_bytes());
-    bytes.extend(payload);
-    bytes
-}
-
 /// Answers the requests of a connection with 200; to the first, `refusal` is sent instead, if there is one.
-async fn answer_raw(mut stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
-    let mut preface = [0; 24];
-    stream.read_exact(&mut preface).await.unwrap();
-    stream.write_all(&frame(4, 0, 0, &[])).await.unwrap();
-    while let Ok((kind, id, payload)) = read_frame(&mut stream).await {
-        let answer = match kind {
-            4 if payload.is_empty() => continue,
-            4 => frame(4, 1, 0, &[]),
-            1 => refusal.take().map_or_else(|| frame(1, 0x5, id, &[0x88]), |refusal| refusal(id)),
-            6 => frame(6, 1, 0, &payload),
-            _ => continue,
-        };
-        stream.write_all(&answer).await.unwrap();
-        stream.flush().await.unwrap();
-    }
+async fn answer_raw(stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
+    let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
+    serve_frames(stream, [], |kind, id, _| match kind {
+        HEADERS => refusal.take().map_or_else(|| ok(id), |refusal| refusal(id)),
+        _ => Vec::new(),
+    })
+    .await;
 }
 
 // RFC 9113, 6.8 and 8.7: a stream above GOAWAY's last one, or refused with REFUSED_STREAM, was not processed; Go's
@@ -243,4 +219,38 @@ async fn a_request_whose_client_left_is_not_counted_as_a_200() {
     let counted: Vec<_> =
         metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")).collect();
     assert_eq!(counted.len(), 1, "{counted:?}");
+}
+
+// After a restart every informer of a cluster asks for its watches at once.
+#[tokio::test]
+async fn more_watches_at_once_than_three_connections_hold_are_all_answered() {
+    let pki = Pki::new();
+    let (told, mut watches) = tokio::sync::mpsc::unbounded_channel();
+    let backend = Backend::start(&pki, H2, move |_| {
+        let (events, body, _) = fed();
+        told.send(events).unwrap();
+        Box::pin(async { Response::new(body) })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut asking = Vec::new();
+    // A connection of the client carries 100; one to this backend carries four fifths of 200.
+    for _ in 0..6 {
+        let client = gateway.http2(Some(&alice)).await;
+        for _ in 0..100 {
+            let mut sender = client.sender.clone();
+            let uri = format!("https://{}/api/v1/pods?watch=true", gateway.address);
+            asking.push(tokio::spawn(async move {
+                sender.ready().await.unwrap();
+                sender.send_request(Request::get(uri).body(empty()).unwrap()).await.unwrap()
+            }));
+        }
+    }
+    let mut open = Vec::new();
+    for answer in asking {
+        let answer = soon(answer).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "after {} others", open.len());
+        open.push((answer, soon(watches.recv()).await.unwrap()));
+    }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -110,6 +111,31 @@ async fn anonymous_streams_of_one_client_share_a_few_connections_and_all_get_the
         }
         assert_eq!(backend.most.load(Ordering::SeqCst), 32, "{method}");
     }
+}
+
+// A few connections of anybody can carry hundreds of streams each.
+#[tokio::test]
+async fn more_anonymous_requests_than_may_wait_are_refused_at_once() {
+    let pki = Pki::new();
+    let backend = Holding::start(&pki).await;
+    let gateway = Gateway::with(flags(&pki, backend.address));
+    let started = Instant::now();
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let client = gateway.http2(None).await;
+        for _ in 0..90 {
+            let mut sender = client.sender.clone();
+            let uri = format!("https://{}/api", gateway.address);
+            tokio::spawn(async move {
+                sender.ready().await?;
+                sender.send_request(Request::get(uri).body(empty()).unwrap()).await.map(drop)
+            });
+        }
+        clients.push(client);
+    }
+    // 32 are sent and 512 wait.
+    gateway.until_counted("apiserver_request_total{code=\"429\",verb=\"GET\"} 176").await;
+    assert!(started.elapsed() < Duration::from_secs(5), "they had to wait");
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod failures;
+mod hardening;
 mod identity;
 mod layers;
 mod limits;

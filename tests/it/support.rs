@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
 use portcullis::config::resolve::{Resolved, resolve};
+use portcullis::config::settings::Limits;
 use portcullis::config::source::Source;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -33,6 +34,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod frames;
+pub mod others;
+pub mod process;
 pub mod questions;
 pub mod wire;
 
@@ -316,9 +320,15 @@ impl Gateway {
     }
 
     pub fn with(flags: Vec<String>) -> Self {
+        Self::limited(flags, |_| {})
+    }
+
+    /// One whose limits a test can reach.
+    pub fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
         let mut source = Source::new(parsed.serve);
-        let resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
+        let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
+        limit(&mut resolved.settings.serving.limits);
         let server = Server::start(&resolved.settings, source).unwrap();
         Self { address: server.address(), server: Some(server), checked: AtomicBool::new(false) }
     }
@@ -377,21 +387,9 @@ impl Gateway {
         identity: Option<&Issued>,
     ) -> TlsStream<TcpStream> {
         self.checked().await;
-        let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer));
-        let mut config = match identity {
-            Some(issued) => {
-                builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap()
-            }
-            None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = vec![alpn.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
+        handshake_over(name, stream, alpn, identity).await.unwrap()
     }
 
     /// A handshake with a resolver of the test's, and nothing more.
@@ -440,6 +438,26 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         drop(self.server.take());
     }
+}
+
+/// A TLS handshake as a client that takes any server for the gateway.
+pub async fn handshake_over(
+    name: ServerName<'static>,
+    stream: TcpStream,
+    alpn: &[u8],
+    identity: Option<&Issued>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
+    let mut config = match identity {
+        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
 pub struct Http1 {

@@ -1,6 +1,7 @@
 //! How clients reach the gateway: certificates, TLS options, the address.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,11 +15,7 @@ use super::{Resolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::ServingFlags;
 use crate::config::sections::{Place, Section};
-use crate::listen::settings::{Serving, ServingCertificate};
-
-/// Streams per connection when `--http2-max-streams-per-connection` is 0.
-// apiserver: pkg/server/secure_serving.go
-const DEFAULT_HTTP2_MAX_STREAMS: u32 = 100;
+use crate::listen::settings::{Limits, Serving, ServingCertificate};
 
 impl Resolver<'_> {
     pub(super) fn serving(&mut self, given: &Section<ServingFlags>) -> Option<Serving> {
@@ -54,10 +51,7 @@ impl Resolver<'_> {
             sni_certificates: sni_certificates?,
             provider,
             versions: versions?,
-            http2_max_streams: match flags.http2_max_streams_per_connection {
-                0 => DEFAULT_HTTP2_MAX_STREAMS,
-                streams => streams,
-            },
+            limits: limits(flags),
             strict_transport_security,
         })
     }
@@ -212,6 +206,19 @@ impl Resolver<'_> {
         }
         let value = http::HeaderValue::from_str(&directives.join("; ")).ok();
         value.filter(|value| !value.is_empty())
+    }
+}
+
+/// How much clients may take up; 0 stands for the default.
+fn limits(flags: &ServingFlags) -> Limits {
+    let defaults = Limits::default();
+    Limits {
+        max_connections: NonZeroUsize::new(flags.max_connections),
+        http2_max_streams: match flags.http2_max_streams_per_connection {
+            0 => defaults.http2_max_streams,
+            streams => streams,
+        },
+        ..defaults
     }
 }
 

@@ -15,10 +15,15 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::{Pki, questions, soon};
+use crate::pki::Issued;
 
 /// TLS as a backend does it that does not look at the gateway's certificate.
 pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
-    let issued = pki.servers.server(&["backend.test"]);
+    acceptor_with(&pki.servers.server(&["backend.test"]), alpn)
+}
+
+/// The same, with a certificate of the test's.
+pub fn acceptor_with(issued: &Issued, alpn: &[&[u8]]) -> TlsAcceptor {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -32,7 +37,11 @@ pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
 /// A backend of bare TLS connections. Those that come before the gateway's own questions are all answered are its
 /// own, and are answered here.
 pub async fn bare(pki: &Pki, alpn: &[&[u8]]) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
-    let acceptor = acceptor(pki, alpn);
+    bare_with(acceptor(pki, alpn)).await
+}
+
+/// The same, with TLS of the test's.
+pub async fn bare_with(acceptor: TlsAcceptor) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, streams) = mpsc::unbounded_channel();

@@ -1,0 +1,413 @@
+//! Backends that misbehave: each gives its refusal, and the gateway serves on.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::Scene;
+use crate::pki::{Ca, Issued};
+use crate::support::body::fed;
+use crate::support::frames::{
+    CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, reset, serve_frames,
+};
+use crate::support::process::Process;
+use crate::support::wire::{acceptor_with, bare, bare_with, head};
+use crate::support::{Answering, Gateway, H1, H2, Pki, flags, full, get, soon, status, until};
+
+/// RFC 9113, section 6.5.2
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+
+// Go's server resets the stream of an upload that it has answered; others wait for its end.
+#[tokio::test]
+async fn uploads_that_go_on_after_their_answer_do_not_take_the_streams_of_others() {
+    let pki = Pki::new();
+    let (address, mut streams) = bare(&pki, H2).await;
+    tokio::spawn(async move {
+        while let Some(stream) = streams.recv().await {
+            tokio::spawn(serve_frames(stream, [(MAX_CONCURRENT_STREAMS, 10)], |kind, id, _| match kind {
+                HEADERS => frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]),
+                _ => Vec::new(),
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http2(Some(&alice)).await;
+    let mut uploads = Vec::new();
+    for _ in 0..40 {
+        let (upload, body, _) = fed();
+        upload.send(Frame::data(bytes::Bytes::from_static(b"u"))).unwrap();
+        let request = Request::post("/api/v1/x").body(body).unwrap();
+        assert_eq!(client.send(request).await.unwrap().status(), StatusCode::OK);
+        uploads.push(upload);
+    }
+    let mut other = gateway.http1(Some(&alice)).await;
+    assert_eq!(soon(other.send(get("/api/v1/x", &[]))).await.unwrap().status(), StatusCode::OK);
+}
+
+/// A listener that does this to whoever connects.
+async fn tcp(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut hello = [0; 1024];
+                stream.read(&mut hello).await.ok();
+                stream.write_all(answer).await.ok();
+            });
+        }
+    });
+    address
+}
+
+async fn tls(issued: &Issued) -> SocketAddr {
+    let (address, mut streams) = bare_with(acceptor_with(issued, H2)).await;
+    tokio::spawn(async move { while streams.recv().await.is_some() {} });
+    address
+}
+
+/// A backend of HTTP/1.1 that answers everything with these bytes and hangs up.
+async fn http1(pki: &Pki, answer: Vec<u8>) -> SocketAddr {
+    let (address, mut streams) = bare(pki, H1).await;
+    tokio::spawn(async move {
+        while let Some(mut stream) = streams.recv().await {
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                head(&mut stream).await.ok();
+                stream.write_all(&answer).await.ok();
+                stream.shutdown().await.ok();
+            });
+        }
+    });
+    address
+}
+
+/// A backend of HTTP/2 that answers every request with these frames.
+async fn http2(pki: &Pki, answer: fn(u32) -> Vec<u8>) -> SocketAddr {
+    let (address, mut streams) = bare(pki, H2).await;
+    tokio::spawn(async move {
+        while let Some(stream) = streams.recv().await {
+            tokio::spawn(serve_frames(stream, [], move |kind, id, _| match kind {
+                HEADERS => answer(id),
+                _ => Vec::new(),
+            }));
+        }
+    });
+    address
+}
+
+/// How a gateway process with this backend answers, and that its log says why.
+async fn refused(name: &str, pki: &Pki, backend: SocketAddr, code: StatusCode, why: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.arg("serve").args(flags(pki, backend));
+    let process = Process::serve(command).await;
+    let gateway = Gateway { server: None, address: process.address, checked: true.into() };
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http2(Some(&alice)).await;
+    for _ in 0..2 {
+        let response = client.get("/api/v1/pods", &[("audit-id", "find-me")]).await;
+        let (answered, body) = status(response).await;
+        assert_eq!((answered, body["kind"].as_str()), (code, Some("Status")), "{name}: {body}");
+        assert!(!body.to_string().contains("127.0.0.1"), "{name}: {body}");
+    }
+    let (_, log) = process.terminate().await;
+    let line = log.lines().find(|line| line.contains("no answer from the backend"));
+    let line = line.unwrap_or_else(|| panic!("{name}: nothing is logged:\n{log}"));
+    assert!(line.contains("find-me") && line.contains(why), "{name}: {line}");
+}
+
+#[tokio::test]
+async fn a_backend_that_cannot_be_reached_is_a_503_and_a_line_that_says_why() {
+    let pki = Pki::new();
+    let now = 1_700_000_000;
+    let expired = pki.servers.leaf().san_dns("backend.test").expired(now).issue();
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    for (name, backend, why) in [
+        ("nobody", nobody, "Connection refused"),
+        ("plain HTTP", tcp(b"HTTP/1.0 400 Bad Request\r\n\r\nnot here\n").await, "InvalidContentType"),
+        ("hangs up", tcp(b"").await, "TLS handshake with"),
+        ("another name", tls(&pki.servers.server(&["other.test"])).await, "not valid for name"),
+        ("expired", tls(&expired).await, "expired"),
+        ("another CA", tls(&Ca::new("others").server(&["backend.test"])).await, "UnknownIssuer"),
+    ] {
+        refused(name, &pki, backend, StatusCode::SERVICE_UNAVAILABLE, why).await;
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_answer_as_it_should_is_a_502_and_a_line_that_says_why() {
+    let pki = Pki::new();
+    let large = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(2 << 20));
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+    for (name, backend, why) in [
+        (
+            "half a header",
+            http1(&pki, b"HTTP/1.1 200 OK\r\ncontent-".to_vec()).await,
+            "before message completed",
+        ),
+        ("no HTTP", http1(&pki, b"SSH-2.0-OpenSSH_9.9\r\n".to_vec()).await, "invalid HTTP version"),
+        ("a large header", http1(&pki, large.into_bytes()).await, "too large"),
+        ("a switch unasked", http1(&pki, switch.to_vec()).await, "switched"),
+        ("a reset", http2(&pki, |id| reset(id, 2)).await, "unexpected internal error"),
+        (
+            "no status",
+            http2(&pki, |id| frame(HEADERS, END_HEADERS | END_STREAM, id, b"")).await,
+            "protocol error",
+        ),
+        (
+            "a GOAWAY with an error",
+            http2(&pki, |_| frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 2])).await,
+            "internal",
+        ),
+    ] {
+        refused(name, &pki, backend, StatusCode::BAD_GATEWAY, why).await;
+    }
+}
+
+/// What a backend does with every other request than those of the others.
+type Misbehaviour = fn(Request<Incoming>) -> Answering;
+
+fn breaking_off() -> Answering {
+    Box::pin(async {
+        let broken = futures_util::stream::iter([
+            Ok(Frame::data(bytes::Bytes::from_static(b"part"))),
+            Err(crate::support::BoxedError::from("broken")),
+        ]);
+        Response::new(http_body_util::StreamBody::new(broken).boxed())
+    })
+}
+
+// All of these share connections with the requests of the others.
+#[tokio::test]
+async fn requests_that_a_backend_mishandles_disturb_no_others() {
+    // `None` is an answer that breaks off.
+    let cases: [(&str, Misbehaviour, &[Option<StatusCode>]); 5] = [
+        ("never answers", |_| Box::pin(std::future::pending()), &[Some(StatusCode::GATEWAY_TIMEOUT)]),
+        (
+            "never reads the body",
+            |request| {
+                Box::pin(async move {
+                    let _unread = request;
+                    std::future::pending().await
+                })
+            },
+            &[Some(StatusCode::GATEWAY_TIMEOUT)],
+        ),
+        ("breaks off", |_| breaking_off(), &[None, Some(StatusCode::BAD_GATEWAY)]),
+        (
+            "a header that is too large",
+            |_| {
+                Box::pin(async {
+                    Response::builder().header("x", "x".repeat(2 << 20)).body(full("")).unwrap()
+                })
+            },
+            &[Some(StatusCode::BAD_GATEWAY)],
+        ),
+        (
+            "trailers like an identity",
+            |_| {
+                Box::pin(async {
+                    let (frames, body, _) = fed();
+                    let mut trailers = http::HeaderMap::new();
+                    trailers.insert("x-remote-user", http::HeaderValue::from_static("eve"));
+                    frames.send(Frame::trailers(trailers)).unwrap();
+                    Response::new(body)
+                })
+            },
+            &[Some(StatusCode::OK)],
+        ),
+    ];
+    for (name, misbehave, expected) in cases {
+        let scene = Scene::with(&[], |_| {}, misbehave).await;
+        for _ in 0..5 {
+            let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+            let request = Request::post("/api/v1/x?timeout=300ms").body(full(vec![b'x'; 1 << 20])).unwrap();
+            let answered = match client.send(request).await {
+                Ok(response) => {
+                    let code = response.status();
+                    soon(response.into_body().collect()).await.ok().map(|_| code)
+                }
+                Err(_) => None,
+            };
+            assert!(expected.contains(&answered), "{name}: {answered:?}");
+            scene.others.go_on().await;
+        }
+        scene.others.were_undisturbed().await;
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_goes_away_after_each_answer_is_dialled_again_each_time() {
+    let pki = Pki::new();
+    let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
+    let (address, mut streams) = bare(&pki, H2).await;
+    let dialled = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&dialled);
+    tokio::spawn(async move {
+        while let Some(stream) = streams.recv().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(serve_frames(stream, [], move |kind, id, _| match kind {
+                // The last stream that counts is this one.
+                HEADERS => [ok(id), frame(GOAWAY, 0, 0, &[id.to_be_bytes(), [0; 4]].concat())].concat(),
+                _ => Vec::new(),
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http2(Some(&alice)).await;
+    for _ in 0..20 {
+        let request = Request::post("/api/v1/x").body(full("{}")).unwrap();
+        assert_eq!(client.send(request).await.unwrap().status(), StatusCode::OK);
+    }
+    let dialled = dialled.load(Ordering::SeqCst);
+    assert!((20..=40).contains(&dialled), "dialled {dialled} times for 20 requests");
+}
+
+// kube-apiserver sends GOAWAY on every connection when it is told to end; watches go on for a while.
+#[tokio::test]
+async fn a_request_finds_a_new_connection_however_many_are_going_away() {
+    let pki = Pki::new();
+    let (address, mut streams) = bare(&pki, H2).await;
+    let going = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&going);
+    tokio::spawn(async move {
+        let mut connections = 0;
+        while let Some(stream) = streams.recv().await {
+            connections += 1;
+            let (count, mut leaving) = (Arc::clone(&count), false);
+            // The first ones take two watches each, the last answers.
+            let end = if connections > 8 { END_STREAM } else { 0 };
+            tokio::spawn(serve_frames(stream, [(MAX_CONCURRENT_STREAMS, 3)], move |kind, id, payload| {
+                match kind {
+                    HEADERS => frame(HEADERS, END_HEADERS | end, id, &[0x88]),
+                    RST_STREAM => {
+                        leaving = true;
+                        let last = [3_u32.to_be_bytes(), [0; 4]].concat();
+                        // Once the settings are acknowledged, the frame before them has been read.
+                        [frame(GOAWAY, 0, 0, &last), frame(SETTINGS, 0, 0, b"")].concat()
+                    }
+                    SETTINGS if leaving && payload.is_empty() => {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        Vec::new()
+                    }
+                    _ => Vec::new(),
+                }
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut watches = Vec::new();
+    for _ in 0..16 {
+        let mut client = gateway.http1(Some(&alice)).await;
+        watches.push((client.get("/api/v1/pods?watch=true", &[]).await, client));
+    }
+    // One of the two on each connection.
+    let mut index = 0;
+    watches.retain(|(_, client)| {
+        index += 1;
+        if index % 2 == 0 {
+            client.task.abort();
+        }
+        index % 2 == 1
+    });
+    until("all to go away", || going.load(Ordering::SeqCst) == 8).await;
+    let request = Request::post("/api/v1/namespaces/n/services/s/proxy/x").body(full("{}")).unwrap();
+    let response = gateway.http1(Some(&alice)).await.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
+    let late = StatusCode::GATEWAY_TIMEOUT;
+    // What is sent before the backend has said so is answered.
+    for (most, expected) in [(1, &[StatusCode::OK][..]), (0, &[StatusCode::OK, late])] {
+        let pki = Pki::new();
+        let (address, mut streams) = bare(&pki, H2).await;
+        let dialled = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&dialled);
+        tokio::spawn(async move {
+            while let Some(stream) = streams.recv().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serve_frames(
+                    stream,
+                    [(MAX_CONCURRENT_STREAMS, most)],
+                    |kind, id, _| match kind {
+                        HEADERS => frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]),
+                        _ => Vec::new(),
+                    },
+                ));
+            }
+        });
+        let gateway = Gateway::with(flags(&pki, address));
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut asking = Vec::new();
+        for _ in 0..20 {
+            let mut client = gateway.http1(Some(&alice)).await;
+            asking.push(tokio::spawn(
+                async move { client.get("/api/v1/pods?timeout=500ms", &[]).await.status() },
+            ));
+        }
+        for answer in asking {
+            let answered = soon(answer).await.unwrap();
+            assert!(expected.contains(&answered), "{most} streams: {answered}");
+        }
+        let dialled = dialled.load(Ordering::SeqCst);
+        assert!(dialled <= 40, "{most} streams: dialled {dialled} times for 20 requests");
+    }
+}
+
+// What a pod behind `services/proxy` can make kube-apiserver send: 10 MiB of header in lines of four bytes.
+#[tokio::test]
+async fn an_answer_whose_header_has_millions_of_lines_is_a_502_and_ends_no_other_request() {
+    let pki = Pki::new();
+    let (address, mut streams) = bare(&pki, H2).await;
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Some(stream) = streams.recv().await {
+            let count = Arc::clone(&count);
+            tokio::spawn(serve_frames(stream, [], move |kind, id, _| {
+                let before = count.fetch_add(u32::from(kind == HEADERS), Ordering::SeqCst);
+                match (kind, before) {
+                    (HEADERS, 1) => {
+                        // RFC 7541: status 200, a line that goes into the table, and that line over and over.
+                        let mut all = frame(HEADERS, 0, id, &[0x88, 0x40, 1, b'a', 0]);
+                        let more = frame(CONTINUATION, 0, id, &[0xbe; 16_384]);
+                        all.extend(more.repeat((10 << 20) / 4 / 16_384));
+                        all.extend(frame(CONTINUATION, END_HEADERS, id, b""));
+                        all
+                    }
+                    (HEADERS, 2) => {
+                        let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
+                        [ok(1), ok(id)].concat()
+                    }
+                    _ => Vec::new(),
+                }
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut waiting = gateway.http1(Some(&alice)).await;
+    let waiting = tokio::spawn(async move { waiting.get("/api/v1/pods", &[]).await.status() });
+    until("the first request", || asked.load(Ordering::SeqCst) == 1).await;
+    let mut client = gateway.http1(Some(&alice)).await;
+    let large = client.send(Request::post("/api/v1/x").body(full("")).unwrap()).await.unwrap();
+    assert_eq!(large.status(), StatusCode::BAD_GATEWAY);
+    let mut client = gateway.http1(Some(&alice)).await;
+    assert_eq!(client.get("/api/v1/pods", &[]).await.status(), StatusCode::OK);
+    assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK);
+}

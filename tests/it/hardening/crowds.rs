@@ -1,0 +1,125 @@
+//! More connections than there is room for, and those who keep them from others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Response;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::Scene;
+use crate::pki::Issued;
+use crate::support::wire::{head, is_held};
+use crate::support::{Answering, Gateway, Http1, full, get, handshake_over, soon, text, until};
+
+fn ok() -> Answering {
+    Box::pin(async { Response::new(full("ok")) })
+}
+
+/// A connection from somewhere else than the other clients.
+async fn from_elsewhere(gateway: &Gateway) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 66], 0))).unwrap();
+    soon(socket.connect(gateway.address)).await.unwrap()
+}
+
+/// Reads to the end of a connection that the gateway closes.
+async fn closed(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    soon(stream.read_to_end(&mut rest)).await.ok();
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+fn held<'a>(gateway: &Gateway, streams: impl Iterator<Item = &'a TcpStream>) -> usize {
+    let local = gateway.address.port();
+    streams.filter(|stream| is_held(local, stream.local_addr().unwrap().port())).count()
+}
+
+/// What a client sends that never comes to the point: nothing, the first byte of a handshake, half a handshake.
+const BEGINNINGS: [&[u8]; 3] = [b"", &[22], &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]];
+
+#[tokio::test]
+async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_out() {
+    for beginning in BEGINNINGS {
+        let scene = Scene::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            let mut stream = from_elsewhere(&scene.gateway).await;
+            stream.write_all(beginning).await.ok();
+            silent.push(stream);
+        }
+        scene.others.go_on().await;
+        until("the end of what is too much", || held(&scene.gateway, silent.iter()) <= 16).await;
+        scene.others.were_undisturbed().await;
+        let metrics = scene.gateway.metrics("/metrics").await;
+        let refused = "portcullis_refused_connections_total{reason=\"newcomers\"} ";
+        assert!(metrics.contains(refused), "{metrics}");
+    }
+}
+
+// A handshake without a certificate costs nothing, and an anonymous request next to nothing.
+#[tokio::test]
+async fn nor_does_one_whose_connections_are_anonymous() {
+    let scene = Scene::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
+    let mut anonymous = Vec::new();
+    for index in 0..60 {
+        let stream = from_elsewhere(&scene.gateway).await;
+        // One that is too much ends before its handshake does.
+        let Ok(mut stream) = handshake_over("localhost".try_into().unwrap(), stream, b"http/1.1", None).await
+        else {
+            continue;
+        };
+        if index % 2 == 0 {
+            stream.write_all(b"GET /version HTTP/1.1\r\nHost: a\r\n\r\n").await.ok();
+            head(&mut stream).await.ok();
+        }
+        anonymous.push(stream);
+    }
+    scene.others.go_on().await;
+    let streams = || anonymous.iter().map(|stream| stream.get_ref().0);
+    until("the end of what is too much", || held(&scene.gateway, streams()) <= 16).await;
+    scene.others.were_undisturbed().await;
+}
+
+/// A connection on which alice has been answered, as soon as there is room for it.
+async fn known(gateway: &Gateway, identity: &Issued) -> Http1 {
+    soon(async {
+        loop {
+            let stream = TcpStream::connect(gateway.address).await.unwrap();
+            if let Ok(stream) =
+                handshake_over("localhost".try_into().unwrap(), stream, b"http/1.1", Some(identity)).await
+            {
+                let mut client = gateway.http1_over(stream).await;
+                if let Ok(response) = client.send(get("/api", &[])).await {
+                    assert_eq!(text(response).await, "ok");
+                    return client;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn connections_past_the_limit_are_closed_and_those_before_it_go_on() {
+    let scene = Scene::with(&["--max-connections=20"], |_| {}, |_| ok()).await;
+    let Scene { gateway, alice, others, .. } = scene;
+    others.were_undisturbed().await;
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        clients.push(known(&gateway, &alice).await);
+    }
+    for _ in 0..3 {
+        closed(&mut TcpStream::connect(gateway.address).await.unwrap()).await;
+    }
+    let metrics = gateway.metrics("/metrics").await;
+    let refused = "portcullis_refused_connections_total{reason=\"max_connections\"} ";
+    assert!(metrics.contains(refused), "{metrics}");
+    for client in &mut clients {
+        assert_eq!(text(client.get("/api", &[]).await).await, "ok");
+    }
+    // One that goes makes room for another.
+    clients.pop().unwrap().task.abort();
+    known(&gateway, &alice).await;
+}

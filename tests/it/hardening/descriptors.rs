@@ -1,0 +1,63 @@
+//! A process that has no more file descriptors.
+
+use std::process::Command;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::net::TcpStream;
+
+use crate::support::process::Process;
+use crate::support::{Backend, Gateway, Pki, flags, soon, until};
+
+/// The time that a process has used of the processor, in hundredths of a second.
+fn processor_time(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // The name may hold anything, but ends at the last parenthesis; user and system time are the 14th and 15th field.
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+fn open_files(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+}
+
+#[tokio::test]
+async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
+    const LIMIT: usize = 64;
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("ulimit -n {LIMIT} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_portcullis")])
+        .arg("serve")
+        .args(flags(&pki, backend.address))
+        .arg("--max-connections=1000");
+    let process = Process::serve(command).await;
+    let gateway = Gateway { server: None, address: process.address, checked: true.into() };
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut known = gateway.http2(Some(&alice)).await;
+    assert_eq!(known.get("/api", &[]).await.status(), StatusCode::OK);
+
+    let mut silent = Vec::new();
+    for _ in 0..2 * LIMIT {
+        silent.push(TcpStream::connect(process.address).await.unwrap());
+    }
+    until("the last file descriptor", || open_files(process.id()) >= LIMIT).await;
+    let before = processor_time(process.id());
+    let waiting = std::time::Instant::now();
+    while waiting.elapsed() < Duration::from_secs(1) {
+        assert_eq!(known.get("/api", &[]).await.status(), StatusCode::OK);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let used = processor_time(process.id()) - before;
+    assert!(used < 25, "{used} hundredths of a second in one second");
+
+    drop(silent);
+    let mut new = soon(gateway.http1(Some(&alice))).await;
+    assert_eq!(new.get("/api", &[]).await.status(), StatusCode::OK);
+    let (ended, log) = process.terminate().await;
+    assert!(ended.success());
+    let told = log.matches("cannot accept connections").count();
+    assert_eq!(told, 1, "{log}");
+    assert!(log.contains("the limit of open files does not allow so many connections"), "{log}");
+}

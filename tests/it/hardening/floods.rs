@@ -1,0 +1,219 @@
+//! HTTP/2 clients that send what costs them little and others much.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use std::time::Duration;
+
+use http::StatusCode;
+use portcullis::config::settings::Limits;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+
+use super::Scene;
+use crate::support::frames::{
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING, PRIORITY,
+    PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, read_frame, request, reset, serve_frames,
+    window_update,
+};
+use crate::support::wire::{bare, is_held};
+use crate::support::{Gateway, H2, Pki, flags, get, soon, until};
+
+// Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
+// the backend once it has forgotten the stream, and ends a connection on which there were 1024.
+#[tokio::test]
+async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_everybody_shares() {
+    let pki = Pki::new();
+    let (address, mut streams) = bare(&pki, H2).await;
+    let (asked, cancelled) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let release = Arc::new(AtomicBool::new(false));
+    let counts = (Arc::clone(&asked), Arc::clone(&cancelled), Arc::clone(&release));
+    tokio::spawn(async move {
+        while let Some(stream) = streams.recv().await {
+            let (asked, cancelled, release) = counts.clone();
+            let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
+            tokio::spawn(serve_frames(stream, [], move |kind, id, payload| match kind {
+                HEADERS if release.load(Ordering::SeqCst) => [ok(1), ok(id)].concat(),
+                HEADERS => {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    Vec::new()
+                }
+                RST_STREAM if payload == CANCEL.to_be_bytes() => {
+                    cancelled.fetch_add(1, Ordering::SeqCst);
+                    ok(id)
+                }
+                _ => Vec::new(),
+            }));
+        }
+    });
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let bob = pki.clients.leaf().cn("bob").issue();
+    let mut patient = gateway.http1(Some(&bob)).await;
+    let waiting = tokio::spawn(async move { patient.get("/api/v1/pods", &[]).await.status() });
+    until("bob's request", || asked.load(Ordering::SeqCst) == 1).await;
+    for round in 0..30 {
+        let mut client = gateway.frames(Some(&alice), 65_535).await;
+        let ids = (0..50).map(|index| 2 * index + 1);
+        let requests: Vec<_> = ids.clone().flat_map(|id| request(id, "/api/v1/pods")).collect();
+        soon(client.write_all(&requests)).await.unwrap();
+        until("alice's requests", || asked.load(Ordering::SeqCst) == 1 + 50 * (round + 1)).await;
+        let resets: Vec<_> = ids.flat_map(|id| reset(id, CANCEL)).collect();
+        soon(client.write_all(&resets)).await.unwrap();
+        until("their end", || cancelled.load(Ordering::SeqCst) == 50 * (round + 1)).await;
+    }
+    release.store(true, Ordering::SeqCst);
+    let last = gateway.http1(Some(&alice)).await.get("/api/v1/pods", &[]).await;
+    assert_eq!(last.status(), StatusCode::OK);
+    assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "bob's request fell with the connection");
+    let again = gateway.http1(Some(&bob)).await.send(get("/api/v1/pods", &[])).await.unwrap();
+    assert_eq!(again.status(), StatusCode::OK);
+}
+
+// CVE-2023-44487: each request that is taken back costs the backend work, and no stream of the client.
+#[tokio::test]
+async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
+    let reached = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&reached);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(std::future::pending())
+        },
+    )
+    .await;
+    let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+    let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
+    let mut taken_back = 0;
+    while is_held(local, remote) {
+        let id = 2 * taken_back + 1;
+        client.write_all(&request(id, "/api/v1/pods")).await.ok();
+        until("the request at the backend", || {
+            reached.load(Ordering::SeqCst) > taken_back || !is_held(local, remote)
+        })
+        .await;
+        client.write_all(&reset(id, CANCEL)).await.ok();
+        taken_back += 1;
+        assert!(taken_back < 300, "it may go on");
+    }
+    // As many as it may have streams, twice.
+    assert!(taken_back >= 40, "only {taken_back} were taken back");
+    scene.gateway.until_counted("portcullis_abused_connections_total 1").await;
+    scene.others.were_undisturbed().await;
+}
+
+#[tokio::test]
+async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
+    let reached = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&reached);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(std::future::pending())
+        },
+    )
+    .await;
+    let flood = |ids: std::ops::Range<u32>| -> Vec<u8> {
+        let ids = ids.map(|index| 2 * index + 1);
+        ids.flat_map(|id| [request(id, "/api/v1/pods"), reset(id, CANCEL)].concat()).collect()
+    };
+    let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+    client.write_all(&flood(0..15)).await.unwrap();
+    scene.gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"LIST\"} 15").await;
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+    // h2 ends a connection with ENHANCE_YOUR_CALM that takes back more than 20 before they were looked at.
+    client.write_all(&flood(15..2000)).await.ok();
+    let goaway = loop {
+        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        if kind == GOAWAY {
+            break payload;
+        }
+    };
+    assert_eq!(goaway[4..8], ENHANCE_YOUR_CALM.to_be_bytes());
+    assert!(reached.load(Ordering::SeqCst) < 100);
+    scene.others.were_undisturbed().await;
+}
+
+/// Frames to begin with, and the one that is sent over and over.
+type Flood = (Vec<u8>, Vec<u8>);
+
+fn post(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS, stream, &header_block("POST", "/api/v1/x"))
+}
+
+/// Sends frames until the connection ends, and reads what comes. The reason of the gateway's GOAWAY, if it sent one.
+async fn flood(client: TlsStream<TcpStream>, (first, again): Flood) -> Option<u32> {
+    let (mut read, mut write) = tokio::io::split(client);
+    let many = again.repeat((16 << 10) / again.len());
+    let sending = tokio::spawn(async move {
+        write.write_all(&first).await.ok();
+        while write.write_all(&many).await.is_ok() {}
+    });
+    let mut reason = None;
+    while let Ok((kind, _, payload)) = soon(read_frame(&mut read)).await {
+        if kind == GOAWAY {
+            reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
+        }
+    }
+    soon(sending).await.unwrap();
+    reason
+}
+
+#[tokio::test]
+async fn floods_of_frames_end_their_connection_and_nothing_else() {
+    let calm = Some(ENHANCE_YOUR_CALM);
+    let floods: [(&str, Flood, Option<u32>); 9] = [
+        (
+            "CONTINUATION",
+            (frame(HEADERS, 0, 1, &header_block("GET", "/api")), frame(CONTINUATION, 0, 1, b"")),
+            calm,
+        ),
+        ("empty DATA", (post(1), frame(DATA, 0, 1, b"")), calm),
+        ("trailers that do not end", (post(1), frame(HEADERS, END_HEADERS, 1, b"")), Some(PROTOCOL_ERROR)),
+        ("malformed requests", (Vec::new(), Vec::new()), calm),
+        // What is answered, or costs nothing, goes on until the connection has been without a request for too long.
+        ("PING", (Vec::new(), frame(PING, 0, 0, b"12345678")), None),
+        ("SETTINGS", (Vec::new(), frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])), None),
+        ("empty SETTINGS", (Vec::new(), frame(SETTINGS, 0, 0, b"")), None),
+        ("WINDOW_UPDATE", (Vec::new(), window_update(0, 1)), None),
+        ("PRIORITY", (Vec::new(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])), None),
+    ];
+    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_secs(1);
+    let scene = Scene::with(&[], limit, |_| Box::pin(std::future::pending())).await;
+    for (name, (first, mut again), expected) in floods {
+        if again.is_empty() {
+            // Without a path. Each has a stream of its own.
+            again = (0..500)
+                .flat_map(|id| frame(HEADERS, END_HEADERS | END_STREAM, 2 * id + 1, &[0x82]))
+                .collect();
+        }
+        let client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+        let reason = soon(flood(client, (first, again))).await;
+        assert_eq!(reason, expected, "{name}");
+        scene.others.go_on().await;
+    }
+    scene.others.were_undisturbed().await;
+}
+
+// What the gateway must answer waits for the client to read it, and so does what comes next.
+#[tokio::test]
+async fn a_flood_whose_answers_nobody_reads_is_not_read_either() {
+    for again in [frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, b"")] {
+        let scene = Scene::with(&[], |_| {}, |_| Box::pin(std::future::pending())).await;
+        let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+        client.write_all(&request(1, "/api/v1/pods?watch=true")).await.unwrap();
+        let many = again.repeat((64 << 10) / again.len());
+        let mut sent = 0;
+        while timeout(Duration::from_secs(1), client.write_all(&many)).await.is_ok() {
+            sent += many.len();
+            assert!(sent < 64 << 20, "the gateway keeps on reading");
+        }
+        scene.others.were_undisturbed().await;
+    }
+}

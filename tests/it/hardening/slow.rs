@@ -1,0 +1,204 @@
+//! Clients that send or read slowly, or not at all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::Scene;
+use crate::support::body::{endless, whole};
+use crate::support::frames::{HEADERS, read_frame, request, window_update};
+use crate::support::wire::{head, is_held};
+use crate::support::{Answering, BoxedBody, BoxedError, full, soon, text, until};
+
+/// Sends a byte from time to time until the other end closes the connection.
+async fn drip(stream: &mut TlsStream<TcpStream>) {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let dripping = async {
+        while write.write_all(b"x").await.is_ok() {
+            write.flush().await.ok();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let mut rest = Vec::new();
+    let ended = async { read.read_to_end(&mut rest).await };
+    soon(async {
+        tokio::select! {
+            () = dripping => {}
+            _ = ended => {}
+        }
+    })
+    .await;
+}
+
+fn ok() -> Answering {
+    Box::pin(async { Response::new(full("ok")) })
+}
+
+// Go: net/http Server.ReadHeaderTimeout runs from the first byte of a request, however many follow.
+#[tokio::test]
+async fn a_header_that_drips_in_ends_its_connection() {
+    for first in [true, false] {
+        let limit = |limits: &mut portcullis::config::settings::Limits| {
+            limits.header_timeout = Duration::from_millis(300);
+        };
+        let scene = Scene::with(&[], limit, |_| ok()).await;
+        let mut client = scene.gateway.tls(b"http/1.1", Some(&scene.alice)).await;
+        if !first {
+            client.write_all(b"GET /api HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "));
+            let mut body = [0; 2];
+            soon(client.read_exact(&mut body)).await.unwrap();
+        }
+        client.write_all(b"GET /api HTTP/1.1\r\nHost: a\r\nx: ").await.unwrap();
+        drip(&mut client).await;
+        scene.others.were_undisturbed().await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_drips_in_has_the_time_of_its_request() {
+    let (told, mut bodies) = tokio::sync::mpsc::unbounded_channel();
+    let answer = move |request: http::Request<hyper::body::Incoming>| -> Answering {
+        let told = told.clone();
+        Box::pin(async move {
+            let reading = tokio::spawn(async move {
+                told.send(whole(request.version(), request.into_body()).await).unwrap();
+            });
+            reading.await.unwrap();
+            Response::new(full("ok"))
+        })
+    };
+    let scene = Scene::with(&[], |_| {}, answer).await;
+    let mut client = scene.gateway.tls(b"http/1.1", Some(&scene.alice)).await;
+    let post = "POST /api/v1/namespaces/n/configmaps?timeout=300ms HTTP/1.1\r\nHost: a\r\n\
+        Content-Length: 1000000\r\n\r\n";
+    client.write_all(post.as_bytes()).await.unwrap();
+    let (mut read, mut write) = tokio::io::split(client);
+    let dripping = tokio::spawn(async move {
+        while write.write_all(b"x").await.is_ok() && write.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(head(&mut read).await.unwrap().starts_with("HTTP/1.1 504 "));
+    let body = soon(bodies.recv()).await.unwrap();
+    assert!(body.is_err(), "a part of a body reached the backend as a whole");
+    soon(dripping).await.unwrap();
+    scene.others.were_undisturbed().await;
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_have_been() {
+    let limit = |limits: &mut portcullis::config::settings::Limits| {
+        limits.header_timeout = Duration::from_millis(200);
+        limits.idle_timeout = Duration::from_millis(200);
+    };
+    let scene = Scene::with(&[], limit, |_| Box::pin(async { Response::new(endless().0) })).await;
+    let path = "/api/v1/pods?timeout=300ms";
+    let mut http1 = scene.gateway.tls(b"http/1.1", Some(&scene.alice)).await;
+    http1.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
+    assert!(head(&mut http1).await.unwrap().starts_with("HTTP/1.1 200 "));
+    // No window at all, and one that is larger than what the kernel holds.
+    let mut no_window = scene.gateway.frames(Some(&scene.alice), 0).await;
+    no_window.write_all(&request(1, path)).await.unwrap();
+    let mut not_read = scene.gateway.frames(Some(&scene.alice), (1 << 31) - 1).await;
+    let all = [window_update(0, (1 << 31) - 65_536), request(1, path)].concat();
+    not_read.write_all(&all).await.unwrap();
+    while soon(read_frame(&mut no_window)).await.unwrap().0 != HEADERS {}
+    while soon(read_frame(&mut not_read)).await.unwrap().0 != HEADERS {}
+    scene.gateway.until_counted("apiserver_request_total{code=\"200\",verb=\"LIST\"} 3").await;
+    for (name, client) in [("HTTP/1.1", &http1), ("no window", &no_window), ("not read", &not_read)] {
+        let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
+        until(&format!("the end of the connection, {name}"), || !is_held(local, remote)).await;
+    }
+    scene.others.were_undisturbed().await;
+}
+
+/// A body without end that counts what is taken of it.
+fn counted(taken: &Arc<AtomicUsize>) -> BoxedBody {
+    let taken = Arc::clone(taken);
+    let stream = unfold(taken, |taken| async move {
+        taken.fetch_add(16_384, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        Some((Ok::<_, BoxedError>(Frame::data(Bytes::from(vec![b'x'; 16_384]))), taken))
+    });
+    StreamBody::new(stream).boxed()
+}
+
+/// Waits until no more is taken, and tells how much it was.
+async fn settled(taken: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    soon(async {
+        while before != taken.load(Ordering::Relaxed) {
+            before = taken.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    })
+    .await;
+    before
+}
+
+#[tokio::test]
+async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobody() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            let body = counted(&count);
+            Box::pin(async { Response::new(body) })
+        },
+    )
+    .await;
+    let watch = "/api/v1/pods?watch=true";
+    // Streams of one connection: with the window of the RFC, and with one without measure on a connection that nobody
+    // reads.
+    for (name, window, connection_window, streams, bound) in [
+        ("a common window", 65_535, 0, 90, 256 << 10),
+        ("no measure", (1 << 31) - 1, (1 << 31) - 65_536, 90, 320 << 10),
+    ] {
+        taken.store(0, Ordering::Relaxed);
+        let mut client = scene.gateway.frames(Some(&scene.alice), window).await;
+        let mut all = Vec::new();
+        if connection_window > 0 {
+            all.extend(window_update(0, connection_window));
+        }
+        for stream in 0..streams {
+            all.extend(request(2 * stream + 1, watch));
+        }
+        client.write_all(&all).await.unwrap();
+        until("the first bytes", || taken.load(Ordering::Relaxed) > 0).await;
+        let each = settled(&taken).await / usize::try_from(streams).unwrap();
+        assert!(each < bound, "{name}: {each} bytes for each stream");
+        // A stream that is read goes on meanwhile, on a connection of its own and to the same backend.
+        let mut reader = scene.gateway.http2(Some(&scene.alice)).await;
+        let mut live = reader.get(watch, &[]).await.into_body();
+        for _ in 0..200 {
+            soon(live.frame()).await.unwrap().unwrap();
+        }
+        scene.others.go_on().await;
+    }
+    // Connections of one watch each; what the kernel holds for them comes on top.
+    taken.store(0, Ordering::Relaxed);
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let mut client = scene.gateway.http1(Some(&scene.alice)).await;
+        let response = client.get(watch, &[]).await;
+        clients.push((client, response));
+    }
+    let each = settled(&taken).await / clients.len();
+    assert!(each < 12 << 20, "{each} bytes for each connection");
+    let response = scene.gateway.http1(Some(&scene.alice)).await.get(super::CALM, &[]).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    text(response).await;
+    scene.others.were_undisturbed().await;
+}
