@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use super::Scene;
@@ -59,8 +59,7 @@ async fn tcp(answer: &'static [u8]) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut hello = [0; 1024];
-                stream.read(&mut hello).await.ok();
+                stream.readable().await.ok();
                 stream.write_all(answer).await.ok();
             });
         }
