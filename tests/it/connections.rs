@@ -1,5 +1,6 @@
 //! Connections to the backend and from clients: how they begin, fail, are used again and end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,10 +10,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::server::TlsStream;
 
 use crate::support::body::fed;
-use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, frame, serve_frames};
+use crate::support::frames::{self, HEADERS, frame, ok};
 use crate::support::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
 use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
 
@@ -49,14 +49,17 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-/// Answers the requests of a connection with 200; to the first, `refusal` is sent instead, if there is one.
-async fn answer_raw(stream: TlsStream<TcpStream>, mut refusal: Option<fn(u32) -> Vec<u8>>) {
-    let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
-    serve_frames(stream, [], |kind, id, _| match kind {
-        HEADERS => refusal.take().map_or_else(|| ok(id), |refusal| refusal(id)),
-        _ => Vec::new(),
+/// A backend that answers with 200; to the first request of each connection, or of the first one alone, it sends
+/// something else instead.
+async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, once: bool) -> SocketAddr {
+    frames::backend(pki, &[], move |number| {
+        let mut instead = (number == 0 || !once).then_some(instead);
+        move |kind, id, _| match kind {
+            HEADERS => instead.take().unwrap_or(ok)(id),
+            _ => Vec::new(),
+        }
     })
-    .await;
+    .await
 }
 
 // RFC 9113, 6.8 and 8.7: a stream above GOAWAY's last one, or refused with REFUSED_STREAM, was not processed; Go's
@@ -70,14 +73,7 @@ async fn a_write_that_the_backend_provably_did_not_process_is_sent_again_or_may_
             [("", (StatusCode::OK, None)), ("{}", (StatusCode::SERVICE_UNAVAILABLE, Some("1")))]
         {
             let pki = Pki::new();
-            let (address, mut streams) = bare(&pki, H2).await;
-            tokio::spawn(async move {
-                let mut first = true;
-                while let Some(stream) = streams.recv().await {
-                    tokio::spawn(answer_raw(stream, first.then_some(refusal)));
-                    first = false;
-                }
-            });
+            let address = answering(&pki, refusal, true).await;
             let gateway = Gateway::with(flags(&pki, address));
             let alice = pki.clients.leaf().cn("alice").issue();
             let request = Request::post("/api/v1/namespaces/n/configmaps").body(full(body)).unwrap();
@@ -106,12 +102,7 @@ async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
     ];
     for (kind, name, answer, whole) in cases {
         let pki = Pki::new();
-        let (address, mut streams) = bare(&pki, H2).await;
-        tokio::spawn(async move {
-            while let Some(stream) = streams.recv().await {
-                tokio::spawn(answer_raw(stream, Some(answer)));
-            }
-        });
+        let address = answering(&pki, answer, false).await;
         let gateway = Gateway::with(flags(&pki, address));
         let alice = pki.clients.leaf().cn("alice").issue();
         let (upload, endless, _) = fed();

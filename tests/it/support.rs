@@ -389,7 +389,7 @@ impl Gateway {
         self.checked().await;
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        handshake_over(name, stream, alpn, identity).await.unwrap()
+        wire::handshake_over(name, stream, alpn, identity).await.unwrap()
     }
 
     /// A handshake with a resolver of the test's, and nothing more.
@@ -438,26 +438,6 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         drop(self.server.take());
     }
-}
-
-/// A TLS handshake as a client that takes any server for the gateway.
-pub async fn handshake_over(
-    name: ServerName<'static>,
-    stream: TcpStream,
-    alpn: &[u8],
-    identity: Option<&Issued>,
-) -> std::io::Result<TlsStream<TcpStream>> {
-    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyServer));
-    let mut config = match identity {
-        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![alpn.to_vec()];
-    soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
 pub struct Http1 {

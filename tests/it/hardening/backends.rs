@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use super::Scene;
 use crate::pki::{Ca, Issued};
 use crate::support::body::fed;
 use crate::support::frames::{
-    CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, reset, serve_frames,
+    self, CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, ok, reset,
 };
 use crate::support::process::Process;
 use crate::support::wire::{acceptor_with, bare, bare_with, head};
@@ -24,19 +24,16 @@ use crate::support::{Answering, Gateway, H1, H2, Pki, flags, full, get, soon, st
 /// RFC 9113, section 6.5.2
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
+/// Answers each request.
+fn answers(kind: u8, id: u32, _: &[u8]) -> Vec<u8> {
+    if kind == HEADERS { ok(id) } else { Vec::new() }
+}
+
 // Go's server resets the stream of an upload that it has answered; others wait for its end.
 #[tokio::test]
 async fn uploads_that_go_on_after_their_answer_do_not_take_the_streams_of_others() {
     let pki = Pki::new();
-    let (address, mut streams) = bare(&pki, H2).await;
-    tokio::spawn(async move {
-        while let Some(stream) = streams.recv().await {
-            tokio::spawn(serve_frames(stream, [(MAX_CONCURRENT_STREAMS, 10)], |kind, id, _| match kind {
-                HEADERS => frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]),
-                _ => Vec::new(),
-            }));
-        }
-    });
+    let address = frames::backend(&pki, &[(MAX_CONCURRENT_STREAMS, 10)], |_| answers).await;
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http2(Some(&alice)).await;
@@ -59,8 +56,7 @@ async fn tcp(answer: &'static [u8]) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut hello = [0; 1024];
-                stream.read(&mut hello).await.ok();
+                stream.readable().await.ok();
                 stream.write_all(answer).await.ok();
             });
         }
@@ -92,16 +88,8 @@ async fn http1(pki: &Pki, answer: Vec<u8>) -> SocketAddr {
 
 /// A backend of HTTP/2 that answers every request with these frames.
 async fn http2(pki: &Pki, answer: fn(u32) -> Vec<u8>) -> SocketAddr {
-    let (address, mut streams) = bare(pki, H2).await;
-    tokio::spawn(async move {
-        while let Some(stream) = streams.recv().await {
-            tokio::spawn(serve_frames(stream, [], move |kind, id, _| match kind {
-                HEADERS => answer(id),
-                _ => Vec::new(),
-            }));
-        }
-    });
-    address
+    let each = move |kind, id, _: &[u8]| if kind == HEADERS { answer(id) } else { Vec::new() };
+    frames::backend(pki, &[], move |_| each).await
 }
 
 /// How a gateway process with this backend answers, and that its log says why.
@@ -250,20 +238,17 @@ async fn requests_that_a_backend_mishandles_disturb_no_others() {
 #[tokio::test]
 async fn a_backend_that_goes_away_after_each_answer_is_dialled_again_each_time() {
     let pki = Pki::new();
-    let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
-    let (address, mut streams) = bare(&pki, H2).await;
     let dialled = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&dialled);
-    tokio::spawn(async move {
-        while let Some(stream) = streams.recv().await {
-            count.fetch_add(1, Ordering::SeqCst);
-            tokio::spawn(serve_frames(stream, [], move |kind, id, _| match kind {
-                // The last stream that counts is this one.
-                HEADERS => [ok(id), frame(GOAWAY, 0, 0, &[id.to_be_bytes(), [0; 4]].concat())].concat(),
-                _ => Vec::new(),
-            }));
+    let address = frames::backend(&pki, &[], move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        |kind, id: u32, _: &[u8]| match kind {
+            // The last stream that counts is this one.
+            HEADERS => [ok(id), frame(GOAWAY, 0, 0, &[id.to_be_bytes(), [0; 4]].concat())].concat(),
+            _ => Vec::new(),
         }
-    });
+    })
+    .await;
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http2(Some(&alice)).await;
@@ -279,34 +264,28 @@ async fn a_backend_that_goes_away_after_each_answer_is_dialled_again_each_time()
 #[tokio::test]
 async fn a_request_finds_a_new_connection_however_many_are_going_away() {
     let pki = Pki::new();
-    let (address, mut streams) = bare(&pki, H2).await;
     let going = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&going);
-    tokio::spawn(async move {
-        let mut connections = 0;
-        while let Some(stream) = streams.recv().await {
-            connections += 1;
-            let (count, mut leaving) = (Arc::clone(&count), false);
-            // The first ones take two watches each, the last answers.
-            let end = if connections > 8 { END_STREAM } else { 0 };
-            tokio::spawn(serve_frames(stream, [(MAX_CONCURRENT_STREAMS, 3)], move |kind, id, payload| {
-                match kind {
-                    HEADERS => frame(HEADERS, END_HEADERS | end, id, &[0x88]),
-                    RST_STREAM => {
-                        leaving = true;
-                        let last = [3_u32.to_be_bytes(), [0; 4]].concat();
-                        // Once the settings are acknowledged, the frame before them has been read.
-                        [frame(GOAWAY, 0, 0, &last), frame(SETTINGS, 0, 0, b"")].concat()
-                    }
-                    SETTINGS if leaving && payload.is_empty() => {
-                        count.fetch_add(1, Ordering::SeqCst);
-                        Vec::new()
-                    }
-                    _ => Vec::new(),
-                }
-            }));
+    let counted = Arc::clone(&going);
+    let address = frames::backend(&pki, &[(MAX_CONCURRENT_STREAMS, 3)], move |number| {
+        let (count, mut leaving) = (Arc::clone(&counted), false);
+        // The first ones take two watches each, the last answers.
+        let end = if number < 8 { 0 } else { END_STREAM };
+        move |kind, id, payload| match kind {
+            HEADERS => frame(HEADERS, END_HEADERS | end, id, &[0x88]),
+            RST_STREAM => {
+                leaving = true;
+                let last = [3_u32.to_be_bytes(), [0; 4]].concat();
+                // Once the settings are acknowledged, the frame before them has been read.
+                [frame(GOAWAY, 0, 0, &last), frame(SETTINGS, 0, 0, b"")].concat()
+            }
+            SETTINGS if leaving && payload.is_empty() => {
+                count.fetch_add(1, Ordering::SeqCst);
+                Vec::new()
+            }
+            _ => Vec::new(),
         }
-    });
+    })
+    .await;
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut watches = Vec::new();
@@ -333,24 +312,19 @@ async fn a_request_finds_a_new_connection_however_many_are_going_away() {
 async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
     let late = StatusCode::GATEWAY_TIMEOUT;
     // What is sent before the backend has said so is answered.
-    for (most, expected) in [(1, &[StatusCode::OK][..]), (0, &[StatusCode::OK, late])] {
+    for (settings, expected) in [
+        (&[(MAX_CONCURRENT_STREAMS, 1)], &[StatusCode::OK][..]),
+        (&[(MAX_CONCURRENT_STREAMS, 0)], &[StatusCode::OK, late]),
+    ] {
+        let most = settings[0].1;
         let pki = Pki::new();
-        let (address, mut streams) = bare(&pki, H2).await;
         let dialled = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&dialled);
-        tokio::spawn(async move {
-            while let Some(stream) = streams.recv().await {
-                count.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(serve_frames(
-                    stream,
-                    [(MAX_CONCURRENT_STREAMS, most)],
-                    |kind, id, _| match kind {
-                        HEADERS => frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]),
-                        _ => Vec::new(),
-                    },
-                ));
-            }
-        });
+        let address = frames::backend(&pki, settings, move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            answers
+        })
+        .await;
         let gateway = Gateway::with(flags(&pki, address));
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut asking = Vec::new();
@@ -373,32 +347,22 @@ async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
 #[tokio::test]
 async fn an_answer_whose_header_has_millions_of_lines_is_a_502_and_ends_no_other_request() {
     let pki = Pki::new();
-    let (address, mut streams) = bare(&pki, H2).await;
     let asked = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&asked);
-    tokio::spawn(async move {
-        while let Some(stream) = streams.recv().await {
-            let count = Arc::clone(&count);
-            tokio::spawn(serve_frames(stream, [], move |kind, id, _| {
-                let before = count.fetch_add(u32::from(kind == HEADERS), Ordering::SeqCst);
-                match (kind, before) {
-                    (HEADERS, 1) => {
-                        // RFC 7541: status 200, a line that goes into the table, and that line over and over.
-                        let mut all = frame(HEADERS, 0, id, &[0x88, 0x40, 1, b'a', 0]);
-                        let more = frame(CONTINUATION, 0, id, &[0xbe; 16_384]);
-                        all.extend(more.repeat((10 << 20) / 4 / 16_384));
-                        all.extend(frame(CONTINUATION, END_HEADERS, id, b""));
-                        all
-                    }
-                    (HEADERS, 2) => {
-                        let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
-                        [ok(1), ok(id)].concat()
-                    }
-                    _ => Vec::new(),
-                }
-            }));
+    let counted = Arc::clone(&asked);
+    let address = frames::backend(&pki, &[], move |_| {
+        let count = Arc::clone(&counted);
+        move |kind, id, _| match (kind, count.fetch_add(u32::from(kind == HEADERS), Ordering::SeqCst)) {
+            (HEADERS, 1) => {
+                // RFC 7541: status 200, a line that goes into the table, and that line over and over.
+                let first = frame(HEADERS, 0, id, &[0x88, 0x40, 1, b'a', 0]);
+                let more = frame(CONTINUATION, 0, id, &[0xbe; 16_384]).repeat((10 << 20) / 4 / 16_384);
+                [first, more, frame(CONTINUATION, END_HEADERS, id, b"")].concat()
+            }
+            (HEADERS, 2) => [ok(1), ok(id)].concat(),
+            _ => Vec::new(),
         }
-    });
+    })
+    .await;
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut waiting = gateway.http1(Some(&alice)).await;

@@ -9,8 +9,8 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::Scene;
 use crate::pki::Issued;
-use crate::support::wire::{head, is_held};
-use crate::support::{Answering, Gateway, Http1, full, get, handshake_over, soon, text, until};
+use crate::support::wire::{handshake_over, head, is_held};
+use crate::support::{Answering, Gateway, Http1, full, get, soon, text, until};
 
 fn ok() -> Answering {
     Box::pin(async { Response::new(full("ok")) })

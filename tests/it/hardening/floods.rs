@@ -14,40 +14,37 @@ use tokio_rustls::client::TlsStream;
 
 use super::Scene;
 use crate::support::frames::{
-    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING, PRIORITY,
-    PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, read_frame, request, reset, serve_frames,
+    self, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING,
+    PRIORITY, PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, ok, read_frame, request, reset,
     window_update,
 };
-use crate::support::wire::{bare, is_held};
-use crate::support::{Gateway, H2, Pki, flags, get, soon, until};
+use crate::support::wire::is_held;
+use crate::support::{Answering, Gateway, Pki, flags, get, soon, until};
 
 // Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
 // the backend once it has forgotten the stream, and ends a connection on which there were 1024.
 #[tokio::test]
 async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_everybody_shares() {
     let pki = Pki::new();
-    let (address, mut streams) = bare(&pki, H2).await;
     let (asked, cancelled) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let release = Arc::new(AtomicBool::new(false));
     let counts = (Arc::clone(&asked), Arc::clone(&cancelled), Arc::clone(&release));
-    tokio::spawn(async move {
-        while let Some(stream) = streams.recv().await {
-            let (asked, cancelled, release) = counts.clone();
-            let ok = |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
-            tokio::spawn(serve_frames(stream, [], move |kind, id, payload| match kind {
-                HEADERS if release.load(Ordering::SeqCst) => [ok(1), ok(id)].concat(),
-                HEADERS => {
-                    asked.fetch_add(1, Ordering::SeqCst);
-                    Vec::new()
-                }
-                RST_STREAM if payload == CANCEL.to_be_bytes() => {
-                    cancelled.fetch_add(1, Ordering::SeqCst);
-                    ok(id)
-                }
-                _ => Vec::new(),
-            }));
+    let address = frames::backend(&pki, &[], move |_| {
+        let (asked, cancelled, release) = counts.clone();
+        move |kind, id, payload| match kind {
+            HEADERS if release.load(Ordering::SeqCst) => [ok(1), ok(id)].concat(),
+            HEADERS => {
+                asked.fetch_add(1, Ordering::SeqCst);
+                Vec::new()
+            }
+            RST_STREAM if payload == CANCEL.to_be_bytes() => {
+                cancelled.fetch_add(1, Ordering::SeqCst);
+                ok(id)
+            }
+            _ => Vec::new(),
         }
-    });
+    })
+    .await;
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
     let bob = pki.clients.leaf().cn("bob").issue();
@@ -72,20 +69,21 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
     assert_eq!(again.status(), StatusCode::OK);
 }
 
+/// A backend that never answers, and counts the requests.
+async fn unanswered(extra: &[&str]) -> (Scene, Arc<AtomicU32>) {
+    let reached = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&reached);
+    let answer = move |_| -> Answering {
+        count.fetch_add(1, Ordering::SeqCst);
+        Box::pin(std::future::pending())
+    };
+    (Scene::with(extra, |_| {}, answer).await, reached)
+}
+
 // CVE-2023-44487: each request that is taken back costs the backend work, and no stream of the client.
 #[tokio::test]
 async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
-    let reached = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&reached);
-    let scene = Scene::with(
-        &[],
-        |_| {},
-        move |_| {
-            count.fetch_add(1, Ordering::SeqCst);
-            Box::pin(std::future::pending())
-        },
-    )
-    .await;
+    let (scene, reached) = unanswered(&[]).await;
     let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
     let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
     let mut taken_back = 0;
@@ -108,17 +106,7 @@ async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
 
 #[tokio::test]
 async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
-    let reached = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&reached);
-    let scene = Scene::with(
-        &[],
-        |_| {},
-        move |_| {
-            count.fetch_add(1, Ordering::SeqCst);
-            Box::pin(std::future::pending())
-        },
-    )
-    .await;
+    let (scene, reached) = unanswered(&[]).await;
     let flood = |ids: std::ops::Range<u32>| -> Vec<u8> {
         let ids = ids.map(|index| 2 * index + 1);
         ids.flat_map(|id| [request(id, "/api/v1/pods"), reset(id, CANCEL)].concat()).collect()
@@ -184,7 +172,7 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
         ("WINDOW_UPDATE", (Vec::new(), window_update(0, 1)), None),
         ("PRIORITY", (Vec::new(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])), None),
     ];
-    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_secs(1);
+    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_millis(500);
     let scene = Scene::with(&[], limit, |_| Box::pin(std::future::pending())).await;
     for (name, (first, mut again), expected) in floods {
         if again.is_empty() {

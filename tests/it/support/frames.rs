@@ -1,11 +1,14 @@
 //! HTTP/2 frame by frame.
 
+use std::net::SocketAddr;
+
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
-use super::{Gateway, soon};
+use super::wire::bare;
+use super::{Gateway, H2, Pki, soon};
 use crate::pki::Issued;
 
 /// The kinds of frames that are told apart here.
@@ -69,10 +72,35 @@ pub fn request(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &header_block("GET", path))
 }
 
+/// An answer without a body: status 200.
+pub fn ok(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])
+}
+
+/// A backend of HTTP/2 whose connections are served by [`serve_frames`]; `each` makes what answers on one, by its number.
+pub async fn backend<F>(
+    pki: &Pki,
+    settings: &'static [(u16, u32)],
+    mut each: impl FnMut(u32) -> F + Send + 'static,
+) -> SocketAddr
+where
+    F: FnMut(u8, u32, &[u8]) -> Vec<u8> + Send + 'static,
+{
+    let (address, mut streams) = bare(pki, H2).await;
+    tokio::spawn(async move {
+        let mut number = 0;
+        while let Some(stream) = streams.recv().await {
+            tokio::spawn(serve_frames(stream, settings, each(number)));
+            number += 1;
+        }
+    });
+    address
+}
+
 /// Serves a backend's connection: acknowledges settings and pings, and sends what `answer` makes of any other frame.
-pub async fn serve_frames(
+async fn serve_frames(
     mut stream: server::TlsStream<TcpStream>,
-    settings: impl IntoIterator<Item = (u16, u32)>,
+    settings: &[(u16, u32)],
     mut answer: impl FnMut(u8, u32, &[u8]) -> Vec<u8>,
 ) {
     let mut preface = [0; 24];
@@ -80,7 +108,7 @@ pub async fn serve_frames(
         return;
     }
     let payload: Vec<u8> = settings
-        .into_iter()
+        .iter()
         .flat_map(|(name, value)| [name.to_be_bytes().as_slice(), &value.to_be_bytes()].concat())
         .collect();
     let mut bytes = frame(SETTINGS, 0, 0, &payload);

@@ -8,14 +8,35 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::crypto::aws_lc_rs::default_provider;
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
-use super::{Pki, questions, soon};
+use super::{AnyServer, Pki, questions, soon};
 use crate::pki::Issued;
+
+/// A TLS handshake as a client that takes any server for the gateway.
+pub async fn handshake_over(
+    name: ServerName<'static>,
+    stream: TcpStream,
+    alpn: &[u8],
+    identity: Option<&Issued>,
+) -> std::io::Result<client::TlsStream<TcpStream>> {
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
+    let mut config = match identity {
+        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
+}
 
 /// TLS as a backend does it that does not look at the gateway's certificate.
 pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
