@@ -30,6 +30,7 @@ use settings::IdentityMode;
 
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
+use crate::user::UserInfo;
 
 /// The id that the audit logs of the gateway and the backend share.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -101,10 +102,7 @@ pub(crate) async fn send(
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let upgrading = client.is_some();
 
-    // Before identity is written, or a client could nominate our headers in Connection.
-    headers::strip_hop_by_hop(request.headers_mut());
-    note_sender(request.headers_mut(), &context, by_front_proxy);
-    identity::write_identity(request.headers_mut(), &user, target.identity)?;
+    vouch(request.headers_mut(), &user, target.identity, &context, by_front_proxy)?;
     if let Some(impersonate) = impersonate {
         // Whoever is told identities by these very headers would take the client's for ours.
         if target.identity == IdentityMode::Impersonate {
@@ -176,6 +174,21 @@ async fn deliver(
         }
         result => Ok(result?),
     }
+}
+
+/// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing
+/// of that is the client's word.
+pub(crate) fn vouch(
+    headers: &mut HeaderMap,
+    user: &UserInfo,
+    mode: IdentityMode,
+    context: &Context,
+    by_front_proxy: bool,
+) -> Result<(), UnfitIdentity> {
+    // Before identity is written, or a client could nominate our headers in Connection.
+    headers::strip_hop_by_hop(headers);
+    note_sender(headers, context, by_front_proxy);
+    identity::write_identity(headers, user, mode)
 }
 
 /// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.

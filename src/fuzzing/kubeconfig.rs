@@ -1,0 +1,46 @@
+//! Kubeconfigs: an error names the file and shows no token; what is accepted can be connected to, and safely.
+
+use std::io::Write as _;
+
+use crate::config::load_kubeconfig;
+use crate::forward::settings::IdentityMode;
+
+/// A token that no message may show.
+const TOKEN: &str = "token-that-nobody-may-see";
+
+/// The input is a kubeconfig. An input that might name a device to read, or a command, is passed over.
+pub fn kubeconfig(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if ["dev", "proc", "command"].iter().any(|word| text.contains(word)) {
+        return;
+    }
+    let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
+    if file.write_all(data).is_err() {
+        return;
+    }
+    // Where the text stands once and as a token, nothing may repeat it. (A parser's error shows the lines around it.)
+    let secret = text.split(TOKEN).count() == 2 && text.contains(&format!("\n    token: {TOKEN}\n"));
+    for identity in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
+        let mut errors = Vec::new();
+        let backend = load_kubeconfig(file.path(), identity, &mut errors);
+        assert_eq!(backend.is_none(), !errors.is_empty(), "{errors:?}");
+        for error in &errors {
+            assert_eq!(error.file.as_deref(), Some(file.path()));
+            assert!(error.fix.is_some(), "{error}");
+            let by_parser = error.problem.starts_with("failed to parse kubeconfig YAML");
+            assert!(!secret || by_parser || !error.to_string().contains(TOKEN), "{error}");
+        }
+        let Some(backend) = backend else { continue };
+        assert!(!backend.address.host.is_empty() && !backend.roots.is_empty());
+        assert!(!backend.path_prefix.ends_with('/') && backend.identity == identity);
+        match identity {
+            IdentityMode::RequestHeader => {
+                assert!(backend.client_certificate.is_some() && backend.bearer_token.is_none());
+            }
+            IdentityMode::Impersonate => {
+                assert!(backend.client_certificate.is_some() || backend.bearer_token.is_some());
+            }
+        }
+        assert!(!secret || !format!("{backend:?}").contains(TOKEN));
+    }
+}
