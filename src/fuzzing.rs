@@ -2,7 +2,7 @@
 //! panics where its property does not hold. Internal, and no part of the library's surface.
 //!
 //! The targets in `fuzz/` call these functions with bytes of libFuzzer's making; `cargo test` calls them with the
-//! committed corpus and with random inputs of the right shape ([`tests`]). Inputs are text that a person can write,
+//! committed corpus and with random inputs of the right shape (`tests`). Inputs are text that a person can write,
 //! except for certificates. What a function compares with is written for clearness alone, apart from the code.
 
 mod certificates;
