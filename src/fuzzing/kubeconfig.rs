@@ -14,6 +14,10 @@ pub fn kubeconfig(data: &[u8]) {
     if ["dev", "proc", "command"].iter().any(|word| text.contains(word)) {
         return;
     }
+    // `kube` takes a file that begins so for UTF-16, and panics on half a character.
+    if matches!(data, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) && !data.len().is_multiple_of(2) {
+        return;
+    }
     let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
     if file.write_all(data).is_err() {
         return;
