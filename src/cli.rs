@@ -57,7 +57,10 @@ enum Command {
 const SERVE_EXAMPLE: &str = "\
 Example, in front of one API server:
   portcullis serve --tls-cert-file gateway.crt --tls-private-key-file gateway.key \\
-    --client-ca-file clients-ca.crt --token-auth-file tokens.csv --backend-kubeconfig backend.kubeconfig";
+    --client-ca-file clients-ca.crt --token-auth-file tokens.csv --backend-kubeconfig backend.kubeconfig
+
+Example, in front of many:
+  portcullis serve --config gateway.yaml";
 
 impl Cli {
     /// Reads the command line and runs the command to its end.

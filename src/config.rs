@@ -1,20 +1,33 @@
-//! Configuration: wire types ([`flags`], kubeconfig), what they resolve to ([`settings`]), and the step between
-//! ([`resolve`]), which reads every file and reports every error at once.
+//! Configuration: wire types ([`flags`], the configuration file, kubeconfig), what they resolve to ([`settings`]), and
+//! the step between ([`resolve`]), which reads every file and reports every error at once.
 
 pub mod error;
+mod file;
 pub mod flags;
+pub mod inputs;
 mod kubeconfig;
 pub mod resolve;
+pub mod sections;
 pub mod settings;
+pub mod source;
+mod yaml;
 
 pub use error::{ConfigError, ConfigErrors};
 
-/// Reads a kubeconfig as [`resolve`] does.
+/// Reads the current context of a kubeconfig as [`resolve`] does.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn load_kubeconfig(
     file: &std::path::Path,
-    identity: crate::forward::settings::IdentityMode,
+    identity: crate::clusters::settings::IdentityMode,
     errors: &mut Vec<ConfigError>,
-) -> Option<crate::forward::settings::Backend> {
-    kubeconfig::load("--backend-kubeconfig", file, identity, errors)
+) -> Option<crate::clusters::settings::Backend> {
+    kubeconfig::load(
+        "--backend-kubeconfig",
+        file,
+        None,
+        &[],
+        identity,
+        &mut inputs::Inputs::default(),
+        errors,
+    )
 }

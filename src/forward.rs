@@ -4,12 +4,12 @@
 //! followed; a body is never looked at; a client that goes away drops the response here, which cancels the stream to
 //! the backend.
 
+pub(crate) mod ask;
 pub(crate) mod body;
 mod headers;
 mod identity;
-pub(crate) mod pool;
-pub(crate) mod settings;
-pub(crate) mod target;
+mod pool;
+pub(crate) mod pools;
 mod upgrade;
 
 use std::net::IpAddr;
@@ -24,10 +24,13 @@ use tokio::time::timeout_at;
 
 use body::{Body, EndGuard, Reset};
 pub(crate) use identity::UnfitIdentity;
+use pool::Kind;
 pub(crate) use pool::SendError;
-use pool::{Kind, Pool};
-use settings::IdentityMode;
+use pools::Pools;
 
+use crate::authn::request_header::RequestHeaderNames;
+use crate::clusters::settings::IdentityMode;
+use crate::clusters::upstream::Upstream;
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
 use crate::user::UserInfo;
@@ -89,38 +92,39 @@ pub(crate) struct Context {
 /// Sends an admitted request and returns the backend's answer, its body still to come. `tunnel` is kept for as long
 /// as an upgraded connection lives.
 pub(crate) async fn send(
-    pool: &Arc<Pool>,
+    pools: &Pools,
     admitted: Admitted,
     context: Context,
     tunnel: impl FnOnce() -> EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    let Outbound { mut request, info, deadline, user, by_front_proxy, impersonate } =
+    let Outbound { upstream, mut request, info, deadline, user, by_front_proxy, impersonate } =
         admitted.into_outbound();
-    let target = pool.target();
     let unauthenticated = user.is_unauthenticated();
     let protocol = headers::requested_upgrade(request.headers());
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let upgrading = client.is_some();
 
-    vouch(request.headers_mut(), &user, target.identity, &context, by_front_proxy)?;
+    let named = upstream.identity_headers.load();
+    vouch(request.headers_mut(), &user, upstream.identity(), named.as_deref(), &context, by_front_proxy)?;
     if let Some(impersonate) = impersonate {
         // Whoever is told identities by these very headers would take the client's for ours.
-        if target.identity == IdentityMode::Impersonate {
+        if upstream.identity() == IdentityMode::Impersonate {
             return Err(ForwardError::Impersonation);
         }
         impersonate.restore_into(request.headers_mut());
     }
-    if let Some(authorization) = &target.authorization {
+    if let Some(authorization) = &upstream.authorization {
         request.headers_mut().insert(AUTHORIZATION, authorization.clone());
     }
-    let request = readdress(request, target)?;
+    let request = readdress(request, &upstream)?;
     check_header_size(&request)?;
 
     let sending = async {
         if let (Some(protocol), Some(client)) = (protocol, client) {
-            return upgrade::tunnel(pool, request, protocol, client, unauthenticated, tunnel()).await;
+            let connection = pools.upgrading(&upstream, unauthenticated).await?;
+            return upgrade::tunnel(connection, request, protocol, client, tunnel()).await;
         }
-        let response = deliver(pool, request, kind_of(&info, unauthenticated)).await?;
+        let response = deliver(pools, &upstream, request, kind_of(&info, unauthenticated)).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
         }
@@ -131,6 +135,7 @@ pub(crate) async fn send(
         None => sending.await?,
     };
     if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
+        upstream.doubt();
         return Err(ForwardError::RefusedIdentity);
     }
     // The far end of an upgrade answers for itself, also when it refuses.
@@ -144,7 +149,8 @@ pub(crate) async fn send(
 /// Sends; without a body a request is sent once more if the backend says that it did not process it, and a read also
 /// if the connection broke under it, since it may have been closed just before.
 async fn deliver(
-    pool: &Arc<Pool>,
+    pools: &Pools,
+    upstream: &Upstream,
     request: Request<Body>,
     kind: Kind,
 ) -> Result<Response<Body>, ForwardError> {
@@ -153,21 +159,21 @@ async fn deliver(
         again.method_mut().clone_from(request.method());
         again.uri_mut().clone_from(request.uri());
         again.headers_mut().clone_from(request.headers());
-        return match pool.send(request, kind).await {
+        return match pools.send(upstream, request, kind).await {
             Err(SendError::NotProcessed(error)) => {
                 tracing::debug!(%error, "sending a request again");
-                Ok(pool.send(again, kind).await?)
+                Ok(pools.send(upstream, again, kind).await?)
             }
             Err(SendError::Broken(error)) if again.method().is_safe() => {
                 tracing::debug!(%error, "sending a read again");
-                Ok(pool.send(again, kind).await?)
+                Ok(pools.send(upstream, again, kind).await?)
             }
             result => Ok(result?),
         };
     }
     let failed = Arc::new(AtomicBool::new(false));
     let request = request.map(|body| body.telling_failure(Arc::clone(&failed)));
-    match pool.send(request, kind).await {
+    match pools.send(upstream, request, kind).await {
         // The backend's stream broke because the client's did.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
             Err(ForwardError::RequestBody(error))
@@ -177,17 +183,21 @@ async fn deliver(
 }
 
 /// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing
-/// of that is the client's word.
+/// of that is the client's word. `named` are headers that the backend reads identities from beside the standard ones.
 pub(crate) fn vouch(
     headers: &mut HeaderMap,
     user: &UserInfo,
     mode: IdentityMode,
+    named: Option<&RequestHeaderNames>,
     context: &Context,
     by_front_proxy: bool,
 ) -> Result<(), UnfitIdentity> {
     // Before identity is written, or a client could nominate our headers in Connection.
     headers::strip_hop_by_hop(headers);
     note_sender(headers, context, by_front_proxy);
+    if let Some(names) = named {
+        headers::strip_named(headers, names);
+    }
     identity::write_identity(headers, user, mode)
 }
 
@@ -219,26 +229,25 @@ fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool)
 /// except for a server that is reached by its own name.
 fn readdress(
     request: Request<hyper::body::Incoming>,
-    target: &target::Target,
+    upstream: &Upstream,
 ) -> Result<Request<Body>, ForwardError> {
     let (mut head, incoming) = request.into_parts();
     let reset_is = if head.version == Version::HTTP_2 { Reset::Cut } else { Reset::Never };
     let client_host = head.headers.remove(HOST);
-    let authority = match target.identity {
-        IdentityMode::Impersonate => target.authority.clone(),
+    let authority = match upstream.identity() {
+        IdentityMode::Impersonate => upstream.authority.clone(),
         IdentityMode::RequestHeader => head
             .uri
             .authority()
             .cloned()
             .or_else(|| client_host.and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok()))
-            .unwrap_or_else(|| target.authority.clone()),
+            .unwrap_or_else(|| upstream.authority.clone()),
     };
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    let path = if target.path_prefix.is_empty() {
-        path
-    } else {
-        let joined = format!("{}{path}", target.path_prefix);
-        PathAndQuery::try_from(joined).map_err(|error| ForwardError::Target(error.into()))?
+    let path = match upstream.path_prefix() {
+        "" => path,
+        prefix => PathAndQuery::try_from(format!("{prefix}{path}"))
+            .map_err(|error| ForwardError::Target(error.into()))?,
     };
     head.uri = Uri::builder()
         .scheme(Scheme::HTTPS)

@@ -3,6 +3,7 @@
 pub mod authn;
 pub mod cli;
 pub mod clock;
+pub mod clusters;
 pub mod config;
 #[cfg(feature = "dev")]
 pub mod dev;
@@ -14,7 +15,9 @@ mod listen;
 mod metrics;
 mod pipeline;
 pub mod query;
+mod reload;
 pub mod request;
+mod self_check;
 pub mod server;
 mod snapshot;
 mod stage;

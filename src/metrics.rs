@@ -3,9 +3,11 @@
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
 use prometheus::{
-    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry, TextEncoder, exponential_buckets,
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder, exponential_buckets,
 };
+
+use crate::clock::UnixTime;
 
 /// Everything that is counted. One for the process.
 #[derive(Debug)]
@@ -35,6 +37,15 @@ pub(crate) struct Metrics {
     pub(crate) unfit_identities: IntCounter,
     /// Requests whose handling panicked.
     pub(crate) panics: IntCounter,
+    /// By cluster, endpoint and result.
+    pub(crate) self_checks: IntCounterVec,
+    /// By cluster and endpoint.
+    pub(crate) endpoint_trusted: IntGaugeVec,
+    /// By `result`: success, failure.
+    config_reloads: IntCounterVec,
+    config_last_reload_successful: IntGauge,
+    config_last_success: IntGauge,
+    config_generation: IntGauge,
 }
 
 impl Metrics {
@@ -61,6 +72,11 @@ impl Metrics {
             let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(gauges.clone()))?;
             Ok(gauges)
+        };
+        let gauge = |name: &str, help: &str| -> prometheus::Result<IntGauge> {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
         };
         let histograms = |name: &str,
                           help: &str,
@@ -151,8 +167,55 @@ impl Metrics {
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
             panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            self_checks: counters(
+                "portcullis_self_checks_total",
+                "Checks whether an API server takes identities as they are, by cluster, endpoint and result.",
+                &["cluster", "endpoint", "result"],
+            )?,
+            endpoint_trusted: gauges(
+                "portcullis_endpoint_trusted",
+                "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
+                &["cluster", "endpoint"],
+            )?,
+            config_reloads: counters(
+                "portcullis_config_reloads_total",
+                "Configurations that were taken, the first one included, or refused.",
+                &["result"],
+            )?,
+            config_last_reload_successful: gauge(
+                "portcullis_config_last_reload_successful",
+                "Whether the configuration in force is the one in the files: 1, or 0 when it was refused.",
+            )?,
+            config_last_success: gauge(
+                "portcullis_config_last_reload_success_timestamp_seconds",
+                "When the configuration in force was taken.",
+            )?,
+            config_generation: gauge(
+                "portcullis_config_generation",
+                "The number of the configuration in force.",
+            )?,
             registry,
         })
+    }
+
+    /// An endpoint is no longer configured.
+    pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
+        // It may never have been checked.
+        self.endpoint_trusted.remove_label_values(labels).ok();
+    }
+
+    /// A configuration came into force.
+    pub(crate) fn config_reloaded(&self, generation: u64, now: UnixTime) {
+        self.config_reloads.with_label_values(&["success"]).inc();
+        self.config_last_reload_successful.set(1);
+        self.config_last_success.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        self.config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+    }
+
+    /// A configuration was refused; the old one stays.
+    pub(crate) fn config_refused(&self) {
+        self.config_reloads.with_label_values(&["failure"]).inc();
+        self.config_last_reload_successful.set(0);
     }
 
     /// The exposition, in the text format 0.0.4, and its content type.

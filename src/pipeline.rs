@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
-use http::uri::PathAndQuery;
+use http::header::HOST;
+use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ use crate::authn::{AuthnInput, Warnings};
 use crate::clock::Clock;
 use crate::escape::decode_path;
 use crate::forward::body::Body;
-use crate::forward::pool::Pool;
+use crate::forward::pools::Pools;
 use crate::forward::{self, Context};
 use crate::listen::{Connection, Handler};
 use crate::metrics::Metrics;
@@ -37,10 +38,8 @@ use crate::status::Status;
 pub(crate) struct Gateway {
     /// The configuration in force.
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
-    /// Connections to the backend.
-    pub(crate) pool: Arc<Pool>,
-    /// How long a request may take, unless it is long-running.
-    pub(crate) request_timeout: std::time::Duration,
+    /// Connections to the API servers.
+    pub(crate) pools: Pools,
     /// The time.
     pub(crate) clock: Clock,
     /// What is counted.
@@ -74,30 +73,14 @@ impl Gateway {
         exchange: &mut Exchange,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
-        let received = Received::accept(request, |name| snapshot.is_front_proxy_header(name))?;
-        let routed = self.route(received, exchange)?;
+        self.pools.keep(snapshot.generation, snapshot.targets());
+        let received = Received::accept(request)?;
+        let routed = route(snapshot, connection, exchange, received)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(identified)?;
         let admitted = admit(authorized);
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
-        Ok(forward::send(&self.pool, admitted, context, || Box::new(connection.keep_open())).await?)
-    }
-
-    /// What the request means, and until when it must be answered. What kube-apiserver refuses before it
-    /// authenticates is refused here.
-    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
-    fn route(&self, received: Received, exchange: &mut Exchange) -> Result<Routed, Refusal> {
-        let uri = received.request().uri();
-        let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
-        let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
-            let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-            let message = error.message(uri.path(), uri.query());
-            Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
-        })?;
-        exchange.note_info(&info);
-        let timeout = deadline::deadline(&info, uri.query(), self.request_timeout)?;
-        let deadline = timeout.map(|timeout| exchange.started() + timeout);
-        Ok(Routed::new(received, info, deadline))
+        Ok(forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open())).await?)
     }
 
     /// Who sent it.
@@ -108,22 +91,58 @@ impl Gateway {
         exchange: &mut Exchange,
         routed: Routed,
     ) -> Result<Identified, Refusal> {
+        let cluster = routed.cluster();
         let warnings = Warnings::default();
         let input = AuthnInput {
             conn: &connection.info,
             credentials: routed.credentials(),
             path: routed.info().path(),
-            audiences: &snapshot.audiences,
+            audiences: &cluster.audiences,
             generation: snapshot.generation,
             now: self.clock.now(),
             warnings: &warnings,
         };
         exchange.note_certificate(connection.certificate_ends, input.now);
         let started = Instant::now();
-        let verdict = snapshot.chain.authenticate(&input).await;
+        let verdict = cluster.chain.authenticate(&input).await;
         exchange.note_authentication(&verdict, started.elapsed(), warnings.take());
         Ok(Identified::new(routed, verdict?))
     }
+}
+
+/// Which cluster the request is for, what it means there, and until when it must be answered. What kube-apiserver
+/// refuses before it authenticates is refused here.
+// apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
+fn route(
+    snapshot: &Snapshot,
+    connection: &Connection,
+    exchange: &mut Exchange,
+    mut received: Received,
+) -> Result<Routed, Refusal> {
+    let request = received.request();
+    let server_name = connection.info.server_name.as_deref();
+    let route = snapshot.router.route(server_name, host(request), request.uri().path())?;
+    let cluster = Arc::clone(route.cluster);
+    if route.prefix > 0 {
+        received.cut_path(route.prefix);
+    }
+    let uri = received.request().uri();
+    let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
+    let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
+        let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let message = error.message(uri.path(), uri.query());
+        Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
+    })?;
+    exchange.note_info(&info);
+    let timeout = deadline::deadline(&info, uri.query(), snapshot.request_timeout)?;
+    let deadline = timeout.map(|timeout| exchange.started() + timeout);
+    Ok(Routed::new(received, cluster, info, deadline))
+}
+
+/// The host the client asks for; the request is well-formed, so there is one at most.
+fn host(request: &Request<Incoming>) -> Option<&str> {
+    let authority = request.uri().authority().map(Authority::as_str);
+    authority.or_else(|| request.headers().get(HOST)?.to_str().ok())
 }
 
 /// As whom it may be made. Until the gateway authorises `Impersonate-*` itself, the backend does; forwarding refuses

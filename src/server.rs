@@ -1,6 +1,7 @@
 //! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,17 +16,20 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
+use crate::config::source::Source;
 use crate::forward::body::Body;
-use crate::forward::pool::Pool;
-use crate::listen::{Drain, Limits, Listener, Worker, accept_into, raise_file_limit};
+use crate::forward::pools::Pools;
+use crate::listen::{Drain, Listener, Worker, accept_into, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
+use crate::reload::Reloader;
+use crate::self_check::SelfCheck;
 use crate::snapshot::{Snapshot, SnapshotError};
 
 /// Why the gateway cannot start.
@@ -56,14 +60,16 @@ pub struct Server {
     metrics_address: Option<SocketAddr>,
     drain: watch::Sender<Drain>,
     acceptor: Option<JoinHandle<Vec<Worker>>>,
-    grace: Duration,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    reload: Arc<Notify>,
 }
 
 impl Server {
-    /// Binds, starts the threads and serves. The port is open when this returns.
-    pub fn start(settings: &Settings) -> Result<Self, StartError> {
+    /// Binds, starts the threads and serves `settings`, which `source` was resolved to. The port is open when this
+    /// returns.
+    pub fn start(settings: &Settings, source: Source) -> Result<Self, StartError> {
         raise_file_limit();
-        let snapshot = Snapshot::build(settings, 1)?;
+        let snapshot = Snapshot::build(settings, None)?;
         let metrics = Arc::new(Metrics::new());
         let serving = &settings.serving;
         let bind = |address, share| {
@@ -80,14 +86,33 @@ impl Server {
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot));
         let (drain, draining) = watch::channel(Drain::Serving);
         let workers: Vec<Worker> = (0..settings.operation.workers)
-            .map(|index| worker(index, settings, &snapshot, &metrics, draining.clone()))
+            .map(|index| worker(index, &snapshot, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
+        let reload = Arc::new(Notify::new());
+        let (asked, refused) = (Arc::clone(&reload), Arc::new(Notify::new()));
+        let swapped = Arc::new(Notify::new());
+        let reloader = Reloader::new(
+            source,
+            settings,
+            Arc::clone(&snapshot),
+            Arc::clone(&metrics),
+            Clock::system(),
+            Arc::clone(&swapped),
+        );
+        let check = SelfCheck {
+            current: Arc::clone(&snapshot),
+            metrics: Arc::clone(&metrics),
+            swapped,
+            reload: Arc::clone(&reload),
+            refused: Arc::clone(&refused),
+        };
+        let controlling = async move { tokio::join!(reloader.run(asked, refused), check.run()) };
+        control(controlling, draining.clone()).map_err(StartError::Thread)?;
         let acceptor =
             accept(listener, metrics_listener, workers, metrics, draining).map_err(StartError::Thread)?;
-        info!(%address, metrics = ?metrics_address, backend = %settings.backend.address, "serving");
-        let grace = settings.operation.shutdown_grace_period;
-        Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), grace })
+        info!(%address, metrics = ?metrics_address, "serving");
+        Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), snapshot, reload })
     }
 
     /// The address that is served.
@@ -100,9 +125,14 @@ impl Server {
         self.metrics_address
     }
 
+    /// Reads the configuration again now, whether it seems to have changed or not.
+    pub fn reload(&self) {
+        self.reload.notify_one();
+    }
+
     /// Stops accepting, lets requests finish for the grace period, and ends what is left. Blocks.
     pub fn shut_down(mut self) {
-        let grace = self.grace;
+        let grace = self.snapshot.load().shutdown_grace_period;
         info!(?grace, "shutting down: no new connections, requests in progress may finish");
         self.drain.send_replace(Drain::Draining);
         let Some(workers) = self.acceptor.take().and_then(|acceptor| acceptor.join().ok()) else {
@@ -134,22 +164,38 @@ impl Drop for Server {
 /// A worker thread with connections of its own to the backend.
 fn worker(
     index: usize,
-    settings: &Settings,
     snapshot: &Arc<ArcSwap<Snapshot>>,
     metrics: &Arc<Metrics>,
     drain: watch::Receiver<Drain>,
 ) -> io::Result<Worker> {
     let gateway = Gateway {
         snapshot: Arc::clone(snapshot),
-        pool: Pool::new(Arc::clone(&snapshot.load().target)),
-        request_timeout: settings.operation.request_timeout,
+        pools: Pools::default(),
         clock: Clock::system(),
         metrics: Arc::clone(metrics),
     };
     let current = Arc::clone(snapshot);
-    let tls = move || Arc::clone(&current.load().tls);
-    let limits = Limits { http2_max_streams: settings.serving.http2_max_streams };
-    Worker::start(format!("worker-{index}"), Arc::new(gateway), tls, limits, Arc::clone(metrics), drain)
+    let terms = move || {
+        let snapshot = current.load();
+        (Arc::clone(&snapshot.tls), snapshot.limits)
+    };
+    Worker::start(format!("worker-{index}"), Arc::new(gateway), terms, Arc::clone(metrics), drain)
+}
+
+/// The thread that carries no requests: reload, self-check. It ends when the server does.
+fn control(
+    controlling: impl Future<Output = ((), ())> + Send + 'static,
+    mut drain: watch::Receiver<Drain>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                ((), ()) = controlling => {}
+                _ = drain.wait_for(|phase| *phase == Drain::Abort) => {}
+            }
+        });
+    })
 }
 
 /// The thread that accepts connections and answers `/metrics`. It gives the workers back when it stops accepting.

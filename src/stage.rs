@@ -4,27 +4,27 @@
 
 use std::sync::Arc;
 
-use http::Request;
-use http::header::HeaderName;
+use http::{Request, Uri};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::authn::Proven;
+use crate::clusters::Cluster;
+use crate::clusters::upstream::Upstream;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, Malformed};
 use crate::user::UserInfo;
 
-/// A well-formed request, without its credentials.
-pub(crate) struct Received {
+/// A request that can be read in one way only.
+pub(crate) struct Received(Request<Incoming>);
+
+/// A request whose cluster and meaning are known, without its credentials.
+pub(crate) struct Routed {
     request: Request<Incoming>,
     credentials: Credentials,
     impersonate: ImpersonateHeaders,
-}
-
-/// A request whose meaning is known.
-pub(crate) struct Routed {
-    received: Received,
+    cluster: Arc<Cluster>,
     info: RequestInfo,
     deadline: Option<Instant>,
 }
@@ -47,6 +47,8 @@ pub(crate) struct Admitted(Authorized);
 
 /// What forwarding needs of a request.
 pub(crate) struct Outbound {
+    /// Where it goes: the API server of the cluster by whose rules it was judged.
+    pub(crate) upstream: Arc<Upstream>,
     pub(crate) request: Request<Incoming>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
@@ -58,26 +60,48 @@ pub(crate) struct Outbound {
 }
 
 impl Received {
-    /// Checks the shape of a request and takes its credentials out.
-    pub(crate) fn accept(
-        mut request: Request<Incoming>,
-        front_proxy: impl Fn(&HeaderName) -> bool,
-    ) -> Result<Self, Malformed> {
+    /// Checks the shape of a request.
+    pub(crate) fn accept(request: Request<Incoming>) -> Result<Self, Malformed> {
         wellformed::check(&request)?;
-        let (credentials, impersonate) = Credentials::take_from(request.headers_mut(), front_proxy);
-        Ok(Self { request, credentials, impersonate })
+        Ok(Self(request))
     }
 
-    /// The request, without its credentials.
+    /// The request.
     pub(crate) fn request(&self) -> &Request<Incoming> {
-        &self.request
+        &self.0
+    }
+
+    /// Cuts off the path by which a cluster was found. What remains is not rewritten.
+    pub(crate) fn cut_path(&mut self, prefix: usize) {
+        let uri = self.0.uri_mut();
+        let Some(rest) = uri.path_and_query().and_then(|target| target.as_str().get(prefix..)) else {
+            return;
+        };
+        let rest = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
+        let mut parts = std::mem::take(uri).into_parts();
+        // A part of a target is one too.
+        parts.path_and_query = rest.parse().ok();
+        *uri = Uri::from_parts(parts).unwrap_or_default();
     }
 }
 
 impl Routed {
-    /// A request, what it means, and when it must be answered.
-    pub(crate) fn new(received: Received, info: RequestInfo, deadline: Option<Instant>) -> Self {
-        Self { received, info, deadline }
+    /// A request, whose it is, what it means, and when it must be answered. Its credentials are taken out of it.
+    pub(crate) fn new(
+        received: Received,
+        cluster: Arc<Cluster>,
+        info: RequestInfo,
+        deadline: Option<Instant>,
+    ) -> Self {
+        let mut request = received.0;
+        let (credentials, impersonate) =
+            Credentials::take_from(request.headers_mut(), |name| cluster.is_front_proxy_header(name));
+        Self { request, credentials, impersonate, cluster, info, deadline }
+    }
+
+    /// The cluster that judges it.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// What the request means.
@@ -87,7 +111,7 @@ impl Routed {
 
     /// What the sender is to be judged by.
     pub(crate) fn credentials(&self) -> &Credentials {
-        &self.received.credentials
+        &self.credentials
     }
 }
 
@@ -101,7 +125,7 @@ impl Identified {
 
     /// Whom the sender asks to act as.
     pub(crate) fn impersonate(&self) -> &ImpersonateHeaders {
-        &self.routed.received.impersonate
+        &self.routed.impersonate
     }
 }
 
@@ -109,13 +133,13 @@ impl Authorized {
     /// A request that asks to act as nobody else.
     pub(crate) fn as_oneself(mut identified: Identified) -> Self {
         // Nothing is passed on by accident.
-        identified.routed.received.impersonate = ImpersonateHeaders::default();
+        identified.routed.impersonate = ImpersonateHeaders::default();
         Self { identified, impersonate: None }
     }
 
     /// A request whose `Impersonate-*` headers the backend authorises.
     pub(crate) fn by_backend(mut identified: Identified) -> Self {
-        let impersonate = std::mem::take(&mut identified.routed.received.impersonate);
+        let impersonate = std::mem::take(&mut identified.routed.impersonate);
         Self { identified, impersonate: Some(impersonate) }
     }
 }
@@ -130,7 +154,8 @@ impl Admitted {
     pub(crate) fn into_outbound(self) -> Outbound {
         let Authorized { identified, impersonate } = self.0;
         let Identified { routed, user, by_front_proxy } = identified;
-        let Routed { received, info, deadline } = routed;
-        Outbound { request: received.request, info, deadline, user, by_front_proxy, impersonate }
+        let Routed { request, cluster, info, deadline, .. } = routed;
+        let upstream = Arc::clone(&cluster.upstream);
+        Outbound { upstream, request, info, deadline, user, by_front_proxy, impersonate }
     }
 }

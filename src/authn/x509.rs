@@ -15,7 +15,7 @@ mod name;
 mod policy;
 mod signature;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod time;
 mod uri;
 mod verify;

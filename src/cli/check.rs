@@ -7,10 +7,12 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
-use crate::config::ConfigErrors;
+use crate::authn::settings::Authentication;
+use crate::clusters::settings::{Cluster, Endpoint, Routes};
+use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
+use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
-use crate::forward::settings::IdentityMode;
 use crate::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
@@ -30,6 +32,19 @@ enum Output {
     Text,
     /// JSON, for programs.
     Json,
+    /// YAML, for both.
+    Yaml,
+}
+
+impl Output {
+    /// For programs; `None` if people are to read it.
+    fn rendered(self, value: &impl Serialize) -> Option<String> {
+        match self {
+            Self::Text => None,
+            Self::Json => serde_json::to_string_pretty(value).ok().map(|text| text + "\n"),
+            Self::Yaml => serde_saphyr::to_string(value).ok(),
+        }
+    }
 }
 
 /// What would be served.
@@ -38,55 +53,52 @@ enum Output {
 struct Report {
     serving: String,
     metrics: Option<String>,
-    backend: String,
-    identity: &'static str,
-    authenticators: Vec<String>,
     request_timeout_seconds: u64,
+    clusters: Vec<ClusterReport>,
     warnings: Vec<String>,
+}
+
+/// Which requests are for a cluster, where they go, and who may make them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ClusterReport {
+    name: String,
+    #[serde(rename = "match")]
+    routes: Option<Match>,
+    endpoints: Vec<String>,
+    identity: String,
+    authenticators: Vec<String>,
+    tokens: usize,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Match {
+    server_names: Vec<String>,
+    path_prefix: Option<String>,
 }
 
 /// What is wrong.
 #[derive(Debug, Serialize)]
 struct Failure<'a> {
-    errors: Vec<FailureItem<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct FailureItem<'a> {
-    key: &'a str,
-    file: Option<&'a std::path::Path>,
-    problem: &'a str,
-    fix: Option<&'a str>,
+    errors: &'a [ConfigError],
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve) {
+    let resolved = match resolve(&flags.serve, &mut Inputs::default()) {
         Ok(resolved) => resolved,
-        Err(errors) => return report_errors(&errors, flags.output),
+        Err(errors) => {
+            if let Some(text) = flags.output.rendered(&Failure { errors: &errors.0 }) {
+                print(&text);
+            }
+            return misconfigured(&errors);
+        }
     };
-    if let Err(error) = Snapshot::build(&resolved.settings, 0) {
+    if let Err(error) = Snapshot::build(&resolved.settings, None) {
         return failed(&error.to_string());
     }
-    let report = Report::of(&resolved);
-    let text = match flags.output {
-        Output::Text => report.table(),
-        Output::Json => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
-    };
-    print(&text)
-}
-
-fn report_errors(errors: &ConfigErrors, output: Output) -> ExitCode {
-    if output == Output::Json {
-        let items = errors.0.iter().map(|error| FailureItem {
-            key: &error.key,
-            file: error.file.as_deref(),
-            problem: &error.problem,
-            fix: error.fix.as_deref(),
-        });
-        let failure = Failure { errors: items.collect() };
-        print(&(serde_json::to_string_pretty(&failure).unwrap_or_default() + "\n"));
-    }
-    misconfigured(errors)
+    let report = Report::of(resolved);
+    print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
 fn print(text: &str) -> ExitCode {
@@ -94,63 +106,97 @@ fn print(text: &str) -> ExitCode {
 }
 
 impl Report {
-    fn of(resolved: &Resolved) -> Self {
-        let settings = &resolved.settings;
-        let authentication = &settings.authentication;
-        let mut authenticators = Vec::new();
-        if let Some(request_header) = &authentication.request_header {
-            let names = match request_header.allowed_names.as_slice() {
-                [] => "any front proxy of its CA".to_owned(),
-                names => format!("front proxies {}", names.join(", ")),
-            };
-            authenticators.push(format!("request headers, from {names}"));
-        }
-        if authentication.client_ca.is_some() {
-            authenticators.push("client certificates".to_owned());
-        }
-        if let Some(tokens) = &authentication.static_tokens {
-            let count = tokens.count();
-            authenticators.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
-        }
-        if authentication.anonymous {
-            authenticators.push("anonymous".to_owned());
-        }
-        let metrics = match settings.operation.metrics {
-            MetricsAddress::On(address) => Some(format!("http://{address}/metrics")),
-            MetricsAddress::Off => None,
-        };
+    fn of(resolved: Resolved) -> Self {
+        let Resolved { settings, warnings } = resolved;
         Self {
             serving: format!("https://{}", settings.serving.address),
-            metrics,
-            backend: format!("https://{}{}", settings.backend.address, settings.backend.path_prefix),
-            identity: match settings.backend.identity {
-                IdentityMode::RequestHeader => "requestHeader",
-                IdentityMode::Impersonate => "impersonate",
+            metrics: match settings.operation.metrics {
+                MetricsAddress::On(address) => Some(format!("http://{address}/metrics")),
+                MetricsAddress::Off => None,
             },
-            authenticators,
             request_timeout_seconds: settings.operation.request_timeout.as_secs(),
-            warnings: resolved.warnings.clone(),
+            clusters: settings.clusters.into_iter().map(ClusterReport::of).collect(),
+            warnings,
         }
     }
 
     fn table(&self) -> String {
         let mut rows = vec![
-            ("serves", self.serving.clone()),
-            ("metrics", self.metrics.clone().unwrap_or_else(|| "off".to_owned())),
-            ("backend", self.backend.clone()),
-            ("identity", self.identity.to_owned()),
+            ("serves", vec![self.serving.clone()]),
+            ("metrics", vec![self.metrics.clone().unwrap_or_else(|| "off".to_owned())]),
+            ("timeout", vec![format!("{}s", self.request_timeout_seconds)]),
+            ("warning", self.warnings.clone()),
         ];
-        let mut title = "clients";
-        for authenticator in &self.authenticators {
-            rows.push((title, authenticator.clone()));
-            title = "";
+        for cluster in &self.clusters {
+            rows.push(("", vec![String::new()]));
+            rows.extend(cluster.rows());
         }
-        rows.push(("timeout", format!("{}s", self.request_timeout_seconds)));
-        for warning in &self.warnings {
-            rows.push(("warning", warning.clone()));
-        }
-        let lines =
-            rows.iter().map(|(title, value)| format!("{title:<9} {value}").trim_end().to_owned() + "\n");
+        rows.push(("", vec![String::new()]));
+        let lines = rows.iter().flat_map(|(title, values)| {
+            let titles = std::iter::once(*title).chain(std::iter::repeat(""));
+            titles
+                .zip(values)
+                .map(|(title, value)| format!("{title:<9} {value}").trim_end().to_owned() + "\n")
+        });
         lines.chain(std::iter::once("the configuration is good\n".to_owned())).collect()
     }
+}
+
+impl ClusterReport {
+    fn of(cluster: Cluster) -> Self {
+        let Cluster { name, routes, authentication, backend } = cluster;
+        let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
+        let identity = backend.identity.to_possible_value();
+        Self {
+            name,
+            routes: match routes {
+                Routes::Everything => None,
+                Routes::Matching { server_names, path_prefix } => Some(Match { server_names, path_prefix }),
+            },
+            endpoints: backend.endpoints.iter().map(address).collect(),
+            identity: identity.map(|value| value.get_name().to_owned()).unwrap_or_default(),
+            authenticators: authenticators(&authentication),
+            tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
+        }
+    }
+
+    fn rows(&self) -> [(&'static str, Vec<String>); 5] {
+        let matching = match &self.routes {
+            None => vec!["every request".to_owned()],
+            Some(Match { server_names, path_prefix }) => {
+                let prefix = path_prefix.iter().map(|prefix| format!("{prefix}/…"));
+                server_names.iter().cloned().chain(prefix).collect()
+            }
+        };
+        [
+            ("cluster", vec![self.name.clone()]),
+            ("match", matching),
+            ("backend", self.endpoints.clone()),
+            ("identity", vec![self.identity.clone()]),
+            ("clients", self.authenticators.clone()),
+        ]
+    }
+}
+
+/// The methods that are on, in the order they are tried.
+fn authenticators(authentication: &Authentication) -> Vec<String> {
+    let mut methods = Vec::new();
+    if let Some(request_header) = &authentication.request_header {
+        let names = match request_header.allowed_names.as_slice() {
+            [] => "any front proxy of its CA".to_owned(),
+            names => format!("front proxies {}", names.join(", ")),
+        };
+        methods.push(format!("request headers, from {names}"));
+    }
+    if authentication.client_ca.is_some() {
+        methods.push("client certificates".to_owned());
+    }
+    if let Some(tokens) = &authentication.static_tokens {
+        let count = tokens.count();
+        methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
+    }
+    if authentication.anonymous {
+        methods.push("anonymous".to_owned());
+    }
+    methods
 }

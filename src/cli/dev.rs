@@ -34,7 +34,7 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
     let color = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // A reader that has gone away is no reason to stop serving.
     write!(out, "{}", dev.announcement(server.metrics_address(), color)).ok();
-    if let Err(error) = super::serve::wait_for_signal() {
+    if let Err(error) = super::serve::wait_for_signal(|| server.reload()) {
         return failed(&format!("cannot wait for signals: {error}"));
     }
     writeln!(out, "\nStopped. The files stay in {}.", dev.paths().dir().display()).ok();

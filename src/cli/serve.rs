@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::{failed, misconfigured};
 use crate::config::flags::ServeFlags;
-use crate::config::resolve::resolve;
+use crate::config::source::Source;
 use crate::server::Server;
 use crate::telemetry;
 
@@ -16,7 +16,7 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
         Ok(server) => server,
         Err(code) => return code,
     };
-    match wait_for_signal() {
+    match wait_for_signal(|| server.reload()) {
         Ok(name) => info!(signal = name, "asked to end"),
         Err(error) => return failed(&format!("cannot wait for signals: {error}")),
     }
@@ -24,25 +24,31 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts logging and the gateway. What is wrong was told when this fails with an exit code.
+/// Reads the configuration, and starts logging and the gateway. What is wrong was told when this fails with an exit code.
 pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
-    telemetry::init(flags.operation.verbosity, flags.operation.logging_format);
-    let resolved = resolve(flags).map_err(|errors| misconfigured(&errors))?;
+    let mut source = Source::new(flags.clone());
+    let resolved = source.load().map_err(|errors| misconfigured(&errors))?;
+    let operation = &resolved.settings.operation;
+    telemetry::init(operation.verbosity, operation.log_format);
     for warning in &resolved.warnings {
         warn!("{warning}");
     }
-    Server::start(&resolved.settings).map_err(|error| failed(&error.to_string()))
+    Server::start(&resolved.settings, source).map_err(|error| failed(&error.to_string()))
 }
 
-/// Waits for SIGTERM or SIGINT.
-pub(super) fn wait_for_signal() -> std::io::Result<&'static str> {
+/// Waits for SIGTERM or SIGINT; SIGHUP asks for a reload meanwhile.
+pub(super) fn wait_for_signal(reload: impl Fn()) -> std::io::Result<&'static str> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        Ok(tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        })
+        let mut hang_up = signal(SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok("SIGTERM"),
+                _ = interrupt.recv() => return Ok("SIGINT"),
+                _ = hang_up.recv() => reload(),
+            }
+        }
     })
 }

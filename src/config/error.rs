@@ -3,12 +3,16 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 /// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConfigError {
     /// The flag (`--client-ca-file`) or key path the error is about.
     pub key: String,
+    /// Where the configuration file has the key, if it is in one.
+    pub position: Option<Position>,
     /// The file that was read, if the error is in one.
     pub file: Option<PathBuf>,
     /// What is wrong; kube-apiserver's own words where it has them.
@@ -18,9 +22,9 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// An error in the value of a flag.
+    /// An error in the value of a flag or a key.
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { key: key.into(), file: None, problem: problem.into(), fix: None }
+        Self { key: key.into(), position: None, file: None, problem: problem.into(), fix: None }
     }
 
     /// The same error, in a file.
@@ -40,6 +44,9 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(position) = &self.position {
+            write!(f, "{position}: ")?;
+        }
         write!(f, "{}: ", self.key)?;
         if let Some(file) = &self.file {
             write!(f, "{}: ", file.display())?;
@@ -49,6 +56,21 @@ impl fmt::Display for ConfigError {
             Some(fix) => write!(f, "\n      fix: {fix}"),
             None => Ok(()),
         }
+    }
+}
+
+/// A place in the configuration file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Position {
+    /// The file.
+    pub file: PathBuf,
+    /// The line of the key, or of the nearest one around a key that is missing; the first is 1.
+    pub line: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
     }
 }
 

@@ -1,5 +1,6 @@
-//! The flags of `portcullis serve` and `portcullis check`: kube-apiserver's names, meanings and defaults, and a few
-//! of our own. Wire types only; [`super::resolve`] judges them.
+//! What can be configured: kube-apiserver's flags by their names, meanings and defaults, and a few of our own. One
+//! definition for both doors: `clap` reads a section from the command line, `serde` from the configuration file. Wire
+//! types only; [`super::sections`] lays them over each other and [`super::resolve`] judges them.
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 // apiserver: pkg/server/options/{serving,authentication}.go; kubernetes: pkg/kubeapiserver/options/authentication.go
 
@@ -7,29 +8,51 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::forward::settings::IdentityMode;
+use super::sections::Given;
+use crate::clusters::settings::IdentityMode;
 
 /// Every flag of `portcullis serve`.
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub struct ServeFlags {
+    /// The configuration file, YAML: every flag has its key there, and several clusters have their place. A flag that
+    /// is given too wins over the file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
-    pub serving: ServingFlags,
+    pub serving: Given<ServingFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
-    pub authentication: AuthenticationFlags,
+    pub authentication: Given<AuthenticationFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
-    pub backend: BackendFlags,
+    pub backend: Given<BackendFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
-    pub operation: OperationFlags,
+    pub operation: Given<OperationFlags>,
+    /// Warn of kube-apiserver's flags that have no meaning here, such as --etcd-servers, and go on without them.
+    #[arg(long, help_heading = "Operation")]
+    pub ignore_unknown_apiserver_flags: bool,
 }
 
+/// The flags that take effect at the next start only; everything else is reloaded.
+pub const RESTART: [&str; 7] = [
+    "bind-address",
+    "secure-port",
+    "permit-port-sharing",
+    "metrics-bind-address",
+    "workers",
+    "v",
+    "logging-format",
+];
+
 /// How clients reach the gateway.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Serving")]
 pub struct ServingFlags {
     /// The address to listen on.
@@ -50,6 +73,7 @@ pub struct ServingFlags {
     /// A further certificate for some server names: `cert,key` or `cert,key:name1,*.name2`. Repeatable. Without
     /// names, those of the certificate are used.
     #[arg(long, value_name = "CERT,KEY[:NAMES]")]
+    #[serde(rename = "tlsSNICertKey")]
     pub tls_sni_cert_key: Vec<String>,
     /// The oldest TLS version to accept: VersionTLS12 or VersionTLS13 (older ones are not supported).
     #[arg(long, value_name = "VERSION")]
@@ -66,12 +90,14 @@ pub struct ServingFlags {
 }
 
 /// Who clients may be.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Authentication")]
 pub struct AuthenticationFlags {
     /// Clients with a certificate signed by one of these CAs are the CommonName of their certificate, and in the
     /// groups of its Organization values.
     #[arg(long, value_name = "FILE")]
+    #[serde(rename = "clientCAFile")]
     pub client_ca_file: Option<PathBuf>,
     /// Bearer tokens: CSV lines of token,user,uid[,"group1,group2"].
     #[arg(long, value_name = "FILE")]
@@ -84,6 +110,7 @@ pub struct AuthenticationFlags {
     pub api_audiences: Vec<String>,
     /// Front proxies with a certificate signed by one of these CAs may say in headers who a request is made by.
     #[arg(long, value_name = "FILE")]
+    #[serde(rename = "requestheaderClientCAFile")]
     pub requestheader_client_ca_file: Option<PathBuf>,
     /// The CommonNames that front proxies may have, comma-separated. Empty: any name that
     /// --requestheader-client-ca-file has signed.
@@ -94,6 +121,7 @@ pub struct AuthenticationFlags {
     pub requestheader_username_headers: Vec<String>,
     /// The request headers to look for the uid in, comma-separated. X-Remote-Uid is required if any is given.
     #[arg(long, value_name = "HEADERS", value_delimiter = ',')]
+    #[serde(rename = "requestheaderUIDHeaders")]
     pub requestheader_uid_headers: Vec<String>,
     /// The request headers to look for groups in, comma-separated. X-Remote-Group is common.
     #[arg(long, value_name = "HEADERS", value_delimiter = ',')]
@@ -104,25 +132,70 @@ pub struct AuthenticationFlags {
 }
 
 /// Where requests go.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Backend")]
 pub struct BackendFlags {
     /// The API server behind the gateway: a kubeconfig whose current context has its address and CA, and the
-    /// certificate with which the gateway speaks for its clients.
+    /// certificate with which the gateway speaks for its clients; or, with --identity=impersonate, a token, a tokenFile
+    /// or an exec plugin. Without it a pod with --identity=impersonate uses its service account.
     #[arg(long, value_name = "FILE")]
+    #[serde(rename = "kubeconfig")]
     pub backend_kubeconfig: Option<PathBuf>,
     /// How the backend is told who a request is made by. `requestHeader`: X-Remote-* headers, vouched for by a
     /// certificate of the backend's --requestheader-client-ca-file. `impersonate`: Impersonate-* headers with the
     /// gateway's own credential, for managed clusters.
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IdentityMode::RequestHeader)]
+    #[serde(with = "super::sections::by_flag_name")]
     pub identity: IdentityMode,
     /// Who authorises the Impersonate-* headers of clients (kubectl --as).
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ImpersonationMode::Backend)]
+    #[serde(with = "super::sections::by_flag_name")]
     pub impersonation: ImpersonationMode,
 }
 
+/// One of several clusters, as the file lists them.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterKeys {
+    /// The cluster's name in logs, metrics and health checks: a DNS label, unique.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub backend: BackendFlags,
+    /// The context of the kubeconfig to use. Default: its current context.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The replicas of the cluster's API server, when they are several: URLs without a path. Default: the server that
+    /// the kubeconfig names.
+    #[arg(long, value_name = "URL")]
+    pub endpoints: Vec<String>,
+    /// Which requests are for it: [`MatchKeys`].
+    #[arg(skip)]
+    #[serde(rename = "match")]
+    pub routes: Option<Map<String, Value>>,
+    /// What of [`AuthenticationFlags`] differs from the file's template.
+    #[arg(skip)]
+    pub authentication: Map<String, Value>,
+}
+
+/// Which requests are for a cluster: those for one of the names, and those under the path.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MatchKeys {
+    /// Names in the TLS handshake or in the Host header. `*.` stands for one label.
+    #[arg(long, value_name = "NAMES")]
+    pub server_names: Vec<String>,
+    /// A path, such as /clusters/prod, that is cut off before the request is forwarded.
+    #[arg(long, value_name = "PATH")]
+    pub path_prefix: Option<String>,
+}
+
 /// How the gateway runs.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Operation")]
 pub struct OperationFlags {
     /// How long a request may take, unless it is long-running (watch, exec, logs, proxy): 1m0s, 90s, …
@@ -134,17 +207,16 @@ pub struct OperationFlags {
     /// The address of /metrics, plain HTTP. `0` turns it off.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
     pub metrics_bind_address: String,
-    /// Warn of kube-apiserver's flags that have no meaning here, such as --etcd-servers, and go on without them.
-    #[arg(long)]
-    pub ignore_unknown_apiserver_flags: bool,
     /// How many worker threads carry requests. 0: one per core.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub workers: usize,
     /// How much to log: 0 errors, failed authentication, slow requests; 3 every request; 5 connections; 6 everything.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0)]
+    #[serde(rename = "v")]
     pub verbosity: u8,
     /// The form of log lines on standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    #[serde(with = "super::sections::by_flag_name")]
     pub logging_format: LogFormat,
 }
 

@@ -1,5 +1,12 @@
 //! The backend's kubeconfig: read by `kube`, judged here. What would make the connection to the backend less than
-//! mutually authenticated is refused.
+//! mutually authenticated is refused. [`user`] reads the gateway's own credential; plugins that give one are run by
+//! [`exec`] and what they gave is kept by [`plugins`]. Where there is no kubeconfig, a pod's service account serves.
+
+mod credential;
+mod exec;
+mod plugins;
+mod process;
+mod user;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,36 +14,94 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
-use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use secrecy::ExposeSecret as _;
+use rustls_pki_types::{CertificateDer, ServerName};
 
 use super::error::ConfigError;
-use crate::authn::BearerToken;
-use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+use super::inputs::Inputs;
+use crate::clusters::settings::{Backend, Endpoint, HostPort, IdentityMode, Roots};
+use credential::{Credential, Material};
+pub(super) use exec::{Issued, Plugin, PluginError};
+pub(super) use plugins::Plugins;
 
-/// Reads the current context of `file`. Errors go to `errors`; `None` means there were some.
+/// Where a pod finds its service account.
+pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Reads a context of `file`: the one named, else the current one. `endpoints` are URLs of replicas of its cluster, each
+/// with the key it was given by; none means that `server` is the only one. Errors go to `errors`; `None` means there
+/// were some.
 pub(super) fn load(
     key: &str,
     file: &Path,
+    context: Option<&str>,
+    endpoints: &[(String, String)],
     identity: IdentityMode,
+    inputs: &mut Inputs,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
-    let mut reader = Reader { key, file, errors };
-    let before = reader.errors.len();
-    let backend = reader.backend(identity);
-    if reader.errors.len() > before { None } else { backend }
+    let mut reader = Reader { key, file, before: errors.len(), inputs, errors };
+    let backend = reader.backend(context, endpoints, identity);
+    backend.filter(|_| !reader.failed())
+}
+
+/// Without a kubeconfig: the API server of the cluster that the gateway runs in, and its pod's service account, whose
+/// token is taken again whenever it is rotated. `environment` and `directory` are the pod's.
+// client-go: rest/config.go, InClusterConfig
+pub(super) fn in_cluster(
+    key: &str,
+    environment: impl Fn(&str) -> Option<String>,
+    directory: &Path,
+    identity: IdentityMode,
+    inputs: &mut Inputs,
+    errors: &mut Vec<ConfigError>,
+) -> Option<Backend> {
+    let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let kubeconfig =
+        "give a kubeconfig with the address and CA of the API server, and the gateway's certificate";
+    let service = (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"));
+    let (host, port) = match (service, identity) {
+        ((Some(host), Some(port)), IdentityMode::Impersonate) => (host, port),
+        ((Some(_), Some(_)), IdentityMode::RequestHeader) => {
+            let problem = "is required with --identity=requestHeader: the pod's service account has a token, but no \
+                           front-proxy certificate that would make the backend believe the X-Remote-* headers";
+            let fix = format!("{kubeconfig}; or use --identity=impersonate, with the pod's service account");
+            errors.push(ConfigError::new(key, problem).fix(fix));
+            return None;
+        }
+        _ => {
+            errors.push(ConfigError::new(key, "is required").fix(kubeconfig));
+            return None;
+        }
+    };
+    let file = |name: &str| Some(directory.join(name).display().to_string());
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let cluster = Cluster {
+        server: Some(format!("https://{host}:{port}")),
+        certificate_authority: file("ca.crt"),
+        ..Cluster::default()
+    };
+    let user = AuthInfo { token_file: file("token"), ..AuthInfo::default() };
+    let mut reader = Reader { key, file: directory, before: errors.len(), inputs, errors };
+    let backend = reader.connect(&[], identity, &cluster, &user);
+    backend.filter(|_| !reader.failed())
 }
 
 struct Reader<'a> {
     key: &'a str,
     file: &'a Path,
+    inputs: &'a mut Inputs,
     errors: &'a mut Vec<ConfigError>,
+    /// How many errors there were before this reading.
+    before: usize,
 }
 
 impl Reader<'_> {
-    fn report(&mut self, problem: impl Into<String>, fix: &str) {
+    fn failed(&self) -> bool {
+        self.errors.len() > self.before
+    }
+
+    fn report(&mut self, problem: impl Into<String>, fix: impl Into<String>) {
         self.errors.push(ConfigError::new(self.key, problem).in_file(self.file).fix(fix));
     }
 
@@ -45,47 +110,85 @@ impl Reader<'_> {
         result.map_err(|problem| self.report(problem, fix)).ok()
     }
 
-    fn backend(&mut self, identity: IdentityMode) -> Option<Backend> {
-        let read = Kubeconfig::read_from(self.file).map_err(|error| chain(&error));
-        let config = self.checked(read, "give a readable kubeconfig")?;
-        let (cluster, user) = self.current(&config)?;
-        let address = self.address(&cluster);
-        let roots = self.roots(&cluster);
-        let client_certificate = self.client_certificate(&user);
-        let bearer_token = self.bearer_token(&user);
-        self.refuse_other_credentials(&user);
+    fn backend(
+        &mut self,
+        context: Option<&str>,
+        endpoints: &[(String, String)],
+        identity: IdentityMode,
+    ) -> Option<Backend> {
+        let read = self.inputs.read(self.file).map_err(|error| error.to_string());
+        self.checked(read, "give a readable kubeconfig")?;
+        // Once more, by the one that knows what relative paths in it are relative to.
+        let parsed = Kubeconfig::read_from(self.file).map_err(|error| unreadable(&error));
+        let config = self.checked(parsed, "give a readable kubeconfig")?;
+        let (cluster, user) = self.context(&config, context)?;
+        self.connect(endpoints, identity, &cluster, &user)
+    }
+
+    fn connect(
+        &mut self,
+        endpoints: &[(String, String)],
+        identity: IdentityMode,
+        cluster: &Cluster,
+        user: &AuthInfo,
+    ) -> Option<Backend> {
+        let address = self.address(cluster);
+        let roots = self.roots(cluster);
+        let Credential { certificate, token } = self.credential(cluster, user)?;
         match identity {
-            IdentityMode::RequestHeader if client_certificate.is_none() => self.report(
+            IdentityMode::RequestHeader if certificate.is_none() => self.report(
                 "the user has no client certificate, so the backend would not believe the X-Remote-* headers",
                 "give client-certificate and client-key, signed by the backend's --requestheader-client-ca-file; \
                  or use --identity=impersonate",
             ),
-            IdentityMode::Impersonate if client_certificate.is_none() && bearer_token.is_none() => self.report(
+            IdentityMode::Impersonate if certificate.is_none() && token.is_none() => self.report(
                 "the user has no credential",
                 "give a client certificate or a token that may impersonate users, groups, uids and userextras",
             ),
             _ => {}
         }
         let (address, path_prefix) = address?;
-        let name =
-            cluster.tls_server_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&address.host);
-        let parsed =
-            ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
-        let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
+        // One that is bad is left out here and told, and then nothing is served.
+        let addresses = if endpoints.is_empty() {
+            vec![address]
+        } else {
+            endpoints.iter().filter_map(|(key, url)| self.replica(key, url, &path_prefix)).collect()
+        };
+        let name = cluster.tls_server_name.as_deref().filter(|name| !name.is_empty());
+        let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, name)).collect();
         Some(Backend {
-            address,
-            server_name,
+            endpoints,
             path_prefix,
-            roots: Arc::new(roots?),
-            client_certificate,
+            roots: Roots(Arc::new(roots?)),
+            client_certificate: certificate,
             // In requestHeader mode the certificate speaks; a token beside it would only be a second identity.
-            bearer_token: bearer_token.filter(|_| identity == IdentityMode::Impersonate),
+            bearer_token: token.filter(|_| identity == IdentityMode::Impersonate),
             identity,
         })
     }
 
-    fn current(&mut self, config: &Kubeconfig) -> Option<(Cluster, AuthInfo)> {
-        let name = config.current_context.clone().filter(|name| !name.is_empty());
+    /// The address of one of several replicas, whose path can only be that of `server`.
+    fn replica(&mut self, key: &str, url: &str, path_prefix: &str) -> Option<HostPort> {
+        let problem = match parse_server(url) {
+            Ok((address, path)) if path.is_empty() || path == path_prefix => return Some(address),
+            Ok((_, path)) => format!("{url:?}: the path {path} is not that of the kubeconfig's server"),
+            Err(problem) => format!("{url:?}: {problem}"),
+        };
+        self.errors.push(ConfigError::new(key, problem).fix("give https://HOST:PORT"));
+        None
+    }
+
+    fn endpoint(&mut self, address: HostPort, tls_server_name: Option<&str>) -> Option<Endpoint> {
+        let name = tls_server_name.unwrap_or(&address.host);
+        let parsed =
+            ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
+        let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
+        Some(Endpoint { address, server_name })
+    }
+
+    fn context(&mut self, config: &Kubeconfig, name: Option<&str>) -> Option<(Cluster, AuthInfo)> {
+        let name = name.map(str::to_owned).or_else(|| config.current_context.clone());
+        let name = name.filter(|name| !name.is_empty());
         let name =
             self.checked(name.ok_or("current-context is not set".to_owned()), "set current-context")?;
         let context =
@@ -131,7 +234,7 @@ impl Reader<'_> {
             }
             return Some(roots);
         };
-        let parsed = CertificateDer::pem_slice_iter(&pem)
+        let parsed = CertificateDer::pem_slice_iter(&pem.bytes)
             .map(|cert| cert.map_err(|error| error.to_string()))
             .try_for_each(|cert| cert.and_then(|cert| roots.add(cert).map_err(|error| error.to_string())));
         self.checked(
@@ -144,79 +247,32 @@ impl Reader<'_> {
         Some(roots)
     }
 
-    fn client_certificate(&mut self, user: &AuthInfo) -> Option<ClientCertificate> {
-        let chain = self.material(
-            "client-certificate",
-            user.client_certificate_data.as_deref(),
-            user.client_certificate.as_deref(),
-        )?;
-        let key_data = user.client_key_data.as_ref().map(|key| key.expose_secret().to_owned());
-        let key = self.material("client-key", key_data.as_deref(), user.client_key.as_deref())?;
-        let (chain, key) = match (chain, key) {
-            (Some(chain), Some(key)) => (chain, key),
-            (None, None) => return None,
-            (Some(_), None) => {
-                self.report("the user has a client-certificate but no client-key", "give both");
-                return None;
-            }
-            (None, Some(_)) => {
-                self.report("the user has a client-key but no client-certificate", "give both");
-                return None;
-            }
-        };
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
-        let chain = chain.map_err(|error| format!("client-certificate: {error}"));
-        let chain = self.checked(chain, "give PEM certificates")?;
-        if chain.is_empty() {
-            self.report("client-certificate holds no certificate", "give PEM certificates");
-            return None;
-        }
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| format!("client-key: {error}"));
-        let key = self.checked(key, "give a PEM private key")?;
-        Some(ClientCertificate { chain, key })
-    }
-
-    fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
-        // As client-go: tokenFile takes precedence over token.
-        if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            let text = std::fs::read_to_string(path).map_err(|error| format!("tokenFile {path}: {error}"));
-            return self.checked(text, "give a readable file").map(|text| BearerToken::new(text.trim()));
-        }
-        user.token.as_ref().map(|token| BearerToken::new(token.expose_secret()))
-    }
-
-    fn refuse_other_credentials(&mut self, user: &AuthInfo) {
-        let others = [
-            ("exec", user.exec.is_some()),
-            ("auth-provider", user.auth_provider.is_some()),
-            ("username", user.username.is_some()),
-            ("as", user.impersonate.is_some()),
-            ("as-uid", user.impersonate_uid.is_some()),
-            ("as-groups", user.impersonate_groups.is_some()),
-            ("as-user-extra", user.impersonate_user_extra.is_some()),
-        ];
-        for (field, _) in others.into_iter().filter(|(_, set)| *set) {
-            self.report(
-                format!("the user's field {field} is not supported"),
-                "give a client certificate, a token or a tokenFile",
-            );
-        }
-    }
-
     /// The content of a pair of fields, inline in base64 or in a file. `read_from` has already joined a relative path
     /// with the directory of the kubeconfig. `None`: an error was reported; `Some(None)`: neither is set.
     #[expect(clippy::option_option, reason = "reported and absent are different")]
-    fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Vec<u8>>> {
+    fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Material>> {
         // As client-go: inline data takes precedence over the file.
         if let Some(data) = data.filter(|data| !data.is_empty()) {
-            let decoded = STANDARD.decode(data).map_err(|error| format!("{field}-data: {error}"));
-            return self.checked(decoded, "give base64").map(Some);
+            let name = format!("{field}-data");
+            // The decoder's words would quote a byte of a key.
+            let decoded = STANDARD.decode(data).map_err(|_| format!("{name} is not base64"));
+            return self.checked(decoded, "give base64").map(|bytes| Some(Material { name, bytes }));
         }
-        let Some(path) = path.filter(|path| !path.is_empty()) else {
-            return Some(None);
-        };
-        let read = std::fs::read(path).map_err(|error| format!("{field} {path}: {error}"));
-        self.checked(read, "give a readable file").map(Some)
+        match self.given(path) {
+            Some(path) => self.file(field, path).map(Some),
+            None => Some(None),
+        }
+    }
+
+    fn file(&mut self, field: &str, path: &str) -> Option<Material> {
+        let name = format!("{field} {path}");
+        let read = self.inputs.read(Path::new(path)).map_err(|error| format!("{name}: {error}"));
+        self.checked(read, "give a readable file").map(|bytes| Material { name, bytes })
+    }
+
+    /// A path that is set. `read_from` has joined an empty one with the directory of the kubeconfig, too.
+    fn given<'p>(&self, path: Option<&'p str>) -> Option<&'p str> {
+        path.filter(|path| !path.is_empty() && Some(Path::new(path)) != self.file.parent())
     }
 }
 
@@ -243,51 +299,20 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     Ok((HostPort { host, port }, uri.path().trim_end_matches('/').to_owned()))
 }
 
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
+/// Why a kubeconfig cannot be read. The YAML parser's words would quote the lines around the error, and secrets with
+/// them, so only the place is told.
+fn unreadable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(error) => match error.location() {
+            Some(place) => {
+                let (line, column) = (place.line(), place.column());
+                format!("it is not a kubeconfig in YAML: line {line}, column {column} is wrong")
+            }
+            None => "it is not a kubeconfig in YAML".to_owned(),
+        },
+        error => error.to_string(),
     }
-    text
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_are_https_urls_with_a_host() {
-        type Expected = Result<(&'static str, u16, &'static str), &'static str>;
-        let cases: &[(&str, Expected)] = &[
-            ("https://10.0.0.1:6443", Ok(("10.0.0.1", 6443, ""))),
-            ("https://api.example.com", Ok(("api.example.com", 443, ""))),
-            ("https://api.example.com/", Ok(("api.example.com", 443, ""))),
-            ("https://[::1]:6443", Ok(("::1", 6443, ""))),
-            ("https://r.example.com/k8s/clusters/c-1/", Ok(("r.example.com", 443, "/k8s/clusters/c-1"))),
-            ("http://10.0.0.1", Err("http is not allowed")),
-            ("10.0.0.1:6443", Err("not an https")),
-            ("https://u:p@10.0.0.1", Err("user name")),
-            ("https://10.0.0.1/?a=b", Err("query")),
-            ("", Err("")),
-        ];
-        for (server, expected) in cases {
-            match (parse_server(server), expected) {
-                (Ok((address, prefix)), Ok((host, port, wanted))) => {
-                    assert_eq!(
-                        (address.host.as_str(), address.port, prefix.as_str()),
-                        (*host, *port, *wanted)
-                    );
-                }
-                (Err(error), Err(wanted)) => assert!(error.contains(wanted), "{server}: {error}"),
-                (got, _) => panic!("{server}: {got:?}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::flags::{ImpersonationMode, LogFormat, MetricsAddress};
+use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
-pub use crate::forward::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+pub use crate::clusters::settings::{Cluster, Routes};
 pub use crate::listen::settings::{Serving, ServingCertificate};
 
 /// Everything the gateway runs by.
@@ -13,12 +14,8 @@ pub use crate::listen::settings::{Serving, ServingCertificate};
 pub struct Settings {
     /// How clients reach the gateway.
     pub serving: Serving,
-    /// Who clients may be.
-    pub authentication: Authentication,
-    /// The API server behind the gateway.
-    pub backend: Backend,
-    /// Who authorises `Impersonate-*` headers.
-    pub impersonation: ImpersonationMode,
+    /// The clusters behind the gateway; at least one.
+    pub clusters: Vec<Cluster>,
     /// How the gateway runs.
     pub operation: Operation,
 }

@@ -7,6 +7,7 @@
 use http::HeaderMap;
 use http::header::{CONNECTION, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 
+use crate::authn::request_header::RequestHeaderNames;
 use crate::request::credentials::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
 
 /// Headers about one connection. `Trailer` and `TE: trailers` stay: trailers pass.
@@ -51,6 +52,14 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         if wanted {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         }
+    }
+}
+
+/// Removes the headers from which a backend reads identities beside the standard ones.
+pub(super) fn strip_named(headers: &mut HeaderMap, names: &RequestHeaderNames) {
+    let found: Vec<HeaderName> = headers.keys().filter(|name| names.contains(name)).cloned().collect();
+    for name in found {
+        headers.remove(name);
     }
 }
 

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use super::headers::strip_identity;
-use super::settings::IdentityMode;
+use crate::clusters::settings::IdentityMode;
 use crate::escape::encode_extra_key;
 use crate::user::UserInfo;
 

@@ -1,4 +1,4 @@
-//! Connections to one backend, of one worker thread. HTTP/2 where the backend speaks it, in two lanes: long streams
+//! Connections to one endpoint, of one worker thread. HTTP/2 where the backend speaks it, in two lanes: long streams
 //! (watch, logs, proxy) have connections of their own, so that a flood of watches does not take the streams of short
 //! requests, and windows sized such that stalled readers cannot use up a connection's. HTTP/1.1 connections of their
 //! own carry anonymous requests: kube-apiserver closes an HTTP/2 connection that carries one.
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::body::{Body, EndGuard, Reset};
-use super::target::{ConnectError, Offer, Target};
+use crate::clusters::target::{ConnectError, Offer, Target};
 
 /// The share of a connection's streams that is used before another connection is opened.
 const FILL_PERCENT: usize = 80;
@@ -66,6 +66,9 @@ pub(crate) enum SendError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// No endpoint was seen to take identities as they are.
+    #[error("no endpoint of the API server was seen to take identities from this gateway")]
+    NotTrusted,
     /// Too many anonymous requests are in progress.
     #[error("too many anonymous requests are in progress")]
     Busy,
@@ -77,7 +80,7 @@ pub(crate) enum SendError {
     Broken(#[source] hyper::Error),
 }
 
-/// The connections of one worker to one backend.
+/// The connections of one worker to one endpoint.
 #[derive(Debug)]
 pub(crate) struct Pool {
     target: Arc<Target>,
@@ -89,7 +92,7 @@ pub(crate) struct Pool {
     anonymous: Arc<Semaphore>,
 }
 
-struct Http1 {
+pub(super) struct Http1 {
     sender: http1::SendRequest<Body>,
     /// The task that carries it.
     carrier: JoinHandle<()>,
@@ -117,7 +120,15 @@ struct Http2 {
 }
 
 /// One stream of a connection; given back when dropped.
-struct Stream(Arc<Http2>);
+pub(super) struct Stream(Arc<Http2>);
+
+/// A place for one request.
+pub(super) enum Lease {
+    /// A stream.
+    Http2(Stream),
+    /// A connection.
+    Http1(Http1, Option<OwnedSemaphorePermit>),
+}
 
 impl Pool {
     /// A pool without connections.
@@ -132,51 +143,57 @@ impl Pool {
         })
     }
 
-    pub(super) fn target(&self) -> &Target {
+    pub(super) fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// Sends a request. It is tried again on another connection when none of it was written; whether it may be sent
-    /// twice is the caller's to know.
-    pub(super) async fn send(
-        self: &Arc<Self>,
-        mut request: Request<Body>,
-        kind: Kind,
-    ) -> Result<Response<Body>, SendError> {
-        // Two connections may have been closed since they were used; the third is a new one.
-        for _ in 0..2 {
-            request = match self.try_send(request, kind).await? {
-                Sent::Answered(response) => return Ok(response),
-                Sent::NotWritten(request, _) => request,
-            };
-        }
-        match self.try_send(request, kind).await? {
-            Sent::Answered(response) => Ok(response),
-            Sent::NotWritten(_, error) => Err(SendError::Broken(error)),
-        }
-    }
-
-    async fn try_send(self: &Arc<Self>, request: Request<Body>, kind: Kind) -> Result<Sent, SendError> {
+    /// Waits for a place on a connection; nothing of a request is at stake until there is one.
+    pub(super) async fn reserve(self: &Arc<Self>, kind: Kind) -> Result<Lease, SendError> {
         let lane = match kind {
             Kind::Short => &self.short,
             Kind::Long => &self.long,
             Kind::Anonymous => {
                 let permit = self.anonymous_permit().await?;
-                return self.send_http1(request, Some(permit)).await;
+                return Ok(Lease::Http1(self.some_http1().await?, Some(permit)));
             }
         };
         for _ in 0..DIALS {
             if self.speaks_http1_only() {
-                return self.send_http1(request, None).await;
+                return Ok(Lease::Http1(self.some_http1().await?, None));
             }
             if let Some(stream) = lane.pick() {
-                let reset_is = if request.body().is_end_stream() { Reset::Cut } else { Reset::EndOfAnswer };
-                let sent = stream.0.sender.clone().try_send_request(request).await;
-                return settle(sent, reset_is, Box::new(stream));
+                return Ok(Lease::Http2(stream));
             }
             self.connect_http2(kind).await?;
         }
         Err(SendError::Connect(self.target.hung_up()))
+    }
+
+    /// Sends a request where a place was reserved for it.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        lease: Lease,
+        mut request: Request<Body>,
+    ) -> Result<Sent, SendError> {
+        match lease {
+            Lease::Http2(stream) => {
+                let reset_is = if request.body().is_end_stream() { Reset::Cut } else { Reset::EndOfAnswer };
+                let sent = stream.0.sender.clone().try_send_request(request).await;
+                settle(sent, reset_is, Box::new(stream))
+            }
+            Lease::Http1(mut connection, permit) => {
+                let uri = to_origin_form(&mut request);
+                let sent = connection.sender.try_send_request(request).await;
+                let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
+                let mut settled = settle(sent, Reset::Never, Box::new(guard))?;
+                if let Sent::NotWritten(request, _) = &mut settled {
+                    // Another connection may speak HTTP/2, which wants it whole.
+                    *request.uri_mut() = uri;
+                    request.headers_mut().remove(HOST);
+                }
+                Ok(settled)
+            }
+        }
     }
 
     /// One of the connections for requests of nobody in particular.
@@ -266,25 +283,11 @@ impl Pool {
         if kind == Kind::Long { &self.long } else { &self.short }
     }
 
-    async fn send_http1(
-        self: &Arc<Self>,
-        mut request: Request<Body>,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Result<Sent, SendError> {
-        let mut connection = match self.idle_http1() {
-            Some(connection) => connection,
-            None => self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await?,
-        };
-        let uri = to_origin_form(&mut request);
-        let sent = connection.sender.try_send_request(request).await;
-        let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
-        let mut settled = settle(sent, Reset::Never, Box::new(guard))?;
-        if let Sent::NotWritten(request, _) = &mut settled {
-            // Another connection may speak HTTP/2, which wants it whole.
-            *request.uri_mut() = uri;
-            request.headers_mut().remove(HOST);
+    async fn some_http1(&self) -> Result<Http1, ConnectError> {
+        match self.idle_http1() {
+            Some(connection) => Ok(connection),
+            None => self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await,
         }
-        Ok(settled)
     }
 
     fn idle_http1(&self) -> Option<Http1> {
@@ -312,23 +315,35 @@ impl Pool {
     }
 
     /// A connection for one upgrade: never shared, never pooled.
-    pub(super) async fn upgrade(
-        &self,
-        mut request: Request<Body>,
-        anonymous: bool,
-    ) -> Result<(Response<Incoming>, Option<OwnedSemaphorePermit>), SendError> {
+    pub(super) async fn upgrading(&self, anonymous: bool) -> Result<Upgrading, SendError> {
         let permit = if anonymous { Some(self.anonymous_permit().await?) } else { None };
         let stream = self.target.connect(Offer::Http1).await?;
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
+        let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
+        Ok(Upgrading { sender, permit })
+    }
+}
+
+/// A connection that waits for its upgrade.
+pub(super) struct Upgrading {
+    sender: http1::SendRequest<Body>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Upgrading {
+    /// Asks for the upgrade. What is returned beside the answer is held as long as the connection lives.
+    pub(super) async fn send(
+        mut self,
+        mut request: Request<Body>,
+    ) -> Result<(Response<Incoming>, Option<OwnedSemaphorePermit>), SendError> {
         to_origin_form(&mut request);
-        let response = sender.send_request(request).await.map_err(SendError::Broken)?;
-        Ok((response, permit))
+        let response = self.sender.send_request(request).await.map_err(SendError::Broken)?;
+        Ok((response, self.permit))
     }
 }
 
@@ -344,7 +359,9 @@ fn to_origin_form(request: &mut Request<Body>) -> Uri {
     std::mem::replace(request.uri_mut(), origin)
 }
 
-enum Sent {
+/// What became of a request.
+pub(super) enum Sent {
+    /// It was answered.
     Answered(Response<Body>),
     /// The connection had been closed; the request is whole.
     NotWritten(Request<Body>, hyper::Error),

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::ForwardError;
 use super::body::{Body, EndGuard, Reset};
 use super::headers::strip_hop_by_hop;
-use super::pool::Pool;
+use super::pool::Upgrading;
 
 /// How long what is still under way one way may take once the other way has ended.
 const LAST_BYTES: Duration = Duration::from_secs(1);
@@ -25,16 +25,15 @@ const LAST_BYTES: Duration = Duration::from_secs(1);
 /// Sends an upgrade request and, on a 101, joins both sides. `request` has no hop-by-hop headers; `guard` is dropped
 /// when the tunnel ends.
 pub(super) async fn tunnel(
-    pool: &Pool,
+    connection: Upgrading,
     mut request: Request<Body>,
     protocol: HeaderValue,
     client: OnUpgrade,
-    anonymous: bool,
     guard: EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
-    let (mut response, permit) = pool.upgrade(request, anonymous).await?;
+    let (mut response, permit) = connection.send(request).await?;
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let answered = response.headers().get(UPGRADE);

@@ -9,8 +9,8 @@ use http::header::{
 use http::{Method, Request, Version};
 
 use super::certificates::front_proxy;
+use crate::clusters::settings::IdentityMode;
 use crate::escape::decode_path;
-use crate::forward::settings::IdentityMode;
 use crate::forward::{AUDIT_ID, Context, UnfitIdentity, vouch};
 use crate::request::credentials::{
     BEARER_PROTOCOL_PREFIX, Credentials, FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX,
@@ -141,7 +141,7 @@ pub fn forwarded_identity(data: &[u8]) {
 fn tell(headers: &mut HeaderMap, user: &UserInfo, mode: IdentityMode) -> Result<(), UnfitIdentity> {
     let context =
         Context { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), audit_id: HeaderValue::from_static("audit") };
-    let result = vouch(headers, user, mode, &context, false);
+    let result = vouch(headers, user, mode, None, &context, false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);
     result
 }

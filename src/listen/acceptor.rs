@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::connection::Worker;
-use crate::forward::target::keep_alive;
+use crate::clusters::target::keep_alive;
 
 /// How long the acceptor waits when the process is out of file descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);

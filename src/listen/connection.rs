@@ -128,12 +128,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread. `tls` gives the configuration for each new connection.
+    /// Starts a thread. `terms` are those of each new connection.
     pub(crate) fn start<H: Handler>(
         name: String,
         handler: Arc<H>,
-        tls: impl Fn() -> Arc<ServerConfig> + Send + 'static,
-        limits: Limits,
+        terms: impl Fn() -> (Arc<ServerConfig>, Limits) + Send + 'static,
         metrics: Arc<Metrics>,
         drain: watch::Receiver<Drain>,
     ) -> std::io::Result<Self> {
@@ -156,7 +155,8 @@ impl Worker {
                 };
                 let connection =
                     Accepted { stream, peer, open: Open::new(&counted), metrics: Arc::clone(&metrics) };
-                tokio::spawn(connection.serve(tls(), Arc::clone(&handler), limits, drain.clone()));
+                let (tls, limits) = terms();
+                tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, drain.clone()));
             }
             // No more connections come; the runtime, and every task on it, goes when the last one has ended.
             while counted.count.load(Ordering::Relaxed) > 0 {

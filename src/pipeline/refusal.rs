@@ -2,6 +2,7 @@
 //! chooses its answer. The cause goes to the log, never to the client.
 
 use crate::authn::AuthnError;
+use crate::clusters::router::NoRoute;
 use crate::forward::{ForwardError, SendError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
@@ -16,6 +17,8 @@ const RETRY_AFTER: u32 = 1;
 pub(super) enum Refusal {
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    #[error(transparent)]
+    NoRoute(#[from] NoRoute),
     #[error("no RequestInfo: {}", .0.message)]
     RequestInfo(Box<Status>),
     #[error(transparent)]
@@ -35,6 +38,8 @@ impl Refusal {
     pub(super) fn status(&self, audit_id: &str) -> Status {
         match self {
             Self::Malformed(malformed) => Status::bad_request(malformed.to_string()),
+            Self::NoRoute(NoRoute::Misdirected) => Status::misdirected(),
+            Self::NoRoute(NoRoute::NotFound) => Status::not_found(),
             Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
             Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {
@@ -49,6 +54,10 @@ impl Refusal {
                      another",
                 )
             },
+            Self::Forward(ForwardError::Send(SendError::NotTrusted)) => Status::service_unavailable(
+                "the API server behind this gateway has not been seen to take identities from it, try again later",
+                Some(RETRY_AFTER),
+            ),
             Self::Forward(ForwardError::Send(SendError::Connect(_))) => Status::service_unavailable(
                 "the API server behind this gateway is unreachable, try again later",
                 Some(RETRY_AFTER),
@@ -79,6 +88,7 @@ impl Refusal {
     pub(super) fn backend_cause(&self) -> Option<&'static str> {
         match self {
             Self::Forward(ForwardError::Send(SendError::Connect(_))) => Some("connect"),
+            Self::Forward(ForwardError::Send(SendError::NotTrusted)) => Some("not_trusted"),
             Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Some("not_processed"),
             Self::Forward(ForwardError::Send(SendError::Broken(_))) => Some("broken"),
             Self::Forward(ForwardError::Timeout) => Some("timeout"),
@@ -93,6 +103,7 @@ impl Refusal {
                 | ForwardError::Target(_),
             )
             | Self::Malformed(_)
+            | Self::NoRoute(_)
             | Self::RequestInfo(_)
             | Self::BadTimeout(_)
             | Self::Unauthenticated(_)

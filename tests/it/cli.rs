@@ -45,6 +45,34 @@ async fn check_prints_what_would_be_served() {
 }
 
 #[tokio::test]
+async fn check_prints_every_cluster_of_a_file() {
+    let pki = Pki::new();
+    let directory = pki.directory.path().display().to_string();
+    flags(&pki, "127.0.0.1:6443".parse().unwrap());
+    let head = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\nserving:\n  tlsCertFile: \
+                gateway.crt\n  tlsPrivateKeyFile: gateway.key\n";
+    let good = pki.write(
+        "gateway.yaml",
+        format!(
+            "{head}authentication: {{clientCAFile: clients-ca.crt}}\noperation: {{metricsBindAddress: '0'}}\n\
+             clusters:\n- name: prod\n  kubeconfig: backend.kubeconfig\n  endpoints: [https://10.0.0.1:6443, \
+             https://10.0.0.2:6443]\n  match: {{serverNames: [prod.test, '*.prod.test'], pathPrefix: /prod}}\n\
+             - name: staging\n  kubeconfig: backend.kubeconfig\n  identity: impersonate\n  match: {{serverNames: \
+             [staging.test]}}\n  authentication: {{tokenAuthFile: tokens.csv, anonymousAuth: false}}\n"
+        ),
+    );
+    let bad = pki.write("bad.yaml", format!("{head}  port: 1\nclusters: [{{name: a, kubeconfig: none}}]\n"));
+    for output in ["text", "json", "yaml"] {
+        let check = |file: &std::path::Path| {
+            let config = format!("--config={}", file.display());
+            printed(&portcullis(&["check", &config, "--output", output]), &directory)
+        };
+        insta::assert_snapshot!(format!("check_clusters_{output}"), check(&good));
+        insta::assert_snapshot!(format!("check_bad_file_{output}"), check(&bad));
+    }
+}
+
+#[tokio::test]
 async fn every_error_of_a_configuration_is_told_at_once() {
     let pki = Pki::new();
     let directory = pki.directory.path().display().to_string();
@@ -124,23 +152,26 @@ async fn no_credential_reaches_the_log() {
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     let (log, address) = tokio::task::spawn_blocking(move || {
         let mut log = String::new();
+        let mut address: Option<SocketAddr> = None;
         loop {
             let start = log.len();
             assert!(lines.read_line(&mut log).unwrap() > 0, "it ended:\n{log}");
             let event: serde_json::Value = serde_json::from_str(&log[start..]).unwrap();
             if event["message"] == "serving" {
-                let address: SocketAddr = event["address"].as_str().unwrap().parse().unwrap();
+                address = Some(event["address"].as_str().unwrap().parse().unwrap());
+            }
+            if event["message"] == "identities arrive as they are" {
                 let rest = std::thread::spawn(move || {
                     lines.read_to_string(&mut log).unwrap();
                     log
                 });
-                return (rest, address);
+                return (rest, address.unwrap());
             }
         }
     })
     .await
     .unwrap();
-    let gateway = Gateway { server: None, address };
+    let gateway = Gateway { server: None, address, checked: true.into() };
     for secret in
         ["Bearer good-token", "Bearer secret-unknown", "Basic c2VjcmV0LWJhc2lj", "Bearer  secret-spaced"]
     {

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::support::body::fed;
-use crate::support::wire::{Socket, acceptor, bare, head, is_held};
+use crate::support::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
 use crate::support::{Backend, Gateway, H1, H2, Pki, flags, full, get, soon, until};
 
 #[tokio::test]
@@ -23,6 +23,8 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     let address = listener.local_addr().unwrap();
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
+    let (own, _) = soon(listener.accept()).await.unwrap();
+    tokio::spawn(answer_questions(acceptor.clone(), own, Arc::default()));
     let mut client = gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| ()) });
     // The backend lets the handshake hang until the client has left, and hangs up.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 17] = [
     "main",
     "fuzzing",
     "cli",
     "dev",
     "server",
+    "reload",
+    "self_check",
     "pipeline",
     "snapshot",
     "telemetry",
@@ -17,6 +19,7 @@ const ORDER: [&str; 14] = [
     "listen",
     "forward",
     "stage",
+    "clusters",
     "authn",
     "request",
 ];

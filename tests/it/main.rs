@@ -16,7 +16,10 @@
 mod authority;
 mod chains;
 mod cli;
+mod clusters;
+mod configuration;
 mod connections;
+mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod failures;
@@ -25,6 +28,7 @@ mod layers;
 mod limits;
 #[path = "../support/pki.rs"]
 mod pki;
+mod reference;
 mod streaming;
 mod support;
 mod tunnels;

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,8 +17,10 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::resolve::resolve;
+use portcullis::config::resolve::{Resolved, resolve};
+use portcullis::config::source::Source;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -30,6 +33,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod questions;
 pub mod wire;
 
 /// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
@@ -125,6 +129,17 @@ pub struct Backend {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// An answer that never fails.
+struct Served(Answering);
+
+impl Future for Served {
+    type Output = Result<Response<BoxedBody>, std::convert::Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
 impl Drop for Backend {
     fn drop(&mut self) {
         self.task.abort();
@@ -175,6 +190,10 @@ impl Backend {
                     };
                     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                        if let Some(own) = questions::answer(&request) {
+                            let own: Answering = Box::pin(std::future::ready(own));
+                            return Served(own);
+                        }
                         record.lock().unwrap().push_back(Seen {
                             target: request
                                 .uri()
@@ -185,7 +204,7 @@ impl Backend {
                             headers: request.headers().clone(),
                         });
                         let answering = answer(request);
-                        async move { Ok::<_, std::convert::Infallible>(answering.await) }
+                        Served(answering)
                     });
                     let io = TokioIo::new(stream);
                     if http2 {
@@ -223,12 +242,13 @@ impl Backend {
 pub struct Gateway {
     pub server: Option<Server>,
     pub address: SocketAddr,
+    pub checked: AtomicBool,
 }
 
 #[derive(Parser)]
-struct Flags {
+pub struct Flags {
     #[command(flatten)]
-    serve: ServeFlags,
+    pub serve: ServeFlags,
 }
 
 /// The flags of a gateway with every method on: certificates, tokens `good-token` (carol, groups a and b, uid 7) and
@@ -283,6 +303,12 @@ pub fn kubeconfig(backend: SocketAddr, ca: &Path, cert: &Path, key: &Path) -> St
     )
 }
 
+/// What a command line resolves to.
+pub fn resolved(flags: impl IntoIterator<Item = String>) -> Result<Resolved, ConfigErrors> {
+    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
+    resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
+}
+
 impl Gateway {
     /// In front of `backend`, with [`flags`].
     pub fn start(pki: &Pki, backend: &Backend) -> Self {
@@ -291,9 +317,10 @@ impl Gateway {
 
     pub fn with(flags: Vec<String>) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-        let resolved = resolve(&parsed.serve).unwrap_or_else(|errors| panic!("{errors}"));
-        let server = Server::start(&resolved.settings).unwrap();
-        Self { address: server.address(), server: Some(server) }
+        let mut source = Source::new(parsed.serve);
+        let resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
+        let server = Server::start(&resolved.settings, source).unwrap();
+        Self { address: server.address(), server: Some(server), checked: AtomicBool::new(false) }
     }
 
     /// What the port for metrics answers, header and all.
@@ -307,12 +334,29 @@ impl Gateway {
         answer
     }
 
+    /// Waits until the gateway has looked at its backend: before, it answers 503.
+    pub async fn checked(&self) {
+        let metrics = self.server.as_ref().and_then(Server::metrics_address);
+        if metrics.is_none() || self.checked.load(Ordering::Relaxed) {
+            return;
+        }
+        self.until_counted_as("portcullis_endpoint_trusted{", |line| {
+            line.starts_with("portcullis_endpoint_trusted{")
+        })
+        .await;
+        self.checked.store(true, Ordering::Relaxed);
+    }
+
     /// Waits until the metrics have this line.
     pub async fn until_counted(&self, line: &str) {
+        self.until_counted_as(line, |found| found == line).await;
+    }
+
+    async fn until_counted_as(&self, line: &str, holds: impl Fn(&str) -> bool) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let metrics = self.metrics("/metrics").await;
-            if metrics.lines().any(|found| found == line) {
+            if metrics.lines().any(&holds) {
                 return;
             }
             assert!(tokio::time::Instant::now() < deadline, "{line} never came up in\n{metrics}");
@@ -322,6 +366,17 @@ impl Gateway {
 
     /// A TLS connection to the gateway.
     pub async fn tls(&self, alpn: &[u8], identity: Option<&Issued>) -> TlsStream<TcpStream> {
+        self.tls_as(ServerName::try_from("localhost").unwrap(), alpn, identity).await
+    }
+
+    /// A TLS connection that asks for a server name.
+    pub async fn tls_as(
+        &self,
+        name: ServerName<'static>,
+        alpn: &[u8],
+        identity: Option<&Issued>,
+    ) -> TlsStream<TcpStream> {
+        self.checked().await;
         let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -336,7 +391,6 @@ impl Gateway {
         config.alpn_protocols = vec![alpn.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
         soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
     }
 
@@ -354,7 +408,10 @@ impl Gateway {
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
-        let stream = self.tls(b"http/1.1", identity).await;
+        self.http1_over(self.tls(b"http/1.1", identity).await).await
+    }
+
+    pub async fn http1_over(&self, stream: TlsStream<TcpStream>) -> Http1 {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let task = tokio::spawn(async move {
             connection.with_upgrades().await.ok();
@@ -363,7 +420,10 @@ impl Gateway {
     }
 
     pub async fn http2(&self, identity: Option<&Issued>) -> Http2 {
-        let stream = self.tls(b"h2", identity).await;
+        self.http2_over(self.tls(b"h2", identity).await).await
+    }
+
+    pub async fn http2_over(&self, stream: TlsStream<TcpStream>) -> Http2 {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(4 << 20)
             .handshake(TokioIo::new(stream))
@@ -411,7 +471,9 @@ impl Http2 {
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
         let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        head.uri = format!("https://{}{path}", self.address).parse().unwrap();
+        let host = head.headers.remove("host");
+        let host = host.map_or_else(|| self.address.to_string(), |host| host.to_str().unwrap().to_owned());
+        head.uri = format!("https://{host}{path}").parse().unwrap();
         soon(self.sender.ready()).await?;
         soon(self.sender.send_request(Request::from_parts(head, body))).await
     }

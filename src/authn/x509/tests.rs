@@ -15,7 +15,7 @@ use crate::request::credentials::Credentials;
 use pki::{Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 #[path = "../../../tests/support/pki.rs"]
-mod pki;
+pub(crate) mod pki;
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::Request;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::crypto::aws_lc_rs::default_provider;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -10,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::{Pki, soon};
+use super::{Pki, questions, soon};
 
 /// TLS as a backend does it that does not look at the gateway's certificate.
 pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
@@ -25,14 +29,20 @@ pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A backend of bare TLS connections.
+/// A backend of bare TLS connections. Those that come before the gateway's own questions are all answered are its
+/// own, and are answered here.
 pub async fn bare(pki: &Pki, alpn: &[&[u8]]) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
     let acceptor = acceptor(pki, alpn);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, streams) = mpsc::unbounded_channel();
+    let answered = Arc::new(AtomicBool::new(false));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            if !answered.load(Ordering::SeqCst) {
+                tokio::spawn(answer_questions(acceptor.clone(), stream, Arc::clone(&answered)));
+                continue;
+            }
             let (acceptor, accepted) = (acceptor.clone(), accepted.clone());
             tokio::spawn(async move {
                 if let Ok(stream) = acceptor.accept(stream).await {
@@ -42,6 +52,25 @@ pub async fn bare(pki: &Pki, alpn: &[&[u8]]) -> (SocketAddr, mpsc::UnboundedRece
         }
     });
     (address, streams)
+}
+
+/// Answers the gateway's own questions on a connection, and says when the last of them was.
+pub async fn answer_questions(acceptor: TlsAcceptor, stream: TcpStream, answered: Arc<AtomicBool>) {
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        if request.method() == http::Method::GET {
+            answered.store(true, Ordering::SeqCst);
+        }
+        let answer = questions::answer(&request).ok_or("only the gateway's own questions are answered here");
+        std::future::ready(answer)
+    });
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        server.serve_connection(TokioIo::new(stream), service).await.ok();
+    } else {
+        let server = hyper::server::conn::http1::Builder::new();
+        server.serve_connection(TokioIo::new(stream), service).await.ok();
+    }
 }
 
 /// Reads the header of a request or a response of HTTP/1.1, and nothing behind it.

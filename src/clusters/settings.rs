@@ -1,4 +1,4 @@
-//! Where requests go, read and found to fit together.
+//! One cluster behind the gateway, read and found to fit together.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,18 +7,45 @@ use clap::ValueEnum;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::authn::BearerToken;
+use crate::authn::settings::Authentication;
 
-/// The API server behind the gateway.
-#[derive(Clone)]
+/// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Its name in logs, metrics and health checks; unique.
+    pub name: String,
+    /// Which requests are for it.
+    pub routes: Routes,
+    /// Who its clients may be.
+    pub authentication: Authentication,
+    /// Its API server.
+    pub backend: Backend,
+}
+
+/// Which requests are for a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Routes {
+    /// All of them: there is no other cluster.
+    Everything,
+    /// Those for one of these names, or under this path. At least one of the two is given.
+    Matching {
+        /// Names in the TLS handshake or in `Host`: lower case, unique among all clusters; `*.` stands for one label.
+        server_names: Vec<String>,
+        /// A path that is cut off before the request is forwarded: begins with `/`, ends without one; no segment is
+        /// empty, `.` or `..`, and nothing is escaped.
+        path_prefix: Option<String>,
+    },
+}
+
+/// An API server behind the gateway: one or several endpoints of it, and how to speak to them.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Backend {
-    /// Its host and port, as dialled.
-    pub address: HostPort,
-    /// The name its certificate must have.
-    pub server_name: ServerName<'static>,
+    /// Its replicas, at least one; tried in turn.
+    pub endpoints: Vec<Endpoint>,
     /// What precedes every path there; empty for an API server of its own.
     pub path_prefix: String,
     /// The CAs of its certificate.
-    pub roots: Arc<rustls::RootCertStore>,
+    pub roots: Roots,
     /// The certificate the gateway shows it.
     pub client_certificate: Option<ClientCertificate>,
     /// The bearer token the gateway shows it, in identity mode `impersonate`.
@@ -27,16 +54,38 @@ pub struct Backend {
     pub identity: IdentityMode,
 }
 
+/// Where one replica of an API server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its host and port, as dialled.
+    pub address: HostPort,
+    /// The name its certificate must have.
+    pub server_name: ServerName<'static>,
+}
+
+/// Trusted CAs; equal if they are the same in the same order.
+#[derive(Debug, Clone)]
+pub struct Roots(pub Arc<rustls::RootCertStore>);
+
+impl PartialEq for Roots {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.roots == other.0.roots
+    }
+}
+
+impl Eq for Roots {}
+
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
-            .field("address", &self.address)
+            .field("endpoints", &self.endpoints)
             .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
 }
 
 /// A client certificate and its key.
+#[derive(PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The certificate and its intermediates.
     pub chain: Vec<CertificateDer<'static>>,

@@ -1,0 +1,159 @@
+//! Which cluster a request is for: the server name of the TLS handshake, else `Host`, else a prefix of the path.
+//!
+//! A handshake that names one cluster and a `Host` that names another are refused: the client's certificate and its
+//! idea of whom it speaks to were settled by the first.
+// RFC 9110, section 15.5.20
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::settings::Routes;
+
+/// The clusters, found by what requests say.
+#[derive(Debug)]
+pub(crate) struct Router<C> {
+    clusters: Vec<Arc<C>>,
+    /// The one that takes every request.
+    everything: Option<Arc<C>>,
+    by_name: HashMap<String, Arc<C>>,
+    /// The longest first.
+    by_prefix: Vec<(String, Arc<C>)>,
+}
+
+/// The cluster of a request.
+#[derive(Debug)]
+pub(crate) struct Route<'a, C> {
+    /// The cluster.
+    pub(crate) cluster: &'a Arc<C>,
+    /// How much of the path is cut off before the request means anything to it.
+    pub(crate) prefix: usize,
+}
+
+/// Why a request is for no cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoRoute {
+    /// The connection was opened for another cluster.
+    #[error("the TLS server name and Host are of different clusters")]
+    Misdirected,
+    /// No cluster has such a name or path.
+    #[error("no cluster is served under this name or path")]
+    NotFound,
+}
+
+impl<C> Router<C> {
+    pub(crate) fn new(clusters: Vec<(Routes, Arc<C>)>) -> Self {
+        let mut router = Self {
+            clusters: Vec::with_capacity(clusters.len()),
+            everything: None,
+            by_name: HashMap::new(),
+            by_prefix: Vec::new(),
+        };
+        for (routes, cluster) in clusters {
+            router.clusters.push(Arc::clone(&cluster));
+            match routes {
+                Routes::Everything => router.everything = Some(cluster),
+                Routes::Matching { server_names, path_prefix } => {
+                    router.by_prefix.extend(path_prefix.map(|prefix| (prefix, Arc::clone(&cluster))));
+                    router.by_name.extend(server_names.into_iter().map(|name| (name, Arc::clone(&cluster))));
+                }
+            }
+        }
+        router.by_prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        router
+    }
+
+    /// Every cluster, in the order of the configuration.
+    pub(crate) fn clusters(&self) -> &[Arc<C>] {
+        &self.clusters
+    }
+
+    /// Finds the cluster. `host` is `Host` or `:authority`, `path` the path as it was sent.
+    pub(crate) fn route(
+        &self,
+        server_name: Option<&str>,
+        host: Option<&str>,
+        path: &str,
+    ) -> Result<Route<'_, C>, NoRoute> {
+        if let Some(cluster) = &self.everything {
+            return Ok(Route { cluster, prefix: 0 });
+        }
+        let by_handshake = server_name.and_then(|name| self.named(name));
+        let by_host = host.and_then(|host| self.named(without_port(host)));
+        match (by_handshake, by_host) {
+            (Some(one), Some(other)) if !Arc::ptr_eq(one, other) => Err(NoRoute::Misdirected),
+            (Some(cluster), _) | (None, Some(cluster)) => Ok(Route { cluster, prefix: 0 }),
+            (None, None) => self.under(path).ok_or(NoRoute::NotFound),
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<C>> {
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let wildcard = || self.by_name.get(&format!("*.{}", name.split_once('.')?.1));
+        self.by_name.get(&name).or_else(wildcard)
+    }
+
+    fn under(&self, path: &str) -> Option<Route<'_, C>> {
+        self.by_prefix.iter().find_map(|(prefix, cluster)| {
+            let rest = path.strip_prefix(prefix.as_str())?;
+            (rest.is_empty() || rest.starts_with('/')).then_some(Route { cluster, prefix: prefix.len() })
+        })
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    // Names alone are looked up; what is left of an address in brackets is none.
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn router() -> Router<String> {
+        let cluster = |name: &str, names: &[&str], prefix: Option<&str>| {
+            let routes = Routes::Matching {
+                server_names: names.iter().map(ToString::to_string).collect(),
+                path_prefix: prefix.map(str::to_owned),
+            };
+            (routes, Arc::new(name.to_owned()))
+        };
+        Router::new(vec![
+            cluster("prod", &["prod.example.com"], Some("/clusters/prod")),
+            cluster("nested", &[], Some("/clusters/prod/nested")),
+            cluster("any", &["*.test.example.com"], Some("/clusters/prod2")),
+        ])
+    }
+
+    #[test]
+    fn requests_find_their_cluster() {
+        let router = router();
+        let cases = [
+            (Some("prod.example.com"), Some("prod.example.com:6443"), "/api", Ok(("prod", 0))),
+            (Some("PROD.example.com."), Some("10.0.0.1:6443"), "/api", Ok(("prod", 0))),
+            (Some("prod.example.com"), None, "/clusters/prod2/api", Ok(("prod", 0))),
+            (None, Some("Prod.Example.com"), "/api", Ok(("prod", 0))),
+            (Some("other.example.com"), Some("prod.example.com."), "/api", Ok(("prod", 0))),
+            (Some("a.test.example.com"), Some("b.test.example.com"), "/api", Ok(("any", 0))),
+            (None, Some("a.b.test.example.com"), "/api", Err(NoRoute::NotFound)),
+            (None, Some("test.example.com"), "/api", Err(NoRoute::NotFound)),
+            (Some("prod.example.com"), Some("a.test.example.com"), "/api", Err(NoRoute::Misdirected)),
+            (None, Some("[::1]:6443"), "/clusters/prod/api", Ok(("prod", 14))),
+            (None, None, "/clusters/prod", Ok(("prod", 14))),
+            (None, None, "/clusters/prod/", Ok(("prod", 14))),
+            (None, None, "/clusters/prod2/api", Ok(("any", 15))),
+            (None, None, "/clusters/prod/nested/api", Ok(("nested", 21))),
+            (None, None, "/clusters/prod/nestedly", Ok(("prod", 14))),
+            (None, None, "/clusters/production", Err(NoRoute::NotFound)),
+            (None, None, "/clusters/%70rod/api", Err(NoRoute::NotFound)),
+            (None, None, "//clusters/prod/api", Err(NoRoute::NotFound)),
+            (None, None, "/clusters/./prod/api", Err(NoRoute::NotFound)),
+            (None, None, "/clusters/prod/../prod2/api", Ok(("prod", 14))),
+            (None, None, "/api", Err(NoRoute::NotFound)),
+        ];
+        for (server_name, host, path, expected) in cases {
+            let found = router.route(server_name, host, path);
+            let found = found.map(|route| (route.cluster.as_str(), route.prefix));
+            assert_eq!(found, expected, "{server_name:?} {host:?} {path}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! One endpoint: how it is dialled (address, TLS with its CA, the gateway's credential), and whether it is used.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+pub(crate) use super::presented::Asked;
+use super::presented::Presented;
+use super::settings::{Backend, ClientCertificate, Endpoint, HostPort};
+
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long others are tried before an endpoint that could not be reached.
+const AVOIDED: Duration = Duration::from_secs(5);
+
+/// An endpoint ready to be dialled, and what is known of it. One for the process; it outlives a reload that does not
+/// touch its cluster's backend.
+pub(crate) struct Target {
+    address: HostPort,
+    server_name: ServerName<'static>,
+    tls: Arc<Connectors>,
+    standing: Standing,
+}
+
+/// TLS to the endpoints of one backend, with the gateway's credential.
+pub(super) struct Connectors {
+    either: TlsConnector,
+    http1: TlsConnector,
+    presented: Option<Arc<Presented>>,
+}
+
+/// Whether an endpoint is used.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Whether it was seen to take identities as they are.
+    trusted: AtomicBool,
+    /// When it last could not be reached.
+    unreachable_since: Mutex<Option<Instant>>,
+    doubted: Notify,
+}
+
+/// Why there is no connection to the backend. Nothing of the request was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// The TCP connection failed.
+    #[error("cannot connect to {address}: {cause}")]
+    Tcp {
+        /// What was dialled.
+        address: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// The TLS handshake failed.
+    #[error("TLS handshake with {address} failed: {cause}")]
+    Tls {
+        /// What was dialled.
+        address: String,
+        /// rustls's words.
+        cause: String,
+    },
+    /// HTTP could not begin.
+    #[error("HTTP with {address} cannot begin: {cause}")]
+    Http {
+        /// What was dialled.
+        address: String,
+        /// hyper's words.
+        cause: String,
+    },
+}
+
+/// Which HTTP versions to offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// HTTP/2, else HTTP/1.1.
+    Either,
+    /// HTTP/1.1 alone: for upgrades, and for identities that make the backend close HTTP/2 connections.
+    Http1,
+}
+
+impl Connectors {
+    /// Fails if the gateway's certificate and key do not fit together.
+    pub(super) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+        let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(Arc::clone(&backend.roots.0));
+        let presented = match backend.client_certificate.clone() {
+            Some(ClientCertificate { chain, key }) => {
+                Some(Arc::new(Presented::new(CertifiedKey::from_der(chain, key, provider)?)?))
+            }
+            None => None,
+        };
+        let mut either = match &presented {
+            Some(presented) => builder.with_client_cert_resolver(presented.clone()),
+            None => builder.with_no_client_auth(),
+        };
+        let mut http1 = either.clone();
+        either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self {
+            either: TlsConnector::from(Arc::new(either)),
+            http1: TlsConnector::from(Arc::new(http1)),
+            presented,
+        })
+    }
+}
+
+impl Target {
+    pub(super) fn new(endpoint: &Endpoint, tls: &Arc<Connectors>) -> Self {
+        Self {
+            address: endpoint.address.clone(),
+            server_name: endpoint.server_name.clone(),
+            tls: Arc::clone(tls),
+            standing: Standing::default(),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> &HostPort {
+        &self.address
+    }
+
+    /// Whether it was seen to take identities as they are; requests go to no other.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.standing.trusted.load(Ordering::Acquire)
+    }
+
+    /// Says whether it takes identities as they are.
+    pub(crate) fn set_trusted(&self, trusted: bool) {
+        self.standing.trusted.store(trusted, Ordering::Release);
+    }
+
+    /// Whether it could not be reached a moment ago: others are tried first.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.unreachable_since().is_some_and(|since| since.elapsed() < AVOIDED)
+    }
+
+    /// Asks for a check: it said something that it should not say to a gateway it believes.
+    pub(crate) fn doubt(&self) {
+        self.standing.doubted.notify_one();
+    }
+
+    /// Waits for a doubt.
+    pub(crate) async fn doubted(&self) {
+        self.standing.doubted.notified().await;
+    }
+
+    /// How it asked for a certificate.
+    pub(crate) fn asked(&self) -> Asked {
+        self.tls.presented.as_ref().map_or(Asked::Never, |presented| presented.asked())
+    }
+
+    /// The common name and the issuer of the gateway's certificate, for people.
+    pub(crate) fn own_certificate(&self) -> Option<(&str, &str)> {
+        self.tls.presented.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
+    }
+
+    fn unreachable_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.standing.unreachable_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Dials, and remembers whether that worked.
+    pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let connected = self.dial(offer).await;
+        *self.unreachable_since() = connected.is_err().then(Instant::now);
+        connected
+    }
+
+    /// The address that is connected to is the one that was resolved here.
+    async fn dial(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let address = || self.address.to_string();
+        let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
+        let dial = TcpStream::connect((self.address.host.as_str(), self.address.port));
+        let stream = match timeout(CONNECT_TIMEOUT, dial).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(tcp(error.to_string())),
+            Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+        };
+        stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
+        keep_alive(&stream);
+        let tls = |cause: String| ConnectError::Tls { address: address(), cause };
+        let connector = match offer {
+            Offer::Either => &self.tls.either,
+            Offer::Http1 => &self.tls.http1,
+        };
+        match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(tls(error.to_string())),
+            Err(_) => Err(tls(format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
+        }
+    }
+
+    /// The backend accepts connections and ends them before they can be used, as it does when it refuses the gateway's
+    /// certificate under TLS 1.3.
+    pub(crate) fn hung_up(&self) -> ConnectError {
+        let cause =
+            "the connection ended before it could be used; is the gateway's certificate accepted?".to_owned();
+        ConnectError::Http { address: self.address.to_string(), cause }
+    }
+
+    pub(crate) fn http_error(&self, error: &hyper::Error) -> ConnectError {
+        ConnectError::Http { address: self.address.to_string(), cause: error.to_string() }
+    }
+}
+
+/// Lets the system find out that a silent peer is gone: a quiet watch or tunnel would hold its connections for ever.
+// Go: net.ListenConfig and net.Dialer, KeepAlive
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let period = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+    if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&period) {
+        tracing::debug!(%error, "cannot keep a connection alive");
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! The API server of one cluster: its endpoints, and what every request to any of them is written by.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use http::uri::Authority;
+use rustls::crypto::CryptoProvider;
+
+use super::settings::{Backend, IdentityMode};
+use super::target::{Connectors, Target};
+use crate::authn::request_header::RequestHeaderNames;
+
+/// An API server and its endpoints.
+pub(crate) struct Upstream {
+    backend: Backend,
+    targets: Vec<Arc<Target>>,
+    /// What stands for it in `Host` when the client's own does not pass.
+    pub(crate) authority: Authority,
+    /// What the gateway shows in `Authorization`.
+    pub(crate) authorization: Option<HeaderValue>,
+    /// The headers it reads identities from beside the standard ones, as far as it told.
+    pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
+}
+
+impl Upstream {
+    /// Prepares an API server; fails if the gateway's certificate and key do not fit together.
+    pub(crate) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+        let connectors = Arc::new(Connectors::new(backend, provider)?);
+        let general = |text: &str| rustls::Error::General(text.to_owned());
+        let authorization = match &backend.bearer_token {
+            Some(token) => {
+                let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+                    .map_err(|_| general("the bearer token cannot be sent in a header"))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        let first = backend.endpoints.first().ok_or_else(|| general("there is no endpoint"))?;
+        Ok(Self {
+            targets: backend
+                .endpoints
+                .iter()
+                .map(|endpoint| Arc::new(Target::new(endpoint, &connectors)))
+                .collect(),
+            authority: first
+                .address
+                .to_string()
+                .parse()
+                .map_err(|_| general(&format!("{} is no host and port", first.address)))?,
+            authorization,
+            identity_headers: ArcSwapOption::empty(),
+            backend: backend.clone(),
+        })
+    }
+
+    /// Whether it was made from the same settings, so that its connections can go on.
+    pub(crate) fn is_for(&self, backend: &Backend) -> bool {
+        self.backend == *backend
+    }
+
+    /// Its endpoints, in the order of the configuration.
+    pub(crate) fn targets(&self) -> &[Arc<Target>] {
+        &self.targets
+    }
+
+    /// The endpoints that requests may go to, those first that are likely to be there.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = &Arc<Target>> {
+        let avoided = |target: &&Arc<Target>| self.targets.len() > 1 && target.is_unreachable();
+        let trusted = || self.targets.iter().filter(|target| target.is_trusted());
+        trusted().filter(move |target| !avoided(target)).chain(trusted().filter(avoided))
+    }
+
+    /// Whether requests may go to any of them.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.targets.iter().any(|target| target.is_trusted())
+    }
+
+    /// Has every endpoint checked soon.
+    pub(crate) fn doubt(&self) {
+        self.targets.iter().for_each(|target| target.doubt());
+    }
+
+    /// How it is told who a request is made by.
+    pub(crate) fn identity(&self) -> IdentityMode {
+        self.backend.identity
+    }
+
+    /// What precedes every path there.
+    pub(crate) fn path_prefix(&self) -> &str {
+        &self.backend.path_prefix
+    }
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream").field("targets", &self.targets).finish_non_exhaustive()
+    }
+}

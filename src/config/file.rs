@@ -1,0 +1,92 @@
+//! The configuration file: what it is, and what it is made of. What is in it is judged by [`super::resolve`], together
+//! with the command line.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::error::{ConfigError, Position};
+use super::inputs::Inputs;
+use super::sections::{Layer, Origin, Section};
+use super::yaml;
+
+const ENVELOPE: [(&str, &str); 2] =
+    [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "GatewayConfiguration")];
+
+/// A configuration file.
+#[derive(Debug)]
+pub(super) struct GatewayFile {
+    /// What it is made of.
+    pub(super) sections: Section<Sections>,
+    file: PathBuf,
+    lines: BTreeMap<String, u64>,
+}
+
+/// The sections of a file. None of it has a flag; `clap` is here because every section is read in one way.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
+pub(super) struct Sections {
+    #[arg(skip)]
+    pub(super) serving: Map<String, Value>,
+    /// A template for every cluster.
+    #[arg(skip)]
+    pub(super) authentication: Map<String, Value>,
+    #[arg(skip)]
+    pub(super) clusters: Vec<Map<String, Value>>,
+    #[arg(skip)]
+    pub(super) operation: Map<String, Value>,
+}
+
+impl GatewayFile {
+    /// Reads a file. A file that is something else is one error, and all that is said of it; keys that cannot be read
+    /// go to `unread`.
+    pub(super) fn load(
+        file: &Path,
+        inputs: &mut Inputs,
+        unread: &mut Vec<ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        let bad = |problem: String| ConfigError::new("--config", problem).in_file(file);
+        let [(version, api_version), (kind, gateway)] = ENVELOPE;
+        let envelope = format!("begin with {version}: {api_version} and {kind}: {gateway}");
+        let text = inputs.read(file).map_err(|error| bad(error.to_string()).fix("give a readable file"))?;
+        let document = yaml::parse(&text).map_err(|problem| {
+            bad(problem).fix("give one YAML document; indent by spaces, write each key once")
+        })?;
+        let mut values = match document.value {
+            Value::Object(values) => values,
+            Value::Null => return Err(bad("is empty".to_owned()).fix(envelope)),
+            _ => return Err(bad("is not a map".to_owned()).fix(envelope)),
+        };
+        for (key, expected) in ENVELOPE {
+            match values.remove(key).unwrap_or_default() {
+                Value::Null => return Err(bad(format!("has no {key}")).fix(envelope)),
+                Value::String(given) if given == expected => {}
+                given => return Err(bad(format!("{key} {given} is not known here")).fix(envelope)),
+            }
+        }
+        let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+        let origin = Origin::File { path: String::new(), directory };
+        let Some(sections) = Section::read([Layer { values, origin }], unread) else {
+            return Err(bad("cannot be read".to_owned()));
+        };
+        Ok(Self { sections, file: file.to_owned(), lines: document.lines })
+    }
+
+    /// Writes into errors of keys where the file has them, or else the nearest key around them.
+    pub(super) fn locate(&self, errors: &mut [ConfigError]) {
+        for error in errors.iter_mut().filter(|error| !error.key.starts_with("--")) {
+            let mut path = error.key.as_str();
+            let line = loop {
+                match self.lines.get(path) {
+                    Some(line) => break *line,
+                    // Of the document as a whole.
+                    None if path.is_empty() => break 1,
+                    None => path = path.rsplit_once(['.', '[']).map_or("", |(around, _)| around),
+                }
+            };
+            error.position = Some(Position { file: self.file.clone(), line });
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Credential plugins: programs that print an `ExecCredential` of the API group `client.authentication.k8s.io`.
+//!
+//! A plugin is run by nobody who could answer it: it gets no standard input, and one that insists on a terminal is
+//! refused. What it prints is a secret and is shown in no error.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::config::{ExecAuthCluster, ExecConfig, ExecInteractiveMode};
+use serde::{Deserialize, Serialize};
+
+use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate, printed};
+use super::process::{RunError, stdout_of};
+use crate::clock::{Clock, UnixTime};
+
+/// How long a plugin may take: as long as one that asks a distant server twice.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Tells a plugin what is asked of it.
+const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
+const V1: &str = "client.authentication.k8s.io/v1";
+const V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
+
+/// A plugin and all that it is run with; equal ones give the same credential.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(in crate::config) struct Plugin {
+    command: String,
+    args: Vec<String>,
+    environment: Vec<(String, String)>,
+    api_version: String,
+    info: String,
+    install_hint: Option<String>,
+}
+
+/// What a plugin gave.
+#[derive(Debug, Clone)]
+pub(in crate::config) struct Issued {
+    pub(super) credential: Credential,
+    /// When it is of no use any more; `None`: as long as nobody refuses it.
+    pub(super) expires: Option<UnixTime>,
+}
+
+/// Why a plugin gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::config) enum PluginError {
+    /// The kubeconfig does not say which program, or how to run it.
+    #[error("{problem}")]
+    Specification {
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// The program is not there.
+    // client-go: plugin/pkg/client/auth/exec/exec.go, wrapCmdRunErrorLocked
+    #[error("executable {command} not found")]
+    NotFound {
+        /// What was looked for.
+        command: String,
+        /// What its author says of getting it.
+        install_hint: Option<String>,
+    },
+    /// It could not be run to its end.
+    #[error("{command} {error}")]
+    Run {
+        /// The program.
+        command: String,
+        /// Why.
+        #[source]
+        error: RunError,
+    },
+    /// What it printed does not give a credential.
+    #[error("{command} {problem}")]
+    Output {
+        /// The program.
+        command: String,
+        /// Why, without a word of what it printed.
+        problem: String,
+    },
+    /// It printed a credential that cannot be used.
+    #[error("{command}: {error}")]
+    Credential {
+        /// The program.
+        command: String,
+        /// Why.
+        #[source]
+        error: CredentialError,
+    },
+}
+
+impl PluginError {
+    /// What to do about it.
+    pub(super) fn fix(&self) -> String {
+        match self {
+            Self::Specification { fix, .. } => (*fix).to_owned(),
+            Self::NotFound { install_hint: Some(hint), .. } => hint.trim().to_owned(),
+            Self::NotFound { install_hint: None, .. } => "install it, or give its path".to_owned(),
+            Self::Run { .. } | Self::Output { .. } | Self::Credential { .. } => {
+                "run it by hand, as the user and with the environment of the gateway".to_owned()
+            }
+        }
+    }
+}
+
+/// What a plugin is told in [`EXEC_INFO`].
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecInfo<'a> {
+    api_version: &'a str,
+    kind: &'static str,
+    spec: ExecSpec,
+}
+
+#[derive(Serialize)]
+struct ExecSpec {
+    interactive: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ExecAuthCluster>,
+}
+
+/// What it prints. No `Debug`: it holds secrets.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    expiration_timestamp: Option<Time>,
+    #[serde(default)]
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+impl Plugin {
+    /// Judges what a kubeconfig says of a plugin; `cluster` is what the plugin is told of the cluster, if it asks.
+    // client-go: tools/clientcmd/validation.go, validateAuthInfo
+    pub(super) fn new(exec: &ExecConfig, cluster: Option<ExecAuthCluster>) -> Result<Self, PluginError> {
+        let wrong = |problem: &str, fix| Err(PluginError::Specification { problem: problem.to_owned(), fix });
+        let command = exec.command.clone().unwrap_or_default();
+        if command.is_empty() {
+            return wrong("command must be specified", "give the name or the path of the plugin's program");
+        }
+        let api_version = exec.api_version.clone().unwrap_or_default();
+        if ![V1, V1BETA1].contains(&api_version.as_str()) {
+            let problem = format!("invalid apiVersion {api_version:?}");
+            return wrong(&problem, "give client.authentication.k8s.io/v1, or v1beta1 for an older plugin");
+        }
+        match &exec.interactive_mode {
+            Some(ExecInteractiveMode::Always) => {
+                let problem = "has interactiveMode Always, and the gateway has no terminal";
+                return wrong(&format!("{command} {problem}"), "give a plugin that asks nobody, and Never");
+            }
+            None if api_version == V1 => {
+                let problem = format!("interactiveMode must be specified for {command}");
+                return wrong(&problem, "give Never");
+            }
+            _ => {}
+        }
+        let mut environment = Vec::new();
+        for variable in exec.env.iter().flatten() {
+            let Some(name) = variable.get("name").filter(|name| !name.is_empty()) else {
+                return wrong("an env variable has no name", "give name and value");
+            };
+            environment.push((name.clone(), variable.get("value").cloned().unwrap_or_default()));
+        }
+        let spec = ExecSpec { interactive: false, cluster };
+        let info = ExecInfo { api_version: &api_version, kind: "ExecCredential", spec };
+        let Ok(info) = serde_json::to_string(&info) else {
+            return wrong("the cluster's extension cannot be written as JSON", "correct it");
+        };
+        let args = exec.args.clone().unwrap_or_default();
+        let install_hint = exec.install_hint.clone().filter(|hint| !hint.trim().is_empty());
+        Ok(Self { command, args, environment, api_version, info, install_hint })
+    }
+
+    /// Its program, as the kubeconfig names it.
+    pub(super) fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Runs it. Blocks, but not for ever.
+    pub(super) fn run(&self, clock: &Clock) -> Result<Issued, PluginError> {
+        let mut command = Command::new(&self.command);
+        command.args(&self.args).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value))).env(EXEC_INFO, &self.info);
+        let output = stdout_of(&mut command, TIME_LIMIT).map_err(|error| match error {
+            RunError::Start(error) if error.kind() == std::io::ErrorKind::NotFound => PluginError::NotFound {
+                command: self.command.clone(),
+                install_hint: self.install_hint.clone(),
+            },
+            error => PluginError::Run { command: self.command.clone(), error },
+        })?;
+        self.read(&output, clock.now())
+    }
+
+    // client-go: plugin/pkg/client/auth/exec/exec.go, refreshCredsLocked
+    fn read(&self, output: &[u8], now: UnixTime) -> Result<Issued, PluginError> {
+        let wrong = |problem: String| PluginError::Output { command: self.command.clone(), problem };
+        // serde_json's words would quote a value of the wrong type; its place is enough.
+        let given: ExecCredential = serde_json::from_slice(output).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            wrong(format!("did not print an ExecCredential in JSON: line {line}, column {column} is wrong"))
+        })?;
+        if given.kind != "ExecCredential" {
+            return Err(wrong("printed an object of another kind than ExecCredential".to_owned()));
+        }
+        if given.api_version != self.api_version {
+            let wanted = &self.api_version;
+            return Err(wrong(format!("is configured to use API version {wanted} and returned another one")));
+        }
+        let status = given.status.ok_or_else(|| wrong("didn't return a status field".to_owned()))?;
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let pair = match (filled(status.client_certificate_data), filled(status.client_key_data)) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(wrong("returned only certificate or key, not both".to_owned())),
+        };
+        let token = filled(status.token);
+        if token.is_none() && pair.is_none() {
+            return Err(wrong("didn't return a token or cert/key pair".to_owned()));
+        }
+        let refused = |error| PluginError::Credential { command: self.command.clone(), error };
+        let material =
+            |name: &str, text: String| Material { name: name.to_owned(), bytes: text.into_bytes() };
+        let certificate = pair.map(|(certificate, key)| {
+            let certificate = material("clientCertificateData", certificate);
+            client_certificate(certificate, material("clientKeyData", key))
+        });
+        let certificate = certificate.transpose().map_err(refused)?;
+        let token = token.map(|token| bearer_token("token", &token)).transpose().map_err(refused)?;
+        let credential = Credential { certificate, token };
+        // Before 1970 is long over.
+        let told = status.expiration_timestamp.map(|time| u64::try_from(time.0.as_second()).unwrap_or(0));
+        let told = told.map(UnixTime::from_secs);
+        let expires = [told, credential.expires()].into_iter().flatten().min();
+        if let Some(end) = expires.filter(|end| *end <= now) {
+            return Err(wrong(format!("returned a credential that expired at {}", printed(end))));
+        }
+        Ok(Issued { credential, expires })
+    }
+}

@@ -1,0 +1,149 @@
+//! The user of a kubeconfig's context: the gateway's own credential towards the backend, in each of the forms that a
+//! kubeconfig has for it.
+
+use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::Reader;
+use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate, printed};
+use super::exec::{Plugin, PluginError};
+use crate::authn::BearerToken;
+use crate::clusters::settings::ClientCertificate;
+
+/// The extension of a cluster that is meant for plugins.
+// client-go: tools/clientcmd/api/types.go
+const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
+
+impl Reader<'_> {
+    /// The credential of `user`; `None` if there were errors, of the cluster too.
+    pub(super) fn credential(&mut self, cluster: &Cluster, user: &AuthInfo) -> Option<Credential> {
+        self.refuse_other_credentials(user);
+        let certificate = self.client_certificate(user);
+        let token = self.bearer_token(user);
+        let plugin = match &user.exec {
+            Some(exec) => self.plugin(exec, cluster),
+            None => None,
+        };
+        // No program is run for a kubeconfig that cannot be used anyway.
+        if self.failed() {
+            return None;
+        }
+        match plugin {
+            // As client-go: a plugin is asked only where nothing is given.
+            Some(plugin) if certificate.is_none() && token.is_none() => {
+                let issued = self.inputs.credential(&plugin);
+                self.accepted(issued).map(|issued| issued.credential)
+            }
+            _ => {
+                let credential = Credential { certificate, token };
+                self.warn_of_the_end(&credential);
+                Some(credential)
+            }
+        }
+    }
+
+    /// A certificate that is over is no error: it would keep every other change of the configuration from being taken.
+    fn warn_of_the_end(&mut self, credential: &Credential) {
+        let now = self.inputs.now();
+        if let Some(end) = credential.expires().filter(|end| *end < now) {
+            let (file, at) = (self.file.display(), printed(end));
+            self.inputs
+                .warn(format!("{}: {file}: the client certificate expired at {at}: renew it", self.key));
+        }
+    }
+
+    fn client_certificate(&mut self, user: &AuthInfo) -> Option<ClientCertificate> {
+        let certificate = self.material(
+            "client-certificate",
+            user.client_certificate_data.as_deref(),
+            user.client_certificate.as_deref(),
+        );
+        let key_data = user.client_key_data.as_ref().map(SecretString::expose_secret);
+        let key = self.material("client-key", key_data, user.client_key.as_deref());
+        let pair = match (certificate?, key?) {
+            (Some(certificate), Some(key)) => client_certificate(certificate, key),
+            (None, None) => return None,
+            (Some(_), None) => {
+                self.report("the user has a client-certificate but no client-key", "give both");
+                return None;
+            }
+            (None, Some(_)) => {
+                self.report("the user has a client-key but no client-certificate", "give both");
+                return None;
+            }
+        };
+        self.usable(pair)
+    }
+
+    fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
+        // As client-go: tokenFile takes precedence over token, and only its content is trimmed.
+        if let Some(path) = self.given(user.token_file.as_deref()) {
+            let Material { name, bytes } = self.file("tokenFile", path)?;
+            let token = match str::from_utf8(&bytes) {
+                Ok(text) => bearer_token(&name, text.trim()),
+                Err(_) => Err(CredentialError::Token(name)),
+            };
+            return self.usable(token);
+        }
+        let token = user.token.as_ref().map(SecretString::expose_secret).filter(|token| !token.is_empty())?;
+        self.usable(bearer_token("token", token))
+    }
+
+    fn plugin(&mut self, exec: &ExecConfig, cluster: &Cluster) -> Option<Plugin> {
+        let told = if exec.provide_cluster_info { Some(self.exec_cluster(cluster)?) } else { None };
+        self.accepted(Plugin::new(exec, told))
+    }
+
+    /// What a plugin that asks is told of the cluster.
+    fn exec_cluster(&mut self, cluster: &Cluster) -> Option<ExecAuthCluster> {
+        let data = cluster.certificate_authority_data.as_deref();
+        let ca = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
+        let mut extensions = cluster.extensions.iter().flatten();
+        let config = extensions.find(|extension| extension.name == EXEC_EXTENSION);
+        Some(ExecAuthCluster {
+            server: cluster.server.clone(),
+            certificate_authority_data: ca.map(|ca| ca.bytes),
+            tls_server_name: cluster.tls_server_name.clone(),
+            config: config.map(|extension| extension.extension.clone()),
+            ..ExecAuthCluster::default()
+        })
+    }
+
+    fn refuse_other_credentials(&mut self, user: &AuthInfo) {
+        let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        if let Some(provider) = &user.auth_provider {
+            self.report(
+                format!("auth-provider {:?} was removed from Kubernetes in 1.26", provider.name),
+                "give exec with the provider's credential plugin, a client certificate or a tokenFile",
+            );
+        }
+        if set(&user.username) || user.password.is_some() {
+            self.report(
+                "username and password were removed from Kubernetes in 1.19",
+                "give a client certificate, a token, a tokenFile or exec",
+            );
+        }
+        let impersonated = [
+            ("as", set(&user.impersonate)),
+            ("as-uid", set(&user.impersonate_uid)),
+            ("as-groups", user.impersonate_groups.is_some()),
+            ("as-user-extra", user.impersonate_user_extra.is_some()),
+        ];
+        for (field, _) in impersonated.into_iter().filter(|(_, set)| *set) {
+            self.report(
+                format!(
+                    "the user's field {field} would make the gateway act as someone else, for every client"
+                ),
+                "remove it, and give the credential of the gateway's own user",
+            );
+        }
+    }
+
+    fn usable<T>(&mut self, result: Result<T, CredentialError>) -> Option<T> {
+        result.map_err(|error| self.report(error.to_string(), error.fix())).ok()
+    }
+
+    fn accepted<T>(&mut self, result: Result<T, PluginError>) -> Option<T> {
+        result.map_err(|error| self.report(format!("exec: {error}"), error.fix())).ok()
+    }
+}

@@ -1,0 +1,179 @@
+//! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Resolver, listed};
+use crate::authn::Audience;
+use crate::authn::request_header::RequestHeaderNames;
+use crate::authn::settings::{Authentication, RequestHeader};
+use crate::authn::static_token::StaticTokenAuthenticator;
+use crate::authn::x509::CaBundle;
+use crate::config::error::ConfigError;
+use crate::config::flags::AuthenticationFlags;
+use crate::config::sections::{Place, Section};
+
+impl Resolver<'_> {
+    /// What is wrong is in `self.errors`; a method whose files are bad is off here, and nothing is served.
+    pub(super) fn authentication(&mut self, given: &Section<AuthenticationFlags>) -> Authentication {
+        let flags = &given.values;
+        let client_ca = flags
+            .client_ca_file
+            .as_ref()
+            .and_then(|file| self.ca_bundle(&given.place("client-ca-file"), file));
+        let request_header = if let Some(file) = &flags.requestheader_client_ca_file {
+            self.request_header(file, given, client_ca.as_deref())
+        } else {
+            self.unused_request_header_flags(given);
+            None
+        };
+        let static_tokens = flags
+            .token_auth_file
+            .as_ref()
+            .and_then(|file| self.static_tokens(&given.place("token-auth-file"), file));
+        let none_on = flags.client_ca_file.is_none()
+            && flags.requestheader_client_ca_file.is_none()
+            && flags.token_auth_file.is_none();
+        if none_on && !flags.anonymous_auth {
+            let [certificates, tokens, front_proxies] =
+                ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
+                    .map(|flag| given.key(flag));
+            let problem = "is off, and no other authentication method is on";
+            self.errors.push(
+                ConfigError::new(given.key("anonymous-auth"), problem)
+                    .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
+            );
+        }
+        Authentication {
+            client_ca,
+            request_header,
+            static_tokens,
+            anonymous: flags.anonymous_auth,
+            audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
+        }
+    }
+
+    fn static_tokens(&mut self, place: &Place, file: &Path) -> Option<Arc<StaticTokenAuthenticator>> {
+        let file = place.path(file);
+        let csv = self.read(&place.key, &file)?;
+        let parsed = StaticTokenAuthenticator::parse(&file.display().to_string(), &csv).map_err(|error| {
+            // The text names the file, as upstream's does.
+            ConfigError::new(&place.key, error.to_string())
+                .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
+        });
+        self.ok(parsed).map(Arc::new)
+    }
+
+    fn ca_bundle(&mut self, place: &Place, file: &Path) -> Option<Arc<CaBundle>> {
+        let file = &place.path(file);
+        let pem = self.read(&place.key, file)?;
+        let parsed = CaBundle::from_pem(&pem).map_err(|error| {
+            ConfigError::new(&place.key, error.to_string())
+                .in_file(file)
+                .fix("give PEM certificates of the CAs")
+        });
+        self.ok(parsed).map(Arc::new)
+    }
+
+    fn request_header(
+        &mut self,
+        file: &Path,
+        given: &Section<AuthenticationFlags>,
+        client_ca: Option<&CaBundle>,
+    ) -> Option<RequestHeader> {
+        let flags = &given.values;
+        let ca = self.ca_bundle(&given.place("requestheader-client-ca-file"), file);
+        let allowed_names = listed(&flags.requestheader_allowed_names);
+        // kubernetes: pkg/kubeapiserver/options/authentication.go, RequestHeaderAuthenticationOptions.Validate
+        for (name, values) in request_header_lists(flags) {
+            if listed(values).iter().any(|value| value.trim().is_empty()) {
+                let error = ConfigError::new(given.key(name), format!("empty value in {name:?}"));
+                self.errors.push(error.fix("remove the empty entry"));
+            }
+        }
+        for (flag, values, standard) in [
+            ("requestheader-username-headers", &flags.requestheader_username_headers, "X-Remote-User"),
+            ("requestheader-group-headers", &flags.requestheader_group_headers, "X-Remote-Group"),
+            (
+                "requestheader-extra-headers-prefix",
+                &flags.requestheader_extra_headers_prefix,
+                "X-Remote-Extra-",
+            ),
+        ] {
+            if !values.is_empty() && !values.iter().any(|value| value.eq_ignore_ascii_case(standard)) {
+                self.warnings.push(format!(
+                    "{} is set without specifying the standard {standard} header - API aggregation will not work",
+                    given.key(flag)
+                ));
+            }
+        }
+        let uids = listed(&flags.requestheader_uid_headers);
+        if !uids.is_empty() && !uids.iter().any(|value| value.eq_ignore_ascii_case("X-Remote-Uid")) {
+            let key = given.key("requestheader-uid-headers");
+            let problem = format!(
+                "{key} is set without specifying the standard X-Remote-Uid header - API aggregation will not work"
+            );
+            self.errors.push(ConfigError::new(key, problem).fix("add X-Remote-Uid"));
+        }
+        if listed(&flags.requestheader_username_headers).is_empty() {
+            let problem = format!(
+                "is required with {}: without it no front proxy can name a user",
+                given.key("requestheader-client-ca-file")
+            );
+            self.errors.push(
+                ConfigError::new(given.key("requestheader-username-headers"), problem)
+                    .fix("give X-Remote-User"),
+            );
+        }
+        let ca = ca?;
+        if allowed_names.is_empty()
+            && client_ca.is_some_and(|client_ca| client_ca.shares_certificate_with(&ca))
+        {
+            let [front_proxies, clients, names] =
+                ["requestheader-client-ca-file", "client-ca-file", "requestheader-allowed-names"]
+                    .map(|flag| given.key(flag));
+            let problem = format!(
+                "{front_proxies} and {clients} contain overlapping certificates; {names} must be specified to \
+                 ensure regular client certificates cannot set authenticating proxy headers for arbitrary users"
+            );
+            return self.fail(
+                ConfigError::new(names, problem).fix("give the CommonName of the front proxy's certificate"),
+            );
+        }
+        let headers = RequestHeaderNames::new(
+            &listed(&flags.requestheader_username_headers),
+            &uids,
+            &listed(&flags.requestheader_group_headers),
+            &listed(&flags.requestheader_extra_headers_prefix),
+        );
+        let headers = headers.map_err(|error| {
+            ConfigError::new(given.key("requestheader-username-headers"), error.to_string())
+                .fix("give valid header names")
+        });
+        Some(RequestHeader { ca, allowed_names, headers: self.ok(headers)? })
+    }
+
+    fn unused_request_header_flags(&mut self, given: &Section<AuthenticationFlags>) {
+        let flags = &given.values;
+        for (name, values) in request_header_lists(flags) {
+            if !listed(values).is_empty() {
+                self.warnings.push(format!(
+                    "{} has no effect without {}",
+                    given.key(name),
+                    given.key("requestheader-client-ca-file")
+                ));
+            }
+        }
+    }
+}
+
+/// The list flags about front proxies.
+fn request_header_lists(flags: &AuthenticationFlags) -> [(&'static str, &Vec<String>); 5] {
+    [
+        ("requestheader-username-headers", &flags.requestheader_username_headers),
+        ("requestheader-uid-headers", &flags.requestheader_uid_headers),
+        ("requestheader-group-headers", &flags.requestheader_group_headers),
+        ("requestheader-extra-headers-prefix", &flags.requestheader_extra_headers_prefix),
+        ("requestheader-allowed-names", &flags.requestheader_allowed_names),
+    ]
+}

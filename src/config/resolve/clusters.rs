@@ -1,0 +1,231 @@
+//! The clusters: their names, which requests are for which, and where they are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rustls_pki_types::DnsName;
+
+use super::Resolver;
+use crate::clusters::settings::Backend;
+use crate::clusters::settings::{Cluster, Routes};
+use crate::config::error::ConfigError;
+use crate::config::file::Sections;
+use crate::config::flags::{ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
+use crate::config::kubeconfig;
+use crate::config::sections::{Layer, Section};
+
+/// The name of the cluster that flags describe.
+const ONLY_CLUSTER: &str = "backend";
+
+/// What kube-apiserver serves at its root: a prefix that begins so would hide it from clients of another cluster.
+// apiserver: pkg/server/routes, pkg/endpoints/discovery; kubernetes: pkg/kubeapiserver/authorizer
+const ROOTS: [&str; 16] = [
+    ".well-known",
+    "api",
+    "apis",
+    "configz",
+    "debug",
+    "flagz",
+    "healthz",
+    "livez",
+    "logs",
+    "metrics",
+    "openapi",
+    "readyz",
+    "statusz",
+    "swagger-ui",
+    "swaggerapi",
+    "version",
+];
+
+/// What may belong to one cluster alone, and the key by which it does.
+type Claims = BTreeMap<(&'static str, String), String>;
+
+impl Resolver<'_> {
+    /// What is wrong is in `self.errors`; a cluster that is bad is left out here, and nothing is served.
+    pub(super) fn clusters(&mut self, file: Option<&Section<Sections>>, flags: &ServeFlags) -> Vec<Cluster> {
+        let listed = file.into_iter().flat_map(|file| {
+            let clusters = file.values.clusters.iter().enumerate();
+            clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
+        });
+        let mut listed: Vec<Layer> = listed.collect();
+        if listed.is_empty() {
+            listed.push(flags.backend.layer());
+        } else {
+            for flag in flags.backend.names() {
+                self.errors.push(
+                    ConfigError::new(flag, "cannot be combined with the clusters of --config")
+                        .fix("remove the flag, or remove clusters from the file"),
+                );
+            }
+        }
+        let several = listed.len() > 1;
+        let template = file.map(|file| file.below("authentication", &file.values.authentication));
+        let mut claims = Claims::new();
+        let mut clusters = Vec::with_capacity(listed.len());
+        for keys in listed {
+            let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
+            let own = &given.values.authentication;
+            let own = (!own.is_empty()).then(|| given.below("authentication", own));
+            let layers = [template.clone(), own, Some(flags.authentication.layer())];
+            let authentication = self.section(layers).map(|given| self.authentication(&given));
+            let name = self.cluster_name(&given, &mut claims);
+            let routes = self.routes(&given, several, &mut claims);
+            let backend = self.backend(&given, file.is_some());
+            if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
+                (name, routes, authentication, backend)
+            {
+                clusters.push(Cluster { name, routes, authentication, backend });
+            }
+        }
+        clusters
+    }
+
+    fn cluster_name(&mut self, given: &Section<ClusterKeys>, claims: &mut Claims) -> Option<String> {
+        if !given.in_file() {
+            return Some(ONLY_CLUSTER.to_owned());
+        }
+        let key = given.key("name");
+        let Some(name) = &given.values.name else {
+            return self
+                .fail(ConfigError::new(key, "is required").fix("give each cluster a name of its own"));
+        };
+        if !is_dns_label(name) {
+            let error = ConfigError::new(key, format!("{name:?} is not a DNS label"));
+            return self.fail(error.fix("give at most 63 of a-z, 0-9 and -, with no - at either end"));
+        }
+        self.claim("name", name, key, claims)?;
+        Some(name.clone())
+    }
+
+    /// Takes something for a cluster that no other may have.
+    fn claim(&mut self, kind: &'static str, value: &str, key: String, claims: &mut Claims) -> Option<()> {
+        let Some(first) = claims.get(&(kind, value.to_owned())) else {
+            claims.insert((kind, value.to_owned()), key);
+            return Some(());
+        };
+        let error = ConfigError::new(key, format!("{value:?} is that of {first} already"));
+        self.fail(error.fix("give each cluster its own"))
+    }
+
+    fn routes(
+        &mut self,
+        cluster: &Section<ClusterKeys>,
+        several: bool,
+        claims: &mut Claims,
+    ) -> Option<Routes> {
+        let fix = "give serverNames, pathPrefix or both";
+        let Some(keys) = &cluster.values.routes else {
+            if several {
+                let error =
+                    ConfigError::new(cluster.key("match"), "is required, since there are other clusters");
+                return self.fail(error.fix(fix));
+            }
+            return Some(Routes::Everything);
+        };
+        let given = self.section::<MatchKeys>([Some(cluster.below("match", keys))])?;
+        let MatchKeys { server_names, path_prefix } = &given.values;
+        if server_names.is_empty() && path_prefix.is_none() {
+            return self.fail(ConfigError::new(cluster.key("match"), "matches nothing").fix(fix));
+        }
+        let names_key = given.key("server-names");
+        let named = server_names.iter().enumerate().filter_map(|(index, name)| {
+            let (key, name) = (format!("{names_key}[{index}]"), name.to_lowercase());
+            if !is_server_name(&name) {
+                let error = ConfigError::new(key, format!("{name:?} is not a DNS name"));
+                return self.fail(error.fix("give a name such as prod.example.com or *.example.com"));
+            }
+            self.claim("server name", &name, key, claims).map(|()| name)
+        });
+        let server_names = named.collect();
+        if let Some(prefix) = path_prefix {
+            let key = given.key("path-prefix");
+            match checked_prefix(prefix) {
+                Ok(()) => self.claim("prefix", prefix, key, claims)?,
+                Err((problem, fix)) => {
+                    return self.fail(ConfigError::new(key, format!("{prefix:?} {problem}")).fix(fix));
+                }
+            }
+        }
+        Some(Routes::Matching { server_names, path_prefix: path_prefix.clone() })
+    }
+
+    fn backend(&mut self, given: &Section<ClusterKeys>, with_file: bool) -> Option<Backend> {
+        let ClusterKeys { backend, context, endpoints, .. } = &given.values;
+        if backend.impersonation == ImpersonationMode::Gateway {
+            let error = ConfigError::new(given.key("impersonation"), "gateway is not available yet");
+            self.errors.push(error.fix("use backend, with identity requestHeader"));
+        }
+        let place = given.place("backend-kubeconfig");
+        let Some(file) = &backend.backend_kubeconfig else {
+            if with_file && !given.in_file() {
+                return self.fail(ConfigError::new("clusters", "is required").fix(
+                    "list at least one cluster, with its name and kubeconfig; or give --backend-kubeconfig",
+                ));
+            }
+            return kubeconfig::in_cluster(
+                &place.key,
+                |name| std::env::var(name).ok(),
+                Path::new(kubeconfig::SERVICE_ACCOUNT),
+                backend.identity,
+                self.inputs,
+                &mut self.errors,
+            );
+        };
+        let endpoints_key = given.key("endpoints");
+        let endpoints: Vec<_> = endpoints
+            .iter()
+            .enumerate()
+            .map(|(index, url)| (format!("{endpoints_key}[{index}]"), url.clone()))
+            .collect();
+        kubeconfig::load(
+            &place.key,
+            &place.path(file),
+            context.as_deref(),
+            &endpoints,
+            backend.identity,
+            self.inputs,
+            &mut self.errors,
+        )
+    }
+}
+
+// apimachinery: pkg/api/validate/content, IsDNS1123Label
+fn is_dns_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// A DNS name in lower case, whose first label may be `*`.
+fn is_server_name(name: &str) -> bool {
+    DnsName::try_from(name.strip_prefix("*.").unwrap_or(name)).is_ok() && !name.ends_with('.')
+}
+
+/// Whether a path can be cut off in front of an API server's own, else why not and the way out.
+fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
+    const SHAPE: &str = "give a path such as /clusters/prod";
+    let Some(path) = prefix.strip_prefix('/') else {
+        return Err(("does not begin with /".to_owned(), SHAPE));
+    };
+    let first = path.split('/').next().unwrap_or_default();
+    if ROOTS.contains(&first) {
+        let problem = format!("would hide /{first} of the API servers");
+        return Err((problem, "give a path that no API server has, such as /clusters/prod"));
+    }
+    // RFC 3986, 3.3: pchar, without what is escaped
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+    for segment in path.split('/') {
+        match segment {
+            "" => return Err(("ends with / or has an empty segment".to_owned(), SHAPE)),
+            "." | ".." => return Err((format!("has the segment {segment}"), SHAPE)),
+            segment if !segment.bytes().all(plain) => {
+                return Err(("has a character that a path cannot have unescaped".to_owned(), SHAPE));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

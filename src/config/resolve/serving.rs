@@ -1,0 +1,279 @@
+//! How clients reach the gateway: certificates, TLS options, the address.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs as crypto;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::{Resolver, listed};
+use crate::config::error::ConfigError;
+use crate::config::flags::ServingFlags;
+use crate::config::sections::{Place, Section};
+use crate::listen::settings::{Serving, ServingCertificate};
+
+/// Streams per connection when `--http2-max-streams-per-connection` is 0.
+// apiserver: pkg/server/secure_serving.go
+const DEFAULT_HTTP2_MAX_STREAMS: u32 = 100;
+
+impl Resolver<'_> {
+    pub(super) fn serving(&mut self, given: &Section<ServingFlags>) -> Option<Serving> {
+        let flags = &given.values;
+        let (cert_place, key_place) = (given.place("tls-cert-file"), given.place("tls-private-key-file"));
+        let certificate = match (&flags.tls_cert_file, &flags.tls_private_key_file) {
+            (Some(cert), Some(key)) => self.certificate(&cert_place, cert, &key_place, key, None),
+            (None, None) => self.fail(
+                ConfigError::new(&cert_place.key, format!("is required, with {}", key_place.key))
+                    .fix("give the gateway's serving certificate and its key"),
+            ),
+            (Some(_), None) => self.fail(
+                ConfigError::new(&key_place.key, format!("is required with {}", cert_place.key))
+                    .fix("give the key"),
+            ),
+            (None, Some(_)) => self.fail(
+                ConfigError::new(&cert_place.key, format!("is required with {}", key_place.key))
+                    .fix("give the certificate"),
+            ),
+        };
+        let sni_certificates =
+            self.sni_certificates(&given.place("tls-sni-cert-key"), &flags.tls_sni_cert_key);
+        let versions = self.versions(&given.key("tls-min-version"), flags.tls_min_version.as_deref());
+        let provider = self.provider(&given.key("tls-cipher-suites"), &listed(&flags.tls_cipher_suites));
+        let strict_transport_security = self.hsts(
+            &given.key("strict-transport-security-directives"),
+            &listed(&flags.strict_transport_security_directives),
+        );
+        Some(Serving {
+            address: SocketAddr::new(flags.bind_address, flags.secure_port),
+            permit_port_sharing: flags.permit_port_sharing,
+            certificate: certificate?,
+            sni_certificates: sni_certificates?,
+            provider,
+            versions: versions?,
+            http2_max_streams: match flags.http2_max_streams_per_connection {
+                0 => DEFAULT_HTTP2_MAX_STREAMS,
+                streams => streams,
+            },
+            strict_transport_security,
+        })
+    }
+
+    fn certificate(
+        &mut self,
+        cert_place: &Place,
+        cert_file: &Path,
+        key_place: &Place,
+        key_file: &Path,
+        names: Option<Vec<String>>,
+    ) -> Option<ServingCertificate> {
+        let (cert_file, key_file) = (&cert_place.path(cert_file), &key_place.path(key_file));
+        let cert_pem = self.read(&cert_place.key, cert_file);
+        let key_pem = self.read(&key_place.key, key_file);
+        let (cert_pem, key_pem) = (cert_pem?, key_pem?);
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert_pem).collect();
+        let chain = match chain {
+            Ok(chain) if !chain.is_empty() => Some(chain),
+            Ok(_) => self.fail(
+                ConfigError::new(&cert_place.key, "holds no certificate")
+                    .in_file(cert_file)
+                    .fix("give PEM certificates"),
+            ),
+            Err(error) => self.fail(
+                ConfigError::new(&cert_place.key, error.to_string())
+                    .in_file(cert_file)
+                    .fix("give PEM certificates"),
+            ),
+        };
+        let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| {
+            ConfigError::new(&key_place.key, error.to_string())
+                .in_file(key_file)
+                .fix("give a PEM private key")
+        });
+        let key = self.ok(key);
+        let (chain, key) = (chain?, key?);
+        let key = crypto::sign::any_supported_type(&key).map_err(|error| {
+            ConfigError::new(&key_place.key, error.to_string())
+                .in_file(key_file)
+                .fix("give an RSA, ECDSA or Ed25519 key")
+        });
+        let key = self.ok(key)?;
+        let leaf_names = names.or_else(|| chain.first().map(certificate_names)).unwrap_or_default();
+        let certified = CertifiedKey::new(chain, key);
+        if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
+            certified.keys_match()
+        {
+            return self.fail(
+                ConfigError::new(&key_place.key, format!("is not the key of {}", cert_file.display()))
+                    .in_file(key_file)
+                    .fix("give the key that belongs to the certificate"),
+            );
+        }
+        Some(ServingCertificate { key: Arc::new(certified), names: leaf_names, file: cert_file.clone() })
+    }
+
+    fn sni_certificates(&mut self, place: &Place, values: &[String]) -> Option<Vec<ServingCertificate>> {
+        let mut found = Vec::with_capacity(values.len());
+        for value in values {
+            // component-base: cli/flag/namedcertkey_flag.go
+            let (files, names) = match value.split_once(':') {
+                Some((files, names)) => {
+                    (files, Some(names.split(',').map(str::trim).map(str::to_lowercase).collect()))
+                }
+                None => (value.as_str(), None),
+            };
+            let Some((cert, key)) =
+                files.split_once(',').filter(|(_, key)| !key.is_empty() && !key.contains(','))
+            else {
+                self.errors.push(
+                    ConfigError::new(&place.key, format!("{value:?} is not a pair of files"))
+                        .fix("give cert,key[:names]"),
+                );
+                continue;
+            };
+            found.extend(self.certificate(
+                place,
+                Path::new(cert.trim()),
+                place,
+                Path::new(key.trim()),
+                names,
+            ));
+        }
+        (found.len() == values.len()).then_some(found)
+    }
+
+    fn versions(
+        &mut self,
+        key: &str,
+        minimum: Option<&str>,
+    ) -> Option<Vec<&'static rustls::SupportedProtocolVersion>> {
+        use rustls::version::{TLS12, TLS13};
+        match minimum {
+            None | Some("" | "VersionTLS12") => Some(vec![&TLS13, &TLS12]),
+            Some("VersionTLS13") => Some(vec![&TLS13]),
+            Some(old @ ("VersionTLS10" | "VersionTLS11")) => {
+                self.warnings.push(format!("{key}: {old} is not supported; using VersionTLS12"));
+                Some(vec![&TLS13, &TLS12])
+            }
+            Some(other) => self.fail(
+                ConfigError::new(key, format!("unknown tls version {other:?}"))
+                    .fix("give VersionTLS12 or VersionTLS13"),
+            ),
+        }
+    }
+
+    fn provider(&mut self, key: &str, names: &[String]) -> Arc<CryptoProvider> {
+        let mut provider = crypto::default_provider();
+        if names.is_empty() {
+            return Arc::new(provider);
+        }
+        // As Go, whose TLS 1.3 suites cannot be configured: the flag is about TLS 1.2.
+        let all = std::mem::take(&mut provider.cipher_suites);
+        let name_of = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
+        for name in names.iter().filter(|name| !GO_CIPHER_SUITES.contains(&name.as_str())) {
+            self.errors.push(
+                ConfigError::new(key, format!("Cipher suite {name} not supported or doesn't exist"))
+                    .fix("give IANA names such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
+            );
+        }
+        for name in names.iter().filter(|name| GO_CIPHER_SUITES.contains(&name.as_str())) {
+            if !all.iter().any(|suite| name_of(suite).replace("TLS13_", "TLS_") == go_name(name)) {
+                self.warnings.push(format!("{key}: {name} is not safe and not offered"));
+            }
+        }
+        provider.cipher_suites = all
+            .into_iter()
+            .filter(|suite| {
+                suite.tls13().is_some() || names.iter().any(|name| go_name(name) == name_of(suite))
+            })
+            .collect();
+        if !provider.cipher_suites.iter().any(|suite| suite.tls13().is_none()) {
+            self.warnings.push(format!("{key}: none of them is usable with TLS 1.2; only TLS 1.3 is"));
+        }
+        Arc::new(provider)
+    }
+
+    fn hsts(&mut self, key: &str, directives: &[String]) -> Option<http::HeaderValue> {
+        // apiserver: pkg/server/options/server_run_options.go, validateHSTSDirectives
+        let valid = |directive: &str| {
+            let age = directive.strip_prefix("max-age=");
+            directive == "includeSubDomains"
+                || directive == "preload"
+                || age.is_some_and(|age| age.parse::<u64>().is_ok())
+        };
+        for bad in directives.iter().filter(|directive| !valid(directive)) {
+            self.errors.push(
+                ConfigError::new(key, format!("{bad:?} is not a directive"))
+                    .fix("give max-age=SECONDS, includeSubDomains or preload"),
+            );
+        }
+        let value = http::HeaderValue::from_str(&directives.join("; ")).ok();
+        value.filter(|value| !value.is_empty())
+    }
+}
+
+/// The names a serving certificate is for: its DNS names and addresses, else its common name.
+// apiserver: pkg/server/dynamiccertificates/named_certificates.go
+fn certificate_names(leaf: &CertificateDer<'static>) -> Vec<String> {
+    use x509_parser::extensions::GeneralName;
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(leaf) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = Vec::new();
+    if let Ok(Some(alternative)) = parsed.subject_alternative_name() {
+        names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_lowercase()),
+            _ => None,
+        }));
+    }
+    if names.is_empty() {
+        let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        names.extend(common.map(str::to_lowercase));
+    }
+    names
+}
+
+/// The name rustls has for a cipher suite: Go accepts two old names without the hash.
+fn go_name(name: &str) -> String {
+    match name {
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => {
+            format!("{name}_SHA256")
+        }
+        name => name.to_owned(),
+    }
+}
+
+/// The names kube-apiserver accepts for `--tls-cipher-suites`.
+// component-base: cli/flag/ciphersuites_flag.go
+const GO_CIPHER_SUITES: &[&str] = &[
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_RC4_128_SHA",
+];

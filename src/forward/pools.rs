@@ -1,0 +1,100 @@
+//! The connections of one worker thread: a pool for each endpoint, and the order in which endpoints are tried.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::{Request, Response};
+
+use super::body::Body;
+use super::pool::{Kind, Pool, SendError, Sent, Upgrading};
+use crate::clusters::target::Target;
+use crate::clusters::upstream::Upstream;
+
+/// How often a request that was not written is tried: two connections may have been closed since they were used; the
+/// third is a new one.
+const ATTEMPTS: usize = 3;
+
+/// A pool for each endpoint that was used.
+#[derive(Debug, Default)]
+pub(crate) struct Pools(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    generation: u64,
+    pools: Vec<Arc<Pool>>,
+}
+
+impl Pools {
+    /// Forgets, once for each generation of the configuration, the endpoints that are no longer in it. Streams that
+    /// are open go on to their end.
+    pub(crate) fn keep<'a>(&self, generation: u64, used: impl Iterator<Item = &'a Arc<Target>>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A request that began before a reload may come by after it.
+        if generation <= known.generation {
+            return;
+        }
+        known.generation = generation;
+        let used: Vec<&Arc<Target>> = used.collect();
+        known.pools.retain(|pool| used.iter().any(|target| Arc::ptr_eq(pool.target(), target)));
+    }
+
+    fn of(&self, target: &Arc<Target>) -> Arc<Pool> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = known.pools.iter().find(|pool| Arc::ptr_eq(pool.target(), target)) {
+            return Arc::clone(pool);
+        }
+        let pool = Pool::new(Arc::clone(target));
+        known.pools.push(Arc::clone(&pool));
+        pool
+    }
+
+    /// Sends a request. It is tried again on another connection when none of it was written; whether it may be sent
+    /// twice is the caller's to know.
+    pub(super) async fn send(
+        &self,
+        upstream: &Upstream,
+        mut request: Request<Body>,
+        kind: Kind,
+    ) -> Result<Response<Body>, SendError> {
+        let mut attempts = 0;
+        loop {
+            let (pool, lease) = self
+                .first(upstream, |pool| async move {
+                    let lease = pool.reserve(kind).await?;
+                    Ok((pool, lease))
+                })
+                .await?;
+            attempts += 1;
+            request = match pool.send(lease, request).await? {
+                Sent::Answered(response) => return Ok(response),
+                Sent::NotWritten(_, error) if attempts == ATTEMPTS => return Err(SendError::Broken(error)),
+                Sent::NotWritten(request, _) => request,
+            };
+        }
+    }
+
+    /// A connection for one upgrade.
+    pub(super) async fn upgrading(
+        &self,
+        upstream: &Upstream,
+        anonymous: bool,
+    ) -> Result<Upgrading, SendError> {
+        self.first(upstream, |pool| async move { pool.upgrading(anonymous).await }).await
+    }
+
+    /// What the first endpoint gives that can be reached.
+    async fn first<T, F>(&self, upstream: &Upstream, reserve: impl Fn(Arc<Pool>) -> F) -> Result<T, SendError>
+    where
+        F: Future<Output = Result<T, SendError>>,
+    {
+        let mut outcome = Err(SendError::NotTrusted);
+        for target in upstream.candidates() {
+            outcome = reserve(self.of(target)).await;
+            match &outcome {
+                Err(SendError::Connect(error)) => tracing::debug!(%error, "endpoint passed over"),
+                _ => break,
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,327 @@
+//! The configuration file: what it says counts as flags do, and what is wrong with it is told in an operator's words.
+
+use std::net::SocketAddr;
+
+use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
+
+use crate::support::{Pki, flags, resolved};
+
+const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
+
+/// A directory with everything that a configuration may name, and a file in it.
+struct Directory {
+    pki: Pki,
+}
+
+impl Directory {
+    fn new() -> Self {
+        let pki = Pki::new();
+        flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+        Self { pki }
+    }
+
+    /// Resolves a file beside flags.
+    fn resolve(&self, yaml: &str, flags: &[&str]) -> Result<Settings, String> {
+        let file = self.pki.write("gateway.yaml", yaml);
+        let config = format!("--config={}", file.display());
+        let arguments = std::iter::once(config).chain(flags.iter().map(|flag| self.filled(flag)));
+        match resolved(arguments) {
+            Ok(resolved) if resolved.warnings.is_empty() => Ok(resolved.settings),
+            Ok(resolved) => Err(format!("warnings: {:#?}", resolved.warnings)),
+            Err(errors) => Err(errors.to_string()),
+        }
+        .map_err(|said| said.replace(&self.pki.directory.path().display().to_string(), "DIR"))
+    }
+
+    fn filled(&self, flag: &str) -> String {
+        flag.replace("DIR", &self.pki.directory.path().display().to_string())
+    }
+}
+
+const SERVING: &str = "serving: {tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}\n";
+
+const CLUSTERS: &str = "\
+authentication:
+  clientCAFile: clients-ca.crt
+  anonymousAuth: false
+clusters:
+- name: prod
+  kubeconfig: backend.kubeconfig
+  endpoints: [https://10.0.0.1:6443, https://10.0.0.2:6443]
+  match: {serverNames: [Prod.Example.COM, '*.prod.example.com'], pathPrefix: /clusters/prod}
+- name: staging
+  kubeconfig: backend.kubeconfig
+  context: c
+  identity: impersonate
+  match: {pathPrefix: /clusters/prod/staging}
+  authentication: {clientCAFile: null, tokenAuthFile: tokens.csv, anonymousAuth: true}
+operation: {requestTimeout: 5s, v: 3, metricsBindAddress: '0'}
+";
+
+fn cluster<'a>(settings: &'a Settings, name: &str) -> &'a Cluster {
+    settings.clusters.iter().find(|cluster| cluster.name == name).unwrap()
+}
+
+#[test]
+fn several_clusters_come_of_one_file() {
+    let directory = Directory::new();
+    let settings = directory.resolve(&format!("{HEAD}{SERVING}{CLUSTERS}"), &[]).unwrap();
+    assert_eq!(settings.serving.address, "0.0.0.0:6443".parse().unwrap(), "the flags' defaults count");
+    assert_eq!(settings.operation.request_timeout.as_secs(), 5);
+    assert_eq!(settings.operation.verbosity, 3);
+
+    let prod = cluster(&settings, "prod");
+    let endpoints = prod.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string());
+    assert_eq!(endpoints.collect::<Vec<_>>(), ["10.0.0.1:6443", "10.0.0.2:6443"]);
+    assert!(prod.authentication.client_ca.is_some() && prod.authentication.static_tokens.is_none());
+    assert!(!prod.authentication.anonymous);
+    assert_eq!(
+        prod.routes,
+        Routes::Matching {
+            server_names: vec!["prod.example.com".to_owned(), "*.prod.example.com".to_owned()],
+            path_prefix: Some("/clusters/prod".to_owned()),
+        }
+    );
+
+    let staging = cluster(&settings, "staging");
+    assert_eq!(staging.backend.identity, IdentityMode::Impersonate);
+    assert!(staging.authentication.client_ca.is_none(), "null turns off what the template has on");
+    assert_eq!(staging.authentication.static_tokens.as_ref().unwrap().count(), 3);
+    assert!(staging.authentication.anonymous);
+}
+
+#[test]
+fn json_is_yaml_too() {
+    let json = serde_json::json!({
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "GatewayConfiguration",
+        "serving": {"tlsCertFile": "gateway.crt", "tlsPrivateKeyFile": "gateway.key"},
+        "clusters": [{"name": "a", "kubeconfig": "backend.kubeconfig"}],
+    });
+    let settings = Directory::new().resolve(&json.to_string(), &[]).unwrap();
+    assert_eq!(settings.clusters.len(), 1);
+}
+
+#[test]
+fn a_flag_wins_over_the_file() {
+    let directory = Directory::new();
+    let serving = SERVING.replace('{', "{securePort: 2, ");
+    let yaml = format!("{HEAD}{serving}{CLUSTERS}");
+    assert_eq!(directory.resolve(&yaml, &[]).unwrap().serving.address.port(), 2);
+    let settings = directory
+        .resolve(&yaml, &["--secure-port=1", "--anonymous-auth=false", "--token-auth-file=DIR/tokens.csv"])
+        .unwrap();
+    assert_eq!(settings.serving.address.port(), 1);
+    for cluster in &settings.clusters {
+        assert!(!cluster.authentication.anonymous, "{}", cluster.name);
+        assert!(cluster.authentication.static_tokens.is_some(), "{}", cluster.name);
+    }
+}
+
+#[test]
+fn one_cluster_may_come_from_flags_beside_a_file() {
+    let directory = Directory::new();
+    let yaml = format!("{HEAD}{SERVING}");
+    let settings = directory
+        .resolve(&yaml, &["--backend-kubeconfig=DIR/backend.kubeconfig", "--identity=impersonate"])
+        .unwrap();
+    let [only] = settings.clusters.as_slice() else { panic!("{:?}", settings.clusters) };
+    assert_eq!(only.backend.identity, IdentityMode::Impersonate);
+    assert_eq!(only.routes, Routes::Everything);
+}
+
+/// Each kind of mistake, and every word that is said of it.
+#[test]
+fn mistakes_are_told_in_words_that_help() {
+    let directory = Directory::new();
+    let full = |rest: &str| format!("{HEAD}{SERVING}{rest}");
+    let two = |one: &str, other: &str| {
+        full(&format!(
+            "clusters:\n- {{name: a, kubeconfig: backend.kubeconfig, {one}}}\n\
+             - {{name: b, kubeconfig: backend.kubeconfig, {other}}}\n"
+        ))
+    };
+    let only =
+        |keys: &str| full(&format!("clusters:\n- name: a\n  kubeconfig: backend.kubeconfig\n  {keys}\n"));
+    let bomb = |levels: u32| {
+        let lists = (1..levels).map(|level| {
+            let before = format!("*l{}", level - 1);
+            format!("l{level}: &l{level} [{}]\n", [before.as_str(); 9].join(", "))
+        });
+        format!("l0: &l0 [x, x, x, x, x, x, x, x, x]\n{}", lists.collect::<String>())
+    };
+    let cases: &[(&str, String, &[&str])] = &[
+        ("no file", String::new(), &["--config=DIR/none.yaml"]),
+        ("an empty file", String::new(), &[]),
+        ("comments alone", "# nothing\n".to_owned(), &[]),
+        ("a list", "- a\n".to_owned(), &[]),
+        ("text", "hello".to_owned(), &[]),
+        ("not UTF-8 or binary", "\u{0}\u{1}".to_owned(), &[]),
+        ("two documents", format!("{HEAD}---\n{HEAD}"), &[]),
+        ("no apiVersion", "kind: GatewayConfiguration\n".to_owned(), &[]),
+        ("another version", "apiVersion: portcullis.dev/v2\nkind: GatewayConfiguration\n".to_owned(), &[]),
+        ("a kubeconfig", "apiVersion: v1\nkind: Config\nclusters: []\n".to_owned(), &[]),
+        ("a kind that is a list", "apiVersion: portcullis.dev/v1alpha1\nkind: [a]\n".to_owned(), &[]),
+        ("a tab", format!("{HEAD}serving:\n\tsecurePort: 1\n"), &[]),
+        ("an open bracket", format!("{HEAD}clusters: [\n"), &[]),
+        ("a key twice", format!("{HEAD}{SERVING}{SERVING}"), &[]),
+        ("a key twice, further in", only("context: c\n  context: d"), &[]),
+        ("an alias to nothing", format!("{HEAD}serving: *nothing\n"), &[]),
+        ("an anchor bomb", format!("{HEAD}{}", bomb(9)), &[]),
+        ("a merge key", format!("{HEAD}serving: {{<<: {{securePort: 1}}}}\n"), &[]),
+        ("a deep document", format!("{HEAD}serving: {}\n", "[".repeat(40) + &"]".repeat(40)), &[]),
+        ("no clusters", full(""), &[]),
+        ("an empty list of clusters", full("clusters: []\n"), &[]),
+        ("clusters as a map", full("clusters: {prod: {}}\n"), &[]),
+        ("clusters that are none", full("clusters:\n- prod\n-\n"), &[]),
+        ("a section that is a list", format!("{HEAD}serving: []\noperation: 5\nclusters: []\n"), &[]),
+        (
+            "keys that are unknown",
+            format!(
+                "{HEAD}servng: {{}}\nsecurePort: 1\nserving:\n  tlsCertFile: gateway.crt\n  \
+                 tlsPrivateKeyFile: gateway.key\n  secure-port: 1\n  port: 2\nauthentication: {{clientCaFile: \
+                 x, etcdServers: y}}\nclusters:\n- name: a\n  kubeconfig: backend.kubeconfig\n  backend: x\n  \
+                 match: {{hosts: [a], pathPrefix: /a}}\n  clientCAFile: x\n  authentication: {{tokens: x}}\n"
+            ),
+            &[],
+        ),
+        (
+            "values of the wrong kind",
+            format!(
+                "{HEAD}serving:\n  tlsCertFile: [gateway.crt]\n  tlsPrivateKeyFile: {{a: b}}\n  securePort: \
+                 '6443'\n  bindAddress: here\n  permitPortSharing: yes\n  tlsCipherSuites: \
+                 TLS_AES_128_GCM_SHA256\n  http2MaxStreamsPerConnection: -1\nauthentication: {{anonymousAuth: \
+                 'no', apiAudiences: [1]}}\nclusters:\n- name: 5\n  kubeconfig: backend.kubeconfig\n  identity: \
+                 header\n  match: {{serverNames: a.test}}\noperation: {{metricsBindAddress: 0, requestTimeout: \
+                 60, v: 300, workers: 1.5, loggingFormat: xml}}\n"
+            ),
+            &[],
+        ),
+        (
+            "a port out of range",
+            only("context: c").replace("serving: {", "serving: {securePort: 70000, "),
+            &[],
+        ),
+        (
+            "files that are missing",
+            only("authentication: {clientCAFile: none.crt, tokenAuthFile: no/tokens.csv}")
+                .replace("gateway.key", "none.key"),
+            &[],
+        ),
+        (
+            "a certificate file that holds something else",
+            only("authentication: {clientCAFile: tokens.csv}"),
+            &[],
+        ),
+        (
+            "flags of a cluster beside clusters",
+            only(""),
+            &["--backend-kubeconfig=x", "--identity=impersonate"],
+        ),
+        (
+            "flags beside a bad file",
+            full("clusters: []\n"),
+            &["--request-timeout=soon", "--client-ca-file=none.crt"],
+        ),
+        ("nobody let in", only("authentication: {anonymousAuth: false}"), &[]),
+        (
+            "overlapping CAs, one from the template",
+            full(
+                "authentication: {clientCAFile: clients-ca.crt}\nclusters:\n- name: a\n  kubeconfig: \
+                 backend.kubeconfig\n  authentication: {requestheaderClientCAFile: clients-ca.crt, \
+                 requestheaderUsernameHeaders: [X-Remote-User]}\n",
+            ),
+            &[],
+        ),
+        (
+            "front proxies without headers",
+            only(
+                "authentication:\n    requestheaderClientCAFile: client-front-ca.crt\n    requestheaderUIDHeaders: [X-Id]",
+            ),
+            &[],
+        ),
+        ("what has no effect", only("authentication: {requestheaderAllowedNames: [a]}"), &[]),
+        (
+            "a template's mistake is told once",
+            two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}")
+                + "authentication: {clientCAFile: none.crt}\n",
+            &[],
+        ),
+        ("no name, no kubeconfig", full("clusters:\n- {match: {pathPrefix: /a}}\n"), &[]),
+        (
+            "names that are not labels",
+            full(
+                "clusters:\n- {name: Prod, kubeconfig: backend.kubeconfig, match: {pathPrefix: /a}}\n- {name: '', kubeconfig: backend.kubeconfig, match: {pathPrefix: /b}}\n",
+            ),
+            &[],
+        ),
+        (
+            "one name twice",
+            two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}").replace("name: b", "name: a"),
+            &[],
+        ),
+        ("no match", two("match: {pathPrefix: /a}", "context: c"), &[]),
+        ("a match of nothing", two("match: {}", "match: {serverNames: []}"), &[]),
+        (
+            "a server name twice",
+            two("match: {serverNames: [a.test, '*.a.test', A.test]}", "match: {serverNames: ['*.A.test']}"),
+            &[],
+        ),
+        (
+            "server names that are none",
+            two(
+                "match: {serverNames: ['a b', '*', 'a.*.test', '*.*.test', '10.0.0.1', 'a.test.', 'https://a.test', '']}",
+                "match: {pathPrefix: /b}",
+            ),
+            &[],
+        ),
+        ("a prefix twice", two("match: {pathPrefix: /a/b}", "match: {pathPrefix: /a/b}"), &[]),
+        ("prefixes that are none", two("match: {pathPrefix: clusters}", "match: {pathPrefix: /a/}"), &[]),
+        (
+            "prefixes with odd segments",
+            two("match: {pathPrefix: /a//b}", "match: {pathPrefix: /a/../b}"),
+            &[],
+        ),
+        (
+            "prefixes that are escaped",
+            two("match: {pathPrefix: '/a%2fb'}", "match: {pathPrefix: '/a?b'}"),
+            &[],
+        ),
+        ("prefixes of API servers", two("match: {pathPrefix: /}", "match: {pathPrefix: /apis/prod}"), &[]),
+        (
+            "endpoints that are none",
+            only("endpoints: ['http://10.0.0.1', 'https://10.0.0.1/k8s', 10.0.0.1]"),
+            &[],
+        ),
+        ("a context that is missing", only("context: prod"), &[]),
+        ("impersonation by the gateway", only("impersonation: gateway"), &[]),
+    ];
+    let said = cases.iter().map(|(name, yaml, flags)| {
+        let said = directory.resolve(yaml, flags).expect_err(name);
+        format!("## {name}\n{said}\n")
+    });
+    insta::assert_snapshot!("mistakes", said.collect::<Vec<_>>().join("\n"));
+}
+
+/// The samples are what people begin with: each resolves as it is, once the files it names are there.
+#[test]
+fn samples_resolve_as_they_are() {
+    let directory = Directory::new();
+    let pki = &directory.pki;
+    pki.write("front-proxy-ca.crt", pki.client_front.cert_pem());
+    pki.write_pair("staging", &pki.servers.server(&["staging.example.com"]));
+    let kubeconfig = std::fs::read_to_string(pki.directory.path().join("backend.kubeconfig")).unwrap();
+    pki.write("prod.kubeconfig", &kubeconfig);
+    pki.write("staging.kubeconfig", kubeconfig.replace("contexts: [{name: c,", "contexts: [{name: staging,"));
+    let mut samples = Vec::new();
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap() {
+        let path = entry.unwrap().path();
+        let sample = std::fs::read_to_string(&path).unwrap();
+        let settings = directory.resolve(&sample, &[]);
+        let settings = settings.unwrap_or_else(|said| panic!("{}: {said}", path.display()));
+        samples.push((path.file_name().unwrap().to_str().unwrap().to_owned(), settings.clusters.len()));
+    }
+    samples.sort();
+    let expected = [("ingress.yaml", 2), ("minimal.yaml", 1), ("sidecar.yaml", 1)];
+    assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));
+}
