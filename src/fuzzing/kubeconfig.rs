@@ -2,20 +2,27 @@
 
 use std::io::Write as _;
 
+use kube::config::{Kubeconfig, NamedAuthInfo};
+
 use crate::config::load_kubeconfig;
 use crate::forward::settings::IdentityMode;
 
 /// A token that no message may show.
 const TOKEN: &str = "token-that-nobody-may-see";
 
-/// The input is a kubeconfig. An input that might name a device to read, or a command, is passed over.
+/// The input is a kubeconfig. It is passed over if it might name a device, which would be read, or names a plugin,
+/// which would be run.
 pub fn kubeconfig(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    if ["dev", "proc", "command"].iter().any(|word| text.contains(word)) {
+    // `kube` takes what begins so for UTF-16, and panics on half a character.
+    if matches!(data, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
         return;
     }
-    // `kube` takes a file that begins so for UTF-16, and panics on half a character.
-    if matches!(data, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) && !data.len().is_multiple_of(2) {
+    let text = String::from_utf8_lossy(data);
+    let plugin = |named: &NamedAuthInfo| named.auth_info.as_ref().is_some_and(|user| user.exec.is_some());
+    if text.contains("dev")
+        || text.contains("proc")
+        || Kubeconfig::from_yaml(&text).is_ok_and(|config| config.auth_infos.iter().any(plugin))
+    {
         return;
     }
     let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
