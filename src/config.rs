@@ -13,3 +13,21 @@ pub mod source;
 mod yaml;
 
 pub use error::{ConfigError, ConfigErrors};
+
+/// Reads the current context of a kubeconfig as [`resolve`] does.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn load_kubeconfig(
+    file: &std::path::Path,
+    identity: crate::clusters::settings::IdentityMode,
+    errors: &mut Vec<ConfigError>,
+) -> Option<crate::clusters::settings::Backend> {
+    kubeconfig::load(
+        "--backend-kubeconfig",
+        file,
+        None,
+        &[],
+        identity,
+        &mut inputs::Inputs::default(),
+        errors,
+    )
+}

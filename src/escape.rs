@@ -134,8 +134,6 @@ fn to_text(bytes: Vec<u8>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -191,26 +189,6 @@ mod tests {
         ];
         for (key, name) in CASES {
             assert_eq!(encode_extra_key(key), *name, "{key}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_extra_key_arrives_as_it_was_sent(key: String) {
-            let name = encode_extra_key(&key);
-            prop_assert_eq!(decode_extra_key(&name), Ok(key.clone()));
-            // What travels is a header name in lower case but for the digits of escapes.
-            let header = http::HeaderName::try_from(format!("x-remote-extra-{name}"));
-            prop_assert!(header.is_ok());
-            prop_assert_eq!(decode_extra_key(&name.to_ascii_lowercase()), Ok(key));
-        }
-
-        #[test]
-        fn decoding_never_panics_and_changes_nothing_without_escapes(text: String) {
-            let path = decode_path(&text);
-            if !text.contains('%') {
-                prop_assert_eq!(path.as_deref(), Ok(text.as_str()));
-            }
         }
     }
 }

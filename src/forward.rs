@@ -28,10 +28,12 @@ use pool::Kind;
 pub(crate) use pool::SendError;
 use pools::Pools;
 
+use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::settings::IdentityMode;
 use crate::clusters::upstream::Upstream;
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
+use crate::user::UserInfo;
 
 /// The id that the audit logs of the gateway and the backend share.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -105,13 +107,8 @@ pub(crate) async fn send(
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let upgrading = client.is_some();
 
-    // Before identity is written, or a client could nominate our headers in Connection.
-    headers::strip_hop_by_hop(request.headers_mut());
-    note_sender(request.headers_mut(), &context, by_front_proxy);
-    if let Some(names) = &*upstream.identity_headers.load() {
-        headers::strip_named(request.headers_mut(), names);
-    }
-    identity::write_identity(request.headers_mut(), &user, upstream.identity())?;
+    let named = upstream.identity_headers.load();
+    vouch(request.headers_mut(), &user, upstream.identity(), named.as_deref(), &context, by_front_proxy)?;
     if let Some(impersonate) = impersonate {
         // Whoever is told identities by these very headers would take the client's for ours.
         if upstream.identity() == IdentityMode::Impersonate {
@@ -189,6 +186,25 @@ async fn deliver(
         }
         result => Ok(result?),
     }
+}
+
+/// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing
+/// of that is the client's word. `named` are headers that the backend reads identities from beside the standard ones.
+pub(crate) fn vouch(
+    headers: &mut HeaderMap,
+    user: &UserInfo,
+    mode: IdentityMode,
+    named: Option<&RequestHeaderNames>,
+    context: &Context,
+    by_front_proxy: bool,
+) -> Result<(), UnfitIdentity> {
+    // Before identity is written, or a client could nominate our headers in Connection.
+    headers::strip_hop_by_hop(headers);
+    note_sender(headers, context, by_front_proxy);
+    if let Some(names) = named {
+        headers::strip_named(headers, names);
+    }
+    identity::write_identity(headers, user, mode)
 }
 
 /// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.

@@ -9,6 +9,8 @@ pub mod config;
 pub mod dev;
 pub mod escape;
 mod forward;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod listen;
 mod metrics;
 mod pipeline;

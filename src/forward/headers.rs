@@ -109,6 +109,8 @@ pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
@@ -190,6 +192,34 @@ mod tests {
         ];
         for (lines, expected) in cases {
             assert_eq!(requested_upgrade(&headers(lines)).is_some(), *expected, "{lines:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client nominated, what is written after it is nobody's to take away.
+        #[test]
+        fn stripping_twice_takes_nothing_more(
+            nominated in prop::collection::vec(
+                prop::sample::select(vec!["close", "X-Remote-User", "x-remote-group", " te", "connection", "x-a", ""]),
+                0..6,
+            ),
+            sent in prop::collection::vec(
+                (prop::sample::select(vec!["connection", "te", "upgrade", "x-a", "x-remote-user"]), "[a-z, -]{0,9}"),
+                0..6,
+            ),
+            te in prop::sample::select(vec!["trailers", "gzip, Trailers ", ""]),
+        ) {
+            let nominated = nominated.join(",");
+            let mut lines = vec![("connection", nominated.as_str()), ("te", te)];
+            lines.extend(sent.iter().map(|(name, value)| (*name, value.as_str())));
+            let mut map = headers(&lines);
+            strip_hop_by_hop(&mut map);
+            map.insert("x-remote-user", HeaderValue::from_static("alice"));
+            map.append("x-remote-group", HeaderValue::from_static("a"));
+            map.append("x-remote-group", HeaderValue::from_static("b"));
+            let written = map.clone();
+            strip_hop_by_hop(&mut map);
+            prop_assert_eq!(map, written);
         }
     }
 }

@@ -112,11 +112,6 @@ impl ImpersonateHeaders {
 /// Removes bearer tokens from the list of WebSocket subprotocols: the backend gets an identity, never a token. Returns
 /// the whole list if there was one and the request asks for a WebSocket.
 fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
-    let prefix = BEARER_PROTOCOL_PREFIX.as_bytes();
-    let carries = |line: &HeaderValue| line.as_bytes().windows(prefix.len()).any(|part| part == prefix);
-    if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
-        return Vec::new();
-    }
     // Bytes, not text: a token is taken out whatever stands beside it.
     let protocols: Vec<&[u8]> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
@@ -124,8 +119,11 @@ fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
         .collect();
-    let kept: Vec<&[u8]> =
-        protocols.iter().copied().filter(|protocol| !protocol.starts_with(prefix)).collect();
+    let is_bearer = |protocol: &&[u8]| protocol.starts_with(BEARER_PROTOCOL_PREFIX.as_bytes());
+    if !protocols.iter().any(is_bearer) {
+        return Vec::new();
+    }
+    let kept: Vec<&[u8]> = protocols.iter().copied().filter(|protocol| !is_bearer(protocol)).collect();
     let kept =
         (!kept.is_empty()).then(|| HeaderValue::from_bytes(&kept.join(b",".as_slice())).ok()).flatten();
     let protocols: Vec<String> =
@@ -229,6 +227,10 @@ mod tests {
             (&["v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r"], Some("v5.channel.k8s.io")),
             (&["base64url.bearer.authorization.k8s.io.dG9r"], None),
             (&["a, b"], Some("a, b")),
+            (
+                &["a, xbase64url.bearer.authorization.k8s.io.dG9r"],
+                Some("a, xbase64url.bearer.authorization.k8s.io.dG9r"),
+            ),
             (&["a", "base64url.bearer.authorization.k8s.io.dG9r, b"], Some("a,b")),
         ];
         for (lines, expected) in cases {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "main",
+    "fuzzing",
     "cli",
     "dev",
     "server",

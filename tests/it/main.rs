@@ -13,6 +13,7 @@
     reason = "tests"
 )]
 
+mod authority;
 mod chains;
 mod cli;
 mod clusters;

@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 use crate::escape::decode_path;
 use crate::status::Status;
@@ -306,82 +304,4 @@ fn a_refusal_names_the_request() {
         Status::forbidden(&info.attempt("y"), "").message,
         r#"forbidden: User "y" cannot get path "/a\"b""#
     );
-}
-
-/// Upstream's algorithm over a list of segments, to compare with.
-fn model(method: &Method, path: &str) -> Option<(String, Vec<String>)> {
-    let trimmed = path.trim_matches('/');
-    let mut parts: Vec<&str> = if trimmed.is_empty() { vec![] } else { trimmed.split('/').collect() };
-    let groupless = parts.first() == Some(&"api");
-    let enough = if groupless { 3 } else { 4 };
-    if parts.len() < enough || !(groupless || parts[0] == "apis") {
-        return Some((method.as_str().to_lowercase(), vec![]));
-    }
-    let group = if groupless { String::new() } else { parts[1].to_owned() };
-    parts.drain(..enough - 1);
-    let mut verb = match method.as_str() {
-        "POST" => "create",
-        "GET" | "HEAD" => "get",
-        "PUT" => "update",
-        "PATCH" => "patch",
-        "DELETE" => "delete",
-        _ => "",
-    };
-    if ["watch", "proxy"].contains(&parts[0]) {
-        if parts.len() < 2 {
-            return None;
-        }
-        verb = parts.remove(0);
-    }
-    let mut namespace = "";
-    if parts[0] == "namespaces" && parts.len() > 1 {
-        namespace = parts[1];
-        if parts.len() > 2 && !["status", "finalize"].contains(&parts[2]) {
-            parts.drain(..2);
-        }
-    }
-    let at = |index: usize| parts.get(index).copied().unwrap_or_default();
-    let (resource, name) = (at(0), at(1));
-    let subresource = if verb == "proxy" { "" } else { at(2) };
-    if name.is_empty() {
-        verb = match verb {
-            "get" => "list",
-            "delete" => "deletecollection",
-            verb => verb,
-        };
-    }
-    let fields = [&group, namespace, resource, name, subresource, &parts.join("/")];
-    Some((verb.to_owned(), fields.map(str::to_owned).to_vec()))
-}
-
-proptest! {
-    #[test]
-    fn any_path_and_query_are_read_without_panic(method in "[A-Za-z]{1,8}", path: String, query: Option<String>) {
-        let method = Method::from_bytes(method.as_bytes()).expect("method");
-        let _info = RequestInfo::parse(&method, &path, query.as_deref());
-    }
-
-    #[test]
-    fn paths_are_read_as_the_model_reads_them(
-        method in prop::sample::select(vec!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
-        segments in prop::collection::vec(
-            prop::sample::select(vec![
-                "api", "apis", "v1", "watch", "proxy", "namespaces", "status", "finalize", "pods", "x", "é", "",
-            ]),
-            0..11,
-        ),
-    ) {
-        let method = Method::from_bytes(method.as_bytes()).expect("method");
-        let path = format!("/{}", segments.join("/"));
-        let info = RequestInfo::parse(&method, &path, None).ok();
-        let found = info.as_ref().map(|info| {
-            let fields = info.resource().map_or(vec![], |found| {
-                [found.group, found.namespace, found.resource, found.name, found.subresource, found.parts]
-                    .map(str::to_owned)
-                    .to_vec()
-            });
-            (info.verb().to_owned(), fields)
-        });
-        prop_assert_eq!(found, model(&method, &path));
-    }
 }

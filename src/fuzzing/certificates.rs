@@ -1,0 +1,194 @@
+//! Certificates: only what the authority in `authority/` has signed is believed. Nobody has its keys any more, so that
+//! whatever else is accepted was not signed at all. What a bundle holds does not depend on how its lines end.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+
+use rustls_pki_types::CertificateDer;
+
+use super::ready;
+use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
+use crate::authn::x509::{
+    BundleError, CaBundle, FrontProxyVerifier, ParseError, UnverifiedChain, VerdictMemo, VerifyError,
+    parse_chain_for_handshake,
+};
+use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict, Warnings};
+use crate::clock::UnixTime;
+use crate::request::credentials::Credentials;
+use crate::user::UserInfo;
+
+/// The roots, as a PEM file. `cargo test --test it -- --ignored makes_a_new_authority` makes others.
+const ROOTS: &[u8] = include_bytes!("authority/roots");
+/// Every certificate that the roots, or the intermediate, have signed for a client and that is good at [`NOW`].
+const SIGNED: [&[u8]; 6] = [
+    include_bytes!("authority/root.der"),
+    include_bytes!("authority/middle.der"),
+    include_bytes!("authority/alice.der"),
+    include_bytes!("authority/bob.der"),
+    include_bytes!("authority/carol.der"),
+    include_bytes!("authority/dave.der"),
+];
+/// 2026-01-01T00:00:00Z.
+const NOW: UnixTime = UnixTime::new(1_767_225_600, 0);
+
+/// The input is what a client presents: certificates, one after the other, leaf first.
+pub fn x509(data: &[u8]) {
+    let Some(bundle) = roots() else { return };
+    let certificates = elements(data);
+    let ders: Vec<_> = certificates.iter().map(|der| CertificateDer::from(der.to_vec())).collect();
+    let chain = UnverifiedChain::new(ders.clone());
+    let verdict = bundle.verify(&chain, NOW);
+
+    // The handshake and the verdict read the same certificates.
+    if let Some((leaf, others)) = ders.split_first() {
+        let in_handshake = parse_chain_for_handshake(leaf, others);
+        let kind_of_key = |error: &ParseError| error.to_string().starts_with("tls: ");
+        let unread = in_handshake.as_ref().is_err_and(|error| !kind_of_key(error));
+        let malformed = matches!(verdict, Err(VerifyError::Malformed(_)));
+        let many = matches!(verdict, Err(VerifyError::TooManyCertificates));
+        assert!(many || !unread || malformed, "{in_handshake:?}, {verdict:?}");
+        assert!(!malformed || in_handshake.is_err(), "{verdict:?}");
+    }
+    let Ok(verified) = verdict else { return };
+    let signed = certificates.first().and_then(|leaf| what_is_signed(leaf));
+    let known = SIGNED.iter().any(|known| what_is_signed(known) == signed);
+    assert!(signed.is_some() && known, "nobody signed this: {verified:?}");
+    // The verdict holds for as long as it says, and no longer.
+    let (from, until) = (verified.valid_from(), verified.valid_until());
+    let tick = UnixTime::from_nanos(1);
+    assert!(from <= NOW && NOW <= until, "{verified:?}");
+    assert!(bundle.verify(&chain, from).is_ok() && bundle.verify(&chain, until).is_ok(), "{verified:?}");
+    assert!(bundle.verify(&chain, from.saturating_sub(tick)).is_err(), "{verified:?}");
+    assert!(bundle.verify(&chain, until.saturating_add(tick)).is_err(), "{verified:?}");
+}
+
+/// The input is a bundle of authorities.
+pub fn pem_bundle(data: &[u8]) {
+    let found = CaBundle::from_pem(data);
+    let blocks = data.windows(BEGIN.len()).filter(|window| *window == BEGIN).count();
+    let known = roots();
+    match &found {
+        Ok(bundle) => {
+            let subjects = bundle.subjects();
+            assert!((1..=blocks).contains(&subjects.len()), "{} subjects of {blocks}", subjects.len());
+            assert!(bundle.shares_certificate_with(bundle));
+        }
+        Err(BundleError::NoCertificates) => {}
+        Err(BundleError::Malformed(_)) => assert!(blocks > 0, "{found:?}"),
+    }
+    // Line ends say nothing.
+    let windows: Vec<u8> = data.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(b"\r\n".as_slice());
+    assert_eq!(content(&CaBundle::from_pem(&windows)), content(&found));
+    // Twice is once, if the first does not end within a block; and whatever stands before or behind a good certificate,
+    // it counts, or the file does not.
+    let twice = CaBundle::from_pem(&[data, data].join(b"\n-----BEGIN X-----\n-----END X-----\n".as_slice()));
+    assert_eq!(content(&twice), content(&found));
+    for text in [[ROOTS, data].join(&b'\n'), [data, ROOTS].join(&b'\n')] {
+        let both = CaBundle::from_pem(&text);
+        match (&both, &found) {
+            (Ok(both), _) => {
+                assert!(known.is_some_and(|known| both.shares_certificate_with(known)));
+                let kept = found.as_ref().is_ok_and(|found| both.shares_certificate_with(found));
+                assert!(kept || matches!(found, Err(BundleError::NoCertificates)));
+            }
+            (Err(both), Err(alone)) => assert_eq!(both, alone),
+            (Err(both), Ok(_)) => assert_eq!(Some(both), None),
+        }
+    }
+}
+
+const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+/// What two bundles are compared by.
+fn content(bundle: &Result<CaBundle, BundleError>) -> Result<Vec<u8>, &BundleError> {
+    bundle
+        .as_ref()
+        .map(|bundle| bundle.subjects().iter().flat_map(|subject| subject.as_ref().to_vec()).collect())
+}
+
+/// The identity that a front proxy's headers give.
+pub(super) fn front_proxy(credentials: &Credentials) -> Option<Arc<UserInfo>> {
+    static AUTHENTICATOR: OnceLock<Option<(RequestHeaderAuthenticator, ConnInfo)>> = OnceLock::new();
+    let make = || {
+        let names = |name: &str| [name.to_owned()];
+        let names = RequestHeaderNames::new(
+            &names("X-Remote-User"),
+            &names("X-Remote-Uid"),
+            &names("X-Remote-Group"),
+            &names("X-Remote-Extra-"),
+        );
+        let verifier = FrontProxyVerifier::new(Arc::new(roots()?.clone()), vec!["alice".to_owned()]);
+        let alice = CertificateDer::from(include_bytes!("authority/alice.der").to_vec());
+        Some((RequestHeaderAuthenticator::new(verifier, names.ok()?), connection(vec![alice])))
+    };
+    let (authenticator, conn) = AUTHENTICATOR.get_or_init(make).as_ref()?;
+    let verdict = judge(conn, credentials, |input| ready(authenticator.authenticate(input)))?;
+    Some(verdict.ok()??.user)
+}
+
+/// Asks about a request over a connection of which nothing is known.
+pub(super) fn nobody(ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>) -> Option<Verdict> {
+    judge(&connection(Vec::new()), &Credentials::default(), ask)
+}
+
+fn judge(
+    conn: &ConnInfo,
+    credentials: &Credentials,
+    ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>,
+) -> Option<Verdict> {
+    let warnings = Warnings::default();
+    ask(&AuthnInput {
+        conn,
+        credentials,
+        path: "/",
+        audiences: &[],
+        generation: 1,
+        now: NOW,
+        warnings: &warnings,
+    })
+}
+
+fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
+    ConnInfo {
+        peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        server_name: None,
+        peer_chain: UnverifiedChain::new(chain),
+        verdicts: VerdictMemo::default(),
+    }
+}
+
+fn roots() -> Option<&'static CaBundle> {
+    static ROOTS_READ: OnceLock<Option<CaBundle>> = OnceLock::new();
+    let roots = ROOTS_READ.get_or_init(|| CaBundle::from_pem(ROOTS).ok()).as_ref();
+    assert!(roots.is_some(), "the committed authority cannot be read");
+    roots
+}
+
+/// Cuts where the elements say that they end; what is none of them is the last.
+fn elements(mut data: &[u8]) -> Vec<&[u8]> {
+    let mut elements = Vec::new();
+    while !data.is_empty() {
+        let (element, rest) = cut(data).map_or((data, &[][..]), |(_, element, rest)| (element, rest));
+        elements.push(element);
+        data = rest;
+    }
+    elements
+}
+
+/// The part of a certificate that its issuer signs: the first element within.
+fn what_is_signed(certificate: &[u8]) -> Option<&[u8]> {
+    let (content, _, _) = cut(certificate)?;
+    cut(content).map(|(_, element, _)| element)
+}
+
+/// The content of the first element, the element, and what is behind it.
+fn cut(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (first, more) = match data.get(1..)? {
+        [short @ 0..=0x7f, ..] => (2, usize::from(*short)),
+        [0x81, length, ..] => (3, usize::from(*length)),
+        [0x82, high, low, ..] => (4, usize::from(*high) << 8 | usize::from(*low)),
+        _ => return None,
+    };
+    let (element, rest) = data.split_at_checked(first + more)?;
+    Some((element.get(first..)?, element, rest))
+}

@@ -1,0 +1,65 @@
+//! Percent-coding both ways: decoding is that of a model of Go's, and an extra key arrives as it was sent.
+
+use std::borrow::Cow;
+
+use http::HeaderName;
+
+use crate::escape::{KeyNotText, Mode, decode_extra_key, encode_extra_key, unescape};
+
+/// The input is an extra key, and in a second reading an escaped text.
+pub fn extra_key(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    arrives_as_sent(&text);
+    for mode in [Mode::Path, Mode::Query] {
+        assert_eq!(
+            unescape(&text, mode).ok().map(Cow::into_owned),
+            model(&text, mode == Mode::Query).map(|bytes| one_mark_per_byte(&bytes)),
+            "{mode:?} {text:?}"
+        );
+    }
+    let lower = text.to_ascii_lowercase();
+    let key = String::from_utf8(model(&lower, false).unwrap_or_else(|| lower.clone().into_bytes()));
+    assert_eq!(decode_extra_key(&text), key.map_err(|_| KeyNotText), "{text:?}");
+}
+
+/// What travels is a header name, which receivers lower before they decode it.
+fn arrives_as_sent(key: &str) {
+    let name = encode_extra_key(key);
+    assert!(name.len() > 1000 || HeaderName::try_from(format!("x-remote-extra-{name}")).is_ok(), "{name}");
+    for name in [name.to_ascii_lowercase(), name] {
+        assert_eq!(decode_extra_key(&name).as_deref(), Ok(key), "{name}");
+    }
+}
+
+/// What Go makes of an escaped text; `None` if a `%` is not followed by two hexadecimal digits.
+// net/url: unescape
+pub(super) fn model(text: &str, plus_is_blank: bool) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::new();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            b'+' if plus_is_blank => b' ',
+            byte => byte,
+        });
+    }
+    Some(decoded)
+}
+
+/// Go's JSON has U+FFFD in place of each byte that begins no character.
+pub(super) fn one_mark_per_byte(mut bytes: &[u8]) -> String {
+    let mut text = String::new();
+    while !bytes.is_empty() {
+        let whole = (1..=4).find_map(|length| {
+            let (first, rest) = bytes.split_at_checked(length)?;
+            Some((std::str::from_utf8(first).ok()?, rest))
+        });
+        let (character, rest) = whole.unwrap_or(("\u{fffd}", bytes.get(1..).unwrap_or_default()));
+        text.push_str(character);
+        bytes = rest;
+    }
+    text
+}

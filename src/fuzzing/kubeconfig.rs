@@ -1,0 +1,57 @@
+//! Kubeconfigs: an error names the file and shows no token; what is accepted can be connected to, and safely.
+
+use std::io::Write as _;
+
+use kube::config::{Kubeconfig, NamedAuthInfo};
+
+use crate::clusters::settings::IdentityMode;
+use crate::config::load_kubeconfig;
+
+/// A token that no message may show.
+const TOKEN: &str = "token-that-nobody-may-see";
+
+/// The input is a kubeconfig. It is passed over if it might name a device, which would be read, or names a plugin,
+/// which would be run.
+pub fn kubeconfig(data: &[u8]) {
+    // `kube` takes what begins so for UTF-16, and panics on half a character.
+    if matches!(data, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+        return;
+    }
+    let text = String::from_utf8_lossy(data);
+    let plugin = |named: &NamedAuthInfo| named.auth_info.as_ref().is_some_and(|user| user.exec.is_some());
+    if text.contains("dev")
+        || text.contains("proc")
+        || Kubeconfig::from_yaml(&text).is_ok_and(|config| config.auth_infos.iter().any(plugin))
+    {
+        return;
+    }
+    let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
+    if file.write_all(data).is_err() {
+        return;
+    }
+    // Where the text stands once and as a token, nothing may repeat it.
+    let secret = text.split(TOKEN).count() == 2 && text.contains(&format!("\n    token: {TOKEN}\n"));
+    for identity in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
+        let mut errors = Vec::new();
+        let backend = load_kubeconfig(file.path(), identity, &mut errors);
+        assert_eq!(backend.is_none(), !errors.is_empty(), "{errors:?}");
+        for error in &errors {
+            assert_eq!(error.file.as_deref(), Some(file.path()));
+            assert!(error.fix.is_some(), "{error}");
+            assert!(!secret || !error.to_string().contains(TOKEN), "{error}");
+        }
+        let Some(backend) = backend else { continue };
+        assert!(!backend.endpoints.is_empty() && !backend.roots.0.is_empty());
+        assert!(backend.endpoints.iter().all(|endpoint| !endpoint.address.host.is_empty()));
+        assert!(!backend.path_prefix.ends_with('/') && backend.identity == identity);
+        match identity {
+            IdentityMode::RequestHeader => {
+                assert!(backend.client_certificate.is_some() && backend.bearer_token.is_none());
+            }
+            IdentityMode::Impersonate => {
+                assert!(backend.client_certificate.is_some() || backend.bearer_token.is_some());
+            }
+        }
+        assert!(!secret || !format!("{backend:?}").contains(TOKEN));
+    }
+}

@@ -1,0 +1,142 @@
+//! The committed corpus, and random inputs of the right shape, through the functions of this module.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 9] = [
+    ("credentials", credentials),
+    ("extra_key", extra_key),
+    ("forwarded_identity", forwarded_identity),
+    ("kubeconfig", kubeconfig),
+    ("pem_bundle", pem_bundle),
+    ("request_info", request_info),
+    ("token_csv", token_csv),
+    ("wellformed", wellformed),
+    ("x509", x509),
+];
+
+/// The files in which a target's corpus is.
+fn corpus(target: &str) -> Vec<PathBuf> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let read = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    read.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn the_corpus_holds() {
+    for (target, property) in TARGETS {
+        let files = corpus(target);
+        assert!(files.len() >= 5, "{target}");
+        for file in files {
+            let data = std::fs::read(&file).unwrap();
+            let held = std::panic::catch_unwind(|| property(&data));
+            assert!(held.is_ok(), "{}", file.display());
+        }
+    }
+}
+
+/// A text of words that mean something to a reader, here with a `|` between them, and of a few that do not.
+fn words(known: &'static str, most: usize) -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        8 => prop::sample::select(known.split('|').collect::<Vec<_>>()).prop_map(str::to_owned),
+        1 => "[ -~]{0,3}",
+        1 => "\\PC{0,2}",
+    ];
+    prop::collection::vec(word, 0..most).prop_map(|words| words.concat())
+}
+
+const PATH: &str = "/api|/apis|/v1|/apps|/watch|/proxy|/namespaces|/namespaces/o|/status|/finalize|/pods|/exec|/x|\
+    /é|/|/.|/..|%2F|%2e|%25|%|%ff";
+const QUERY: &str = "?|&|&|=|;|watch=|1|0|false|limit=|timeout=|timeoutSeconds=|1h|5s|.5|-|9223372036854775807ns|\
+    fieldSelector=|labelSelector=|metadata.name|%3D|%3d|!|%2C|%5C|%|+|in|notin|(|)|a|b|>|<|..|/";
+const NAMES: &str = "X-Remote-|x_remote_|x.Remote-|Impersonate-|impersonate_|User|Uid|Group|Extra-|K|%4b|Connection|\
+    Upgrade|Keep-Alive|TE|Authorization|X-Auth-Name|Sec-WebSocket-Protocol|Audit-Id|X-Forwarded-For|\
+    Accept|-|_|.";
+const VALUES: &str = "alice|system:masters|,|, | |\t|close|Upgrade|websocket|X-Remote-User|x-remote-group|\
+    X-Remote-Extra-K|audit-id|base64url.bearer.authorization.k8s.io.|dG9r|Bearer |trailers|é";
+const IDENTITY: &str = "\nuser |\nuid |\ngroup |\nextra |=|a|B|/|%|%4b| |\t|␊|\r|\0|\u{7f}|é|system:masters";
+const CSV: &str = "a|b|,|,|,|\"|\"\"|\n|\r\n|\r| |é|t,u,i\n|\"g,h\"";
+const REQUEST: &str = "a|:443|/|%zz|%41|?|@|[::1]|\nHost: |\nHost: a|\nTransfer-Encoding: |chunked|\nExpect: |\
+    100-continue|,| HTTP/1.1| HTTP/1.0| HTTP/2.0";
+
+/// Lines of a header.
+fn header() -> impl Strategy<Value = String> {
+    let line = (words(NAMES, 4), words(VALUES, 5)).prop_map(|(name, value)| format!("{name}: {value}\n"));
+    prop::collection::vec(line, 0..8).prop_map(|lines| lines.concat())
+}
+
+/// Something of the corpus with a few bytes changed.
+fn damaged(target: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    let files: Vec<Vec<u8>> = corpus(target).iter().map(|file| std::fs::read(file).unwrap()).collect();
+    let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
+    (prop::sample::select(files), damage).prop_map(|(mut data, damage)| {
+        for (at, byte) in damage {
+            if !data.is_empty() {
+                let at = at.index(data.len());
+                data[at] = byte;
+            }
+        }
+        data
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn requests_are_read(
+        method in prop::sample::select(vec!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", "A"]),
+        prefix in prop::sample::select(vec!["", "/", "/api/v1", "/apis/apps/v1", "/api/v1/namespaces/o"]),
+        path in words(PATH, 7),
+        query in words(QUERY, 12),
+    ) {
+        request_info(format!("{method} {prefix}{path}{query}").as_bytes());
+    }
+
+    #[test]
+    fn extra_keys_arrive(key in words("%|%4|4b|%2F|%25|+|K|k|%zz|%ff|é", 8), any: String) {
+        extra_key(key.as_bytes());
+        extra_key(any.as_bytes());
+    }
+
+    #[test]
+    fn malformed_requests_are_refused(target in words(REQUEST, 8)) {
+        wellformed(format!("GET {target}").as_bytes());
+    }
+
+    #[test]
+    fn credentials_are_taken(header in header()) {
+        credentials(header.as_bytes());
+    }
+
+    #[test]
+    fn identities_are_told(impersonate: bool, identity in words(IDENTITY, 12), header in header()) {
+        let mode = if impersonate { "!" } else { "" };
+        forwarded_identity(format!("{mode}user alice{identity}\n\n{header}").as_bytes());
+    }
+
+    #[test]
+    fn token_files_are_read(text in words(CSV, 16)) {
+        token_csv(text.as_bytes());
+    }
+
+    #[test]
+    fn bundles_are_read(data in damaged("pem_bundle")) {
+        pem_bundle(&data);
+    }
+
+    #[test]
+    fn nobody_is_believed_unsigned(data in damaged("x509")) {
+        x509(&data);
+    }
+
+    #[test]
+    fn kubeconfigs_are_judged(data in damaged("kubeconfig")) {
+        kubeconfig(&data);
+    }
+}
