@@ -22,7 +22,7 @@ impl Process {
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let reading = tokio::task::spawn_blocking(move || {
             let mut log = String::new();
-            let mut address = None;
+            let (mut address, mut looked) = (None, false);
             loop {
                 let start = log.len();
                 assert!(lines.read_line(&mut log).unwrap() > 0, "it ended:\n{log}");
@@ -31,13 +31,14 @@ impl Process {
                     address = Some(event["address"].as_str().unwrap().parse().unwrap());
                 }
                 // Its backend was looked at, or cannot be: requests are answered as they will be.
-                let looked = ["identities arrive as they are", "this API server cannot be checked"];
-                if looked.iter().any(|message| event["message"].as_str().unwrap().starts_with(message)) {
+                let said = ["identities arrive as they are", "this API server cannot be checked"];
+                looked |= said.iter().any(|said| event["message"].as_str().unwrap().starts_with(said));
+                if let (Some(address), true) = (address, looked) {
                     let rest = std::thread::spawn(move || {
                         lines.read_to_string(&mut log).unwrap();
                         log
                     });
-                    return (address.unwrap(), rest);
+                    return (address, rest);
                 }
             }
         });
