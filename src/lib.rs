@@ -11,6 +11,7 @@ pub mod escape;
 mod forward;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod health;
 mod listen;
 mod metrics;
 mod pipeline;

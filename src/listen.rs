@@ -19,7 +19,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-pub(crate) use acceptor::{Gate, Listener, accept_into, raise_file_limit};
+pub(crate) use acceptor::{Gate, Listener, accept_into, accept_the_rest, raise_file_limit};
 pub(crate) use activity::Busy;
 pub(crate) use connection::{Connection, Drain, Worker};
 

@@ -2,12 +2,23 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry, TextEncoder, exponential_buckets,
 };
 
 use crate::clock::UnixTime;
+
+/// How many requests are being answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InProgress {
+    /// Those that are answered soon.
+    pub(crate) requests: i64,
+    /// Watches, logs, tunnels, and what else may last.
+    pub(crate) long_running: i64,
+}
 
 /// Everything that is counted. One for the process.
 #[derive(Debug)]
@@ -209,6 +220,19 @@ impl Metrics {
             )?,
             registry,
         })
+    }
+
+    /// How many requests are being answered.
+    pub(crate) fn in_progress(&self) -> InProgress {
+        let sum = |gauges: &IntGaugeVec| -> i64 {
+            let families = Collector::collect(gauges);
+            let values = families.iter().flat_map(MetricFamily::get_metric);
+            let sum: f64 = values.map(|metric| metric.get_gauge().get_value()).sum();
+            #[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "whole numbers")]
+            let sum = sum as i64;
+            sum
+        };
+        InProgress { requests: sum(&self.inflight), long_running: sum(&self.longrunning) }
     }
 
     /// An endpoint is no longer configured.

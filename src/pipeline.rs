@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
-use http::header::HOST;
+use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -25,6 +25,7 @@ use crate::escape::decode_path;
 use crate::forward::body::Body;
 use crate::forward::pools::Pools;
 use crate::forward::{self, Context};
+use crate::health::{self, Health};
 use crate::listen::{Connection, Handler};
 use crate::metrics::Metrics;
 use crate::request::deadline;
@@ -40,6 +41,8 @@ pub(crate) struct Gateway {
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
     /// Connections to the API servers.
     pub(crate) pools: Pools,
+    /// What probes are told.
+    pub(crate) health: Arc<Health>,
     /// The time.
     pub(crate) clock: Clock,
     /// What is counted.
@@ -75,12 +78,28 @@ impl Gateway {
     ) -> Result<Response<Body>, Refusal> {
         self.pools.keep(snapshot.generation, snapshot.targets());
         let received = Received::accept(request)?;
+        if snapshot.shutdown.send_retry_after && connection.is_leaving() && !is_exempt(received.request()) {
+            return Err(Refusal::ShuttingDown);
+        }
         let routed = route(snapshot, connection, exchange, received)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(identified)?;
+        let asked = health::Asked::by(authorized.info().path()).filter(|_| !authorized.is_impersonating());
+        if let Some(health::Asked::Root(endpoint)) = asked
+            && authorized.info().verb() == "get"
+        {
+            return Ok(exchange.own(self.health.root(endpoint, authorized.query())));
+        }
         let admitted = admit(authorized);
+        let is_watch = admitted.is_watch();
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
-        Ok(forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open())).await?)
+        let answer =
+            forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open())).await?;
+        Ok(match asked {
+            Some(health::Asked::Single(endpoint, name)) => self.health.in_place_of(answer, endpoint, &name),
+            _ if is_watch => answer.map(|body| body.ending(connection.watches_end())),
+            _ => answer,
+        })
     }
 
     /// Who sent it.
@@ -141,6 +160,15 @@ fn route(
     let timeout = deadline::deadline(&info, uri.query(), snapshot.request_timeout)?;
     let deadline = timeout.map(|timeout| exchange.started() + timeout);
     Ok(Routed::new(received, cluster, info, deadline))
+}
+
+/// Whether a request is answered as ever while the server tells others to come back later.
+// apiserver: pkg/server/filters/with_retry_after.go
+fn is_exempt(request: &Request<Incoming>) -> bool {
+    let path = request.uri().path();
+    let agent = request.headers().get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
+    ["/readyz", "/livez", "/healthz", "/metrics"].iter().any(|root| path.starts_with(root))
+        || agent.starts_with(b"kube-apiserver/")
 }
 
 /// The host the client asks for; the request is well-formed, so there is one at most.

@@ -204,6 +204,7 @@ impl Check {
                 });
             }
         }
+        self.target.set_checked();
         let trusted = i64::from(self.target.is_trusted());
         self.metrics.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
     }

@@ -1,36 +1,40 @@
 //! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
 
-use std::convert::Infallible;
+mod observe;
+mod shutdown;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::header::CONTENT_TYPE;
-use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
-use tracing::{info, warn};
+use tokio::time::sleep;
+use tracing::info;
+
+use observe::Observed;
+pub use shutdown::Hasten;
+use shutdown::{Ending, Events};
 
 use crate::clock::Clock;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
 use crate::config::source::Source;
-use crate::forward::body::Body;
 use crate::forward::pools::Pools;
-use crate::listen::{Drain, Gate, Listener, Worker, accept_into, raise_file_limit};
+use crate::health::Health;
+use crate::listen::{Drain, Gate, Listener, Worker, accept_into, accept_the_rest, raise_file_limit};
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::reload::Reloader;
 use crate::self_check::SelfCheck;
 use crate::snapshot::{Snapshot, SnapshotError};
+
+/// How often a server that tells clients to come back later looks whether it can end.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +63,9 @@ pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     drain: watch::Sender<Drain>,
-    acceptor: Option<JoinHandle<Vec<Worker>>>,
+    hasten: Hasten,
+    ending: Mutex<Option<Ending>>,
+    metrics: Arc<Metrics>,
     snapshot: Arc<ArcSwap<Snapshot>>,
     reload: Arc<Notify>,
 }
@@ -85,8 +91,9 @@ impl Server {
 
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot));
         let (drain, draining) = watch::channel(Drain::Serving);
+        let health = Arc::new(Health::new(Arc::clone(&snapshot), draining.clone()));
         let workers: Vec<Worker> = (0..settings.operation.workers)
-            .map(|index| worker(index, &snapshot, &metrics, draining.clone()))
+            .map(|index| worker(index, &snapshot, &health, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
         let reload = Arc::new(Notify::new());
@@ -110,10 +117,15 @@ impl Server {
         let controlling = async move { tokio::join!(reloader.run(asked, refused), check.run()) };
         control(controlling, draining.clone()).map_err(StartError::Thread)?;
         let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
-        let acceptor = accept(listener, metrics_listener, workers, gate, metrics, draining)
+        let observed = Observed { metrics: Arc::clone(&metrics), health };
+        let current = Arc::clone(&snapshot);
+        let workers = accept(listener, metrics_listener, observed, workers, gate, current, draining)
             .map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
-        Ok(Self { address, metrics_address, drain, acceptor: Some(acceptor), snapshot, reload })
+        let events = Events::new();
+        let hasten = events.hasten();
+        let ending = Some(Ending { workers, events }).into();
+        Ok(Self { address, metrics_address, drain, hasten, ending, metrics, snapshot, reload })
     }
 
     /// The address that is served.
@@ -131,26 +143,18 @@ impl Server {
         self.reload.notify_one();
     }
 
-    /// Stops accepting, lets requests finish for the grace period, and ends what is left. Blocks.
-    pub fn shut_down(mut self) {
-        let grace = self.snapshot.load().shutdown_grace_period;
-        info!(?grace, "shutting down: no new connections, requests in progress may finish");
-        self.drain.send_replace(Drain::Draining);
-        let Some(workers) = self.acceptor.take().and_then(|acceptor| acceptor.join().ok()) else {
-            return;
-        };
-        let (ended, all_ended) = std::sync::mpsc::channel::<()>();
-        let joining = std::thread::spawn(move || {
-            workers.into_iter().for_each(Worker::join);
-            drop(ended);
-        });
-        // The channel never carries anything: it closes when the last worker has ended.
-        if all_ended.recv_timeout(grace) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            warn!("the grace period is over, ending what is left");
-        }
-        self.drain.send_replace(Drain::Abort);
-        if joining.join().is_err() {
-            warn!("a thread panicked while shutting down");
+    /// What ends a shutdown at once.
+    pub fn hasten(&self) -> Hasten {
+        self.hasten.clone()
+    }
+
+    /// Fails `/readyz`, serves on for the delay, stops accepting, lets requests finish for the grace period, and ends
+    /// what is left. Blocks.
+    pub fn shut_down(self) {
+        let settings = self.snapshot.load().shutdown;
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ending) = ending {
+            shutdown::run(settings, &self.drain, ending, &self.metrics);
         }
         info!("shut down");
     }
@@ -166,12 +170,14 @@ impl Drop for Server {
 fn worker(
     index: usize,
     snapshot: &Arc<ArcSwap<Snapshot>>,
+    health: &Arc<Health>,
     metrics: &Arc<Metrics>,
     drain: watch::Receiver<Drain>,
 ) -> io::Result<Worker> {
     let gateway = Gateway {
         snapshot: Arc::clone(snapshot),
         pools: Pools::default(),
+        health: Arc::clone(health),
         clock: Clock::system(),
         metrics: Arc::clone(metrics),
     };
@@ -199,64 +205,46 @@ fn control(
     })
 }
 
-/// The thread that accepts connections and answers `/metrics`. It gives the workers back when it stops accepting.
+/// The thread that accepts connections, and is there for scrapers and probes to the end. It gives the workers away
+/// when it stops accepting.
 fn accept(
     listener: Listener,
-    metrics_listener: Option<Listener>,
+    observers: Option<Listener>,
+    observed: Observed,
     workers: Vec<Worker>,
     gate: Gate,
-    metrics: Arc<Metrics>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
     mut drain: watch::Receiver<Drain>,
-) -> io::Result<JoinHandle<Vec<Worker>>> {
+) -> io::Result<Receiver<Vec<Worker>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (listener, metrics_listener) = {
+    let (listener, observers) = {
         let _registered = runtime.enter();
-        (listener.register()?, metrics_listener.map(Listener::register).transpose()?)
+        (listener.register()?, observers.map(Listener::register).transpose()?)
     };
-    std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            if let Some(listener) = metrics_listener {
-                tokio::spawn(serve_metrics(listener, metrics));
+    let (given_back, receiver) = channel();
+    let accepting = async move {
+        let metrics = Arc::clone(&observed.metrics);
+        if let Some(observers) = observers {
+            tokio::spawn(observe::serve(observers, Arc::new(observed)));
+        }
+        let refusing = async {
+            drain.wait_for(|phase| *phase >= Drain::Draining).await.ok();
+            // Those who come are told to come back later, as long as there is something to wait for.
+            while snapshot.load().shutdown.send_retry_after
+                && metrics.in_progress().requests > 0
+                && *drain.borrow() == Drain::Draining
+            {
+                sleep(LOOK).await;
             }
-            tokio::select! {
-                never = accept_into(&listener, &workers, &gate) => match never {},
-                _ = drain.wait_for(|phase| *phase != Drain::Serving) => {}
-            }
-        });
-        workers
-    })
-}
-
-/// `/metrics`, plain HTTP.
-async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
         };
-        let metrics = Arc::clone(&metrics);
-        tokio::spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let response = metrics_response(&request, &metrics);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
-            builder.serve_connection(TokioIo::new(stream), service).await.ok();
-        });
-    }
-}
-
-fn metrics_response(request: &Request<Incoming>, metrics: &Metrics) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    if request.uri().path() != "/metrics" {
-        *response.status_mut() = StatusCode::NOT_FOUND;
-    } else if request.method() == Method::GET || request.method() == Method::HEAD {
-        let (text, content_type) = metrics.render();
-        *response.body_mut() = Body::bytes(text);
-        response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-    } else {
-        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-    }
-    response
+        tokio::select! {
+            never = accept_into(&listener, &workers, &gate) => match never {},
+            () = refusing => {}
+        }
+        accept_the_rest(listener, &workers, &gate);
+        given_back.send(workers).ok();
+        drain.wait_for(|phase| *phase == Drain::Abort).await.ok();
+    };
+    std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || runtime.block_on(accepting))?;
+    Ok(receiver)
 }

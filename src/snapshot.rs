@@ -19,7 +19,7 @@ use crate::clusters::router::Router;
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 use crate::clusters::{Cluster, settings};
-use crate::config::settings::{Backend, Settings};
+use crate::config::settings::{Backend, Settings, Shutdown};
 use crate::listen::settings::Limits;
 use crate::listen::tls;
 
@@ -38,8 +38,10 @@ pub(crate) struct Snapshot {
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// How long a request may take, unless it is long-running.
     pub(crate) request_timeout: Duration,
-    /// How long requests may still take after SIGTERM.
-    pub(crate) shutdown_grace_period: Duration,
+    /// What happens after SIGTERM, and when.
+    pub(crate) shutdown: Shutdown,
+    /// How long `/livez` believes that the start is going well.
+    pub(crate) livez_grace_period: Duration,
 }
 
 /// Why settings cannot be served.
@@ -83,7 +85,8 @@ impl Snapshot {
             limits: serving.limits,
             strict_transport_security: serving.strict_transport_security.clone(),
             request_timeout: settings.operation.request_timeout,
-            shutdown_grace_period: settings.operation.shutdown_grace_period,
+            shutdown: settings.operation.shutdown,
+            livez_grace_period: settings.operation.livez_grace_period,
         })
     }
 }

@@ -144,10 +144,32 @@ impl Authorized {
     }
 }
 
+impl Authorized {
+    /// What the request means.
+    pub(crate) fn info(&self) -> &RequestInfo {
+        &self.identified.routed.info
+    }
+
+    /// The query, as it came.
+    pub(crate) fn query(&self) -> Option<&str> {
+        self.identified.routed.request.uri().query()
+    }
+
+    /// Whether the backend is to decide as whom it is made.
+    pub(crate) fn is_impersonating(&self) -> bool {
+        self.impersonate.is_some()
+    }
+}
+
 impl Admitted {
     /// A request that no webhook matches.
     pub(crate) fn without_webhooks(authorized: Authorized) -> Self {
         Self(authorized)
+    }
+
+    /// Whether its answer is a stream of events.
+    pub(crate) fn is_watch(&self) -> bool {
+        self.0.info().verb() == "watch"
     }
 
     /// Takes the request apart, to be sent.

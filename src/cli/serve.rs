@@ -20,6 +20,12 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
         Ok(name) => info!(signal = name, "asked to end"),
         Err(error) => return failed(&format!("cannot wait for signals: {error}")),
     }
+    let hasten = server.hasten();
+    std::thread::spawn(move || {
+        if wait_for_signal(|| {}).is_ok() {
+            hasten.now();
+        }
+    });
     server.shut_down();
     ExitCode::SUCCESS
 }

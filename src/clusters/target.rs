@@ -1,5 +1,6 @@
 //! One endpoint: how it is dialled (address, TLS with its CA, the gateway's credential), and whether it is used.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,6 +50,8 @@ struct Standing {
     /// Since when it cannot be reached, and why.
     trouble: Mutex<Option<(Instant, ConnectError)>>,
     doubted: Notify,
+    /// Whether the first check has ended, well or not.
+    checked: AtomicBool,
 }
 
 /// Why there is no connection to the backend. Nothing of the request was sent.
@@ -151,6 +154,16 @@ impl Target {
         self.trouble().as_ref().map(|(_, error)| error.clone())
     }
 
+    /// Whether it was looked at, and something is known of it.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.standing.checked.load(Ordering::Acquire)
+    }
+
+    /// Says that it was looked at.
+    pub(crate) fn set_checked(&self) {
+        self.standing.checked.store(true, Ordering::Release);
+    }
+
     /// Asks for a check: it said something that it should not say to a gateway it believes.
     pub(crate) fn doubt(&self) {
         self.standing.doubted.notify_one();
@@ -221,7 +234,7 @@ impl Target {
 
 /// Lets the system find out that a silent peer is gone: a quiet watch or tunnel would hold its connections for ever.
 // Go: net.ListenConfig and net.Dialer, KeepAlive
-pub(crate) fn keep_alive(stream: &TcpStream) {
+pub(crate) fn keep_alive(stream: &impl AsFd) {
     let period = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
     if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&period) {
         tracing::debug!(%error, "cannot keep a connection alive");

@@ -77,6 +77,11 @@ impl Upstream {
         self.targets.iter().any(|target| target.is_trusted())
     }
 
+    /// Whether every endpoint was looked at.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.targets.iter().all(|target| target.is_checked())
+    }
+
     /// Has every endpoint checked soon.
     pub(crate) fn doubt(&self) {
         self.targets.iter().for_each(|target| target.doubt());

@@ -204,9 +204,20 @@ pub struct OperationFlags {
     /// How long a request may take, unless it is long-running (watch, exec, logs, proxy): 1m0s, 90s, …
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     pub request_timeout: String,
-    /// How long requests may still take to finish after SIGTERM.
+    /// How long everything is still served after SIGTERM, new connections too, while /readyz fails: as long as it
+    /// takes until nobody sends new clients here.
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub shutdown_delay_duration: String,
+    /// Answer new requests with 429 and Retry-After once the delay is over, until those in progress have ended, instead
+    /// of refusing connections.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub shutdown_send_retry_after: bool,
+    /// How long requests in progress may still take after the delay. Watches end cleanly when it is over.
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     pub shutdown_grace_period: String,
+    /// How long /livez takes for granted that the start is going well: that every API server is being looked at.
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub livez_grace_period: String,
     /// The address of /metrics, plain HTTP. `0` turns it off.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
     pub metrics_bind_address: String,

@@ -16,7 +16,7 @@ use super::file::GatewayFile;
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
 use super::inputs::Inputs;
 use super::sections::{Layer, Section};
-use super::settings::{Operation, Settings};
+use super::settings::{Operation, Settings, Shutdown};
 use crate::request::deadline::parse_duration;
 
 /// Settings, and what in them deserves a warning.
@@ -133,8 +133,9 @@ impl Resolver<'_> {
         let flags = &given.values;
         let timeout_key = given.key("request-timeout");
         let request_timeout = self.duration(&timeout_key, &flags.request_timeout);
-        let shutdown_grace_period =
-            self.duration(&given.key("shutdown-grace-period"), &flags.shutdown_grace_period);
+        let grace_period = self.duration(&given.key("shutdown-grace-period"), &flags.shutdown_grace_period);
+        let delay = self.duration(&given.key("shutdown-delay-duration"), &flags.shutdown_delay_duration);
+        let livez_grace_period = self.duration(&given.key("livez-grace-period"), &flags.livez_grace_period);
         if request_timeout.is_some_and(|timeout| timeout.is_zero()) {
             self.errors.push(ConfigError::new(timeout_key, "must be positive").fix("give 1m0s"));
         }
@@ -146,7 +147,12 @@ impl Resolver<'_> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Some(Operation {
             request_timeout: request_timeout?,
-            shutdown_grace_period: shutdown_grace_period?,
+            shutdown: Shutdown {
+                delay: delay?,
+                send_retry_after: flags.shutdown_send_retry_after,
+                grace_period: grace_period?,
+            },
+            livez_grace_period: livez_grace_period?,
             metrics: metrics?,
             workers: if flags.workers == 0 { cores } else { flags.workers },
             verbosity: flags.verbosity,

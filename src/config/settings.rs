@@ -25,8 +25,10 @@ pub struct Settings {
 pub struct Operation {
     /// How long a request may take, unless it is long-running.
     pub request_timeout: Duration,
-    /// How long requests may still take after SIGTERM.
-    pub shutdown_grace_period: Duration,
+    /// What happens after SIGTERM, and when.
+    pub shutdown: Shutdown,
+    /// How long `/livez` believes that the start is going well.
+    pub livez_grace_period: Duration,
     /// Where `/metrics` is served.
     pub metrics: MetricsAddress,
     /// Worker threads; at least one.
@@ -35,4 +37,15 @@ pub struct Operation {
     pub verbosity: u8,
     /// The form of log lines.
     pub log_format: LogFormat,
+}
+
+/// What happens after SIGTERM, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Shutdown {
+    /// How long everything is still served, while `/readyz` fails.
+    pub delay: Duration,
+    /// Whether new requests are told to come back later, on new connections too, until those in progress have ended.
+    pub send_retry_after: bool,
+    /// How long requests in progress may still take.
+    pub grace_period: Duration,
 }

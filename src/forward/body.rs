@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::task::AbortHandle;
@@ -81,6 +82,8 @@ enum Deadline {
     None,
     At(Instant),
     Waiting(Instant, Pin<Box<Sleep>>),
+    /// Then it ends well.
+    End(BoxFuture<'static, ()>),
 }
 
 /// Why a body broke off.
@@ -133,6 +136,16 @@ impl Body {
         self
     }
 
+    /// The same body, which ends as if the backend had ended it, once `ending` is over and nothing more has come. Only
+    /// for a body whose client can do without the rest: a watch.
+    #[must_use]
+    pub(crate) fn ending(mut self, ending: BoxFuture<'static, ()>) -> Self {
+        if let Kind::Response { deadline, .. } = &mut self.kind {
+            *deadline = Deadline::End(ending);
+        }
+        self
+    }
+
     /// The same body; the flag is set if it breaks off.
     #[must_use]
     pub(super) fn telling_failure(mut self, failed: Arc<AtomicBool>) -> Self {
@@ -161,10 +174,7 @@ impl HttpBody for Body {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Request { incoming, reset_is } => poll_request(incoming, *reset_is, cx),
             Kind::Response { source, reset_is, deadline } => match source.poll(cx, *reset_is) {
-                Poll::Pending => {
-                    ready!(deadline.poll(cx));
-                    Poll::Ready(Some(Err(BodyError::Deadline)))
-                }
+                Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
                     source.watch(deadline, &mut this.guard);
                     Poll::Ready(frame)
@@ -287,13 +297,14 @@ impl Source {
 }
 
 impl Deadline {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Self::At(instant) = self {
             *self = Self::Waiting(*instant, Box::pin(sleep_until(*instant)));
         }
         match self {
             Self::None | Self::At(_) => Poll::Pending,
-            Self::Waiting(_, sleep) => sleep.as_mut().poll(cx),
+            Self::Waiting(_, sleep) => sleep.as_mut().poll(cx).map(|()| Some(Err(BodyError::Deadline))),
+            Self::End(ending) => ending.as_mut().poll(cx).map(|()| None),
         }
     }
 }

@@ -105,6 +105,30 @@ impl Gate {
     }
 }
 
+/// Hands over what the kernel has already accepted, and closes the socket: what is left in its queue would be reset.
+/// Between the two a few more may arrive; see `net.ipv4.tcp_migrate_req` for them.
+pub(crate) fn accept_the_rest(listener: TcpListener, workers: &[Worker], gate: &Gate) {
+    // The system is asked, not the runtime, which may not have been told of all of them yet.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        if stream.set_nonblocking(true).is_ok() {
+            hand_over(stream, peer, workers, gate);
+        }
+    }
+}
+
+/// Gives a connection to the worker with the fewest, if there is room for it.
+fn hand_over(stream: std::net::TcpStream, peer: SocketAddr, workers: &[Worker], gate: &Gate) -> bool {
+    let Some(newcomer) = gate.admit(peer.ip(), workers) else { return false };
+    // Latency of small frames matters more than packet counts.
+    stream.set_nodelay(true).ok();
+    keep_alive(&stream);
+    if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
+        worker.hand_over(stream, peer, newcomer);
+    }
+    true
+}
+
 /// Hands connections to workers until the future is dropped.
 pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker], gate: &Gate) -> Infallible {
     let mut refused = Occasionally::default();
@@ -112,18 +136,11 @@ pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker], gate
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let Some(newcomer) = gate.admit(peer.ip(), workers) else {
-                    if let Some(times) = refused.now() {
-                        warn!(%peer, times, most = gate.most, "too many connections, refused");
-                    }
-                    continue;
-                };
-                // Latency of small frames matters more than packet counts.
-                stream.set_nodelay(true).ok();
-                keep_alive(&stream);
-                let Ok(stream) = stream.into_std() else { continue };
-                if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
-                    worker.hand_over(stream, peer, newcomer);
+                if let Ok(stream) = stream.into_std()
+                    && !hand_over(stream, peer, workers, gate)
+                    && let Some(times) = refused.now()
+                {
+                    warn!(%peer, times, most = gate.most, "too many connections, refused");
                 }
             }
             Err(error) if is_of_one_connection(&error) => {}

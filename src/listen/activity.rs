@@ -72,6 +72,11 @@ impl Activity {
         Busy { activity: Arc::clone(self), answered: false }
     }
 
+    /// Whether an HTTP/2 connection has carried a request.
+    pub(super) fn has_served(&self) -> bool {
+        !self.reading.load(Ordering::Relaxed)
+    }
+
     /// Asks the connection to end.
     pub(super) fn end(&self) {
         self.ending.notify_one();

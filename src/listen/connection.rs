@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -20,7 +21,7 @@ use pin_project_lite::pin_project;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, info, warn};
@@ -47,15 +48,23 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const SEND_BUFFER: usize = 128 * 1024;
 
 /// How far the server is on its way down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Drain {
     /// Not at all.
     Serving,
+    /// It says so, and serves on.
+    Leaving,
     /// Connections end when their requests have.
     Draining,
+    /// Watches end now.
+    EndingWatches,
     /// Connections end now.
     Abort,
 }
+
+/// How long a connection that carries no request is kept while the server drains: what its client has just sent is
+/// answered, and not lost.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
@@ -68,6 +77,7 @@ pub(crate) struct Connection {
     pub(crate) certificate_ends: Option<i64>,
     activity: Arc<Activity>,
     open: Open,
+    drain: watch::Receiver<Drain>,
     /// Its place among those that nobody has proven to be somebody on.
     newcomer: Mutex<Option<Newcomer>>,
 }
@@ -87,6 +97,22 @@ impl Connection {
     pub(crate) fn note_known(&self) {
         let newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(newcomer);
+    }
+
+    /// Whether the server drains, so that the client had better go elsewhere with its next request.
+    pub(crate) fn is_leaving(&self) -> bool {
+        *self.drain.borrow() >= Drain::Draining
+    }
+
+    /// When watches end.
+    pub(crate) fn watches_end(&self) -> BoxFuture<'static, ()> {
+        let mut drain = self.drain.clone();
+        Box::pin(async move {
+            if drain.wait_for(|phase| *phase >= Drain::EndingWatches).await.is_err() {
+                // Nobody is left who could say so.
+                std::future::pending::<()>().await;
+            }
+        })
     }
 
     /// Keeps the connection counted as open, for a tunnel that outlives its HTTP.
@@ -230,8 +256,11 @@ impl Accepted<TcpStream> {
         let mut ending = drain.clone();
         let handshake = tokio::select! {
             handshake = handshake => handshake,
-            // A server that ends takes no requests on connections that have not begun.
-            _ = ending.wait_for(|phase| *phase != Drain::Serving) => return,
+            // A server that ends waits a moment for those that have begun.
+            () = async {
+                ending.wait_for(|phase| *phase >= Drain::Draining).await.ok();
+                sleep(LINGER).await;
+            } => return,
             () = given_up.notified() => return,
         };
         let stream = match handshake {
@@ -262,6 +291,7 @@ impl Accepted<TcpStream> {
             http2,
             activity: Activity::new(!http2, &limits),
             open,
+            drain: drain.clone(),
             newcomer: Mutex::new(Some(newcomer)),
         };
         tokio::select! {
@@ -296,6 +326,7 @@ async fn drive<H: Handler>(
     let mut serving = pin!(serving);
     let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
     let mut asked_to_end = false;
+    let mut leaving = false;
     loop {
         tokio::select! {
             ended = serving.as_mut() => {
@@ -313,14 +344,27 @@ async fn drive<H: Handler>(
                 }
                 serving.as_mut().graceful_shutdown();
             }
-            changed = drain.changed() => match (changed, *drain.borrow()) {
+            changed = drain.changed() => match (changed, *drain.borrow_and_update()) {
                 (Err(_), _) | (Ok(()), Drain::Abort) => return,
-                (Ok(()), Drain::Draining) => serving.as_mut().graceful_shutdown(),
-                (Ok(()), Drain::Serving) => {}
+                (Ok(()), Drain::Serving | Drain::Leaving) => {}
+                (Ok(()), Drain::Draining | Drain::EndingWatches) => {
+                    // GOAWAY loses no request. HTTP/1.1 has nothing like it, so its client is told with the next answer.
+                    if connection.http2 && activity.has_served() {
+                        serving.as_mut().graceful_shutdown();
+                    }
+                    leaving = true;
+                    timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
+                }
             },
             () = timer.as_mut() => {
                 let now = tokio::time::Instant::now();
                 match activity.deadline(&limits) {
+                    idle if leaving => {
+                        if connection.http2 || idle.is_some() {
+                            serving.as_mut().graceful_shutdown();
+                        }
+                        timer.as_mut().reset(now + LINGER);
+                    }
                     Some(deadline) if deadline <= now && activity.in_header() => {
                         debug!(%peer, "the request header took too long");
                         return;

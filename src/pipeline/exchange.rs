@@ -209,17 +209,29 @@ impl Exchange {
         if let Some(directives) = strict_transport_security {
             headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
         }
+        let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if !self.http2 && !upgraded && connection.is_leaving() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if self.http2 && self.unauthenticated {
             // apiserver: pkg/endpoints/filters/authentication.go — one request per connection for nobody in particular
             connection.close_gracefully();
         }
         self.end.code = Some(response.status());
         self.end.busy.note_answer();
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if upgraded {
             let Line { audit_id, peer, path, user, .. } = &self.end.line;
             info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
         }
         response.map(|body| body.holding(Box::new(self.end)))
+    }
+
+    /// An answer of the gateway's own, with what every answer has.
+    pub(super) fn own(&self, mut response: Response<Body>) -> Response<Body> {
+        let headers = response.headers_mut();
+        headers.insert(AUDIT_ID, self.audit_id.clone());
+        headers.insert(CACHE_CONTROL, NO_CACHE);
+        response
     }
 
     fn refuse(&self, refusal: &Refusal) -> Response<Body> {

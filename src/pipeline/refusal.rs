@@ -29,6 +29,8 @@ pub(super) enum Refusal {
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    #[error("the server is shutting down")]
+    ShuttingDown,
     #[error("handling the request panicked")]
     Panic,
 }
@@ -81,6 +83,7 @@ impl Refusal {
                 Status::bad_request("the request body is malformed or incomplete")
             }
             Self::Forward(ForwardError::Timeout) => Status::timeout(),
+            Self::ShuttingDown => Status::shutting_down_try_later(),
             Self::Panic => Status::panicked(),
         }
     }
@@ -110,6 +113,7 @@ impl Refusal {
             | Self::BadTimeout(_)
             | Self::Unauthenticated(_)
             | Self::UnknownImpersonateHeader(_)
+            | Self::ShuttingDown
             | Self::Panic => None,
         }
     }

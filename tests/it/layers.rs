@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "main",
     "fuzzing",
     "cli",
@@ -13,6 +13,7 @@ const ORDER: [&str; 17] = [
     "reload",
     "self_check",
     "pipeline",
+    "health",
     "snapshot",
     "telemetry",
     "config",

@@ -1,0 +1,125 @@
+//! The end, step by step: say so, serve on for a while, refuse what is new, let finish what is in progress, end the
+//! watches, end the rest.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::config::settings::Shutdown;
+use crate::listen::{Drain, Worker};
+use crate::metrics::Metrics;
+
+/// How long a watch may take to end, and its client to be told.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// What may happen meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Nothing is in progress any more.
+    Idle,
+    /// Somebody asks to end at once.
+    Hasten,
+}
+
+/// Ends a shutdown at once; of use as soon as there is a server.
+#[derive(Debug, Clone)]
+pub struct Hasten(Sender<Event>);
+
+impl Hasten {
+    /// Waits for nothing any more.
+    pub fn now(&self) {
+        // A server that is gone needs no haste.
+        self.0.send(Event::Hasten).ok();
+    }
+}
+
+/// Where the events of a shutdown arrive.
+#[derive(Debug)]
+pub(super) struct Events {
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+}
+
+/// What a shutdown waits for.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// The workers, once no more connections are accepted.
+    pub(super) workers: Receiver<Vec<Worker>>,
+    pub(super) events: Events,
+}
+
+impl Events {
+    pub(super) fn new() -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver }
+    }
+
+    pub(super) fn hasten(&self) -> Hasten {
+        Hasten(self.sender.clone())
+    }
+
+    /// Waits for an event; `None` if there was none in time.
+    fn within(&self, patience: Duration) -> Option<Event> {
+        self.receiver.recv_timeout(patience).ok()
+    }
+}
+
+/// Goes through the steps. `workers` come when the acceptor has given up accepting.
+pub(super) fn run(
+    settings: Shutdown,
+    drain: &watch::Sender<Drain>,
+    Ending { workers, events }: Ending,
+    metrics: &Metrics,
+) {
+    let Shutdown { delay, send_retry_after, grace_period } = settings;
+    drain.send_replace(Drain::Leaving);
+    if !delay.is_zero() {
+        info!(?delay, "shutting down: /readyz fails, everything is served for the delay");
+        if events.within(delay) == Some(Event::Hasten) {
+            warn!("asked to end at once");
+            drain.send_replace(Drain::Abort);
+            return;
+        }
+    }
+    let in_progress = metrics.in_progress();
+    info!(
+        requests = in_progress.requests,
+        long_running = in_progress.long_running,
+        ?grace_period,
+        send_retry_after,
+        "shutting down: no new connections, requests in progress may finish"
+    );
+    drain.send_replace(Drain::Draining);
+    let joining = join(workers, events.sender.clone());
+    match events.within(grace_period) {
+        Some(Event::Idle) => {}
+        Some(Event::Hasten) => warn!("asked to end at once"),
+        None => {
+            let left = metrics.in_progress();
+            warn!(
+                requests = left.requests,
+                long_running = left.long_running,
+                "the grace period is over: watches end, then what is left is cut off"
+            );
+            drain.send_replace(Drain::EndingWatches);
+            events.within(LAST_BYTES);
+        }
+    }
+    drain.send_replace(Drain::Abort);
+    if joining.join().is_err() {
+        warn!("a thread panicked while shutting down");
+    }
+}
+
+/// Waits for the workers on a thread of its own, and says when the last one has ended.
+fn join(workers: Receiver<Vec<Worker>>, idle: Sender<Event>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        if let Ok(workers) = workers.recv() {
+            workers.into_iter().for_each(Worker::join);
+        }
+        idle.send(Event::Idle).ok();
+    })
+}
