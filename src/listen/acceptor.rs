@@ -21,9 +21,9 @@ use crate::clusters::target::keep_alive;
 use crate::metrics::Metrics;
 
 /// The part of all connections on which nobody need have proven who he is, and its bounds: each costs a handshake's
-/// memory, and a few there must be.
+/// memory and up to 1 MiB of a header, and a few there must be.
 const NEWCOMERS: usize = 4;
-const MOST_NEWCOMERS: usize = 4096;
+const MOST_NEWCOMERS: usize = 2048;
 const FEW: usize = 16;
 /// How often the log says that connections are refused.
 const TOLD_EVERY: Duration = Duration::from_secs(10);

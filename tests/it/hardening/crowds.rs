@@ -9,7 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::Scene;
 use crate::pki::Issued;
-use crate::support::wire::{handshake_over, head, is_held};
+use crate::support::wire::{handshake_over, head, held};
 use crate::support::{Answering, Gateway, Http1, full, get, soon, text, until};
 
 fn ok() -> Answering {
@@ -30,9 +30,10 @@ async fn closed(stream: &mut TcpStream) {
     assert!(rest.is_empty(), "{rest:?}");
 }
 
-fn held<'a>(gateway: &Gateway, streams: impl Iterator<Item = &'a TcpStream>) -> usize {
-    let local = gateway.address.port();
-    streams.filter(|stream| is_held(local, stream.local_addr().unwrap().port())).count()
+/// How many of these connections the gateway has not closed.
+fn open<'a>(gateway: &Gateway, streams: impl Iterator<Item = &'a TcpStream>) -> usize {
+    let held = held(gateway.address.port());
+    streams.filter(|stream| held.contains(&stream.local_addr().unwrap().port())).count()
 }
 
 /// What a client sends that never comes to the point: nothing, the first byte of a handshake, half a handshake.
@@ -49,7 +50,7 @@ async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_ou
             silent.push(stream);
         }
         scene.others.go_on().await;
-        until("the end of what is too much", || held(&scene.gateway, silent.iter()) <= 16).await;
+        until("the end of what is too much", || open(&scene.gateway, silent.iter()) <= 16).await;
         scene.others.were_undisturbed().await;
         let metrics = scene.gateway.metrics("/metrics").await;
         let refused = "portcullis_refused_connections_total{reason=\"newcomers\"} ";
@@ -77,7 +78,7 @@ async fn nor_does_one_whose_connections_are_anonymous() {
     }
     scene.others.go_on().await;
     let streams = || anonymous.iter().map(|stream| stream.get_ref().0);
-    until("the end of what is too much", || held(&scene.gateway, streams()) <= 16).await;
+    until("the end of what is too much", || open(&scene.gateway, streams()) <= 16).await;
     scene.others.were_undisturbed().await;
 }
 

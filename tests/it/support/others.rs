@@ -11,7 +11,7 @@ use super::{Gateway, PATIENCE, text};
 use crate::pki::Issued;
 
 /// The longest that a request of somebody else may take, on a machine with little to spare.
-const UNDISTURBED: Duration = Duration::from_secs(5);
+const UNDISTURBED: Duration = Duration::from_secs(10);
 
 /// One client that keeps its connection, and one that comes anew for each request.
 pub struct Others {

@@ -1,5 +1,6 @@
 //! Below HTTP: a backend that the test answers byte by byte, and what the kernel knows of a connection.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,6 +150,18 @@ impl Socket {
     pub fn is_kept_alive(&self) -> bool {
         self.timer.starts_with("02:")
     }
+}
+
+/// The other ends' ports of all connections that a process holds at port `local`.
+pub fn held(local: u16) -> HashSet<u16> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let local = format!(":{local:04X}");
+    let remote_port = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let held = fields.len() > 9 && fields[1].ends_with(&local) && fields[9] != "0";
+        held.then(|| u16::from_str_radix(fields[2].rsplit(':').next().unwrap(), 16).unwrap())
+    };
+    table.lines().filter_map(remote_port).collect()
 }
 
 /// Whether a process holds the end at port `local` of the connection with port `remote`.
