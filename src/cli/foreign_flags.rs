@@ -67,7 +67,6 @@ const SWITCHES: &[&str] = &[
     "runtime-config-emulation-forward-compatible",
     "service-account-extend-token-expiration",
     "service-account-lookup",
-    "shutdown-send-retry-after",
     "watch-cache",
 ];
 
@@ -153,7 +152,6 @@ const WITH_VALUE: &[&str] = &[
     "kubelet-timeout",
     "kubernetes-service-node-port",
     "lease-reuse-duration-seconds",
-    "livez-grace-period",
     "log-flush-frequency",
     "log-json-info-buffer-size",
     "log-text-info-buffer-size",
@@ -186,7 +184,6 @@ const WITH_VALUE: &[&str] = &[
     "service-cluster-ip-range",
     "service-node-port-range",
     "show-hidden-metrics-for-version",
-    "shutdown-delay-duration",
     "shutdown-watch-termination-grace-period",
     "storage-backend",
     "storage-initialization-timeout",

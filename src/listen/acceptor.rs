@@ -25,6 +25,8 @@ use crate::metrics::Metrics;
 const NEWCOMERS: usize = 4;
 const MOST_NEWCOMERS: usize = 2048;
 const FEW: usize = 16;
+/// How long it may take to hand over what the kernel has accepted: clients that go on connecting are no reason to stay.
+const THE_REST: Duration = Duration::from_millis(100);
 /// How often the log says that connections are refused.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How long the acceptor waits when the process is out of file descriptors.
@@ -110,7 +112,8 @@ impl Gate {
 pub(crate) fn accept_the_rest(listener: TcpListener, workers: &[Worker], gate: &Gate) {
     // The system is asked, not the runtime, which may not have been told of all of them yet.
     let Ok(listener) = listener.into_std() else { return };
-    while let Ok((stream, peer)) = listener.accept() {
+    let enough = Instant::now() + THE_REST;
+    while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < enough) {
         if stream.set_nonblocking(true).is_ok() {
             hand_over(stream, peer, workers, gate);
         }

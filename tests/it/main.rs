@@ -22,8 +22,10 @@ mod connections;
 mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
+mod drain;
 mod failures;
 mod hardening;
+mod health;
 mod identity;
 mod layers;
 mod limits;

@@ -1,0 +1,250 @@
+//! The end of a gateway: what its clients see of it, step by step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, StatusCode, Version};
+use http_body_util::BodyExt as _;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use crate::support::body::{Frames, fed};
+use crate::support::{Backend, Gateway, H2, PATIENCE, Pki, flags, full, get, soon, text, until};
+
+/// A gateway with a backend whose watches the test feeds, and whose `/held` answers when it is told to.
+struct Scene {
+    pki: Pki,
+    backend: Backend,
+    gateway: Gateway,
+    watches: mpsc::UnboundedReceiver<Frames>,
+    release: watch::Sender<bool>,
+}
+
+impl Scene {
+    async fn with(more: &[&str]) -> Self {
+        let pki = Pki::new();
+        let (opened, watches) = mpsc::unbounded_channel();
+        let (release, released) = watch::channel(false);
+        let backend = Backend::start(&pki, H2, move |request: Request<hyper::body::Incoming>| {
+            if request.uri().query() == Some("watch=true") {
+                let (frames, body, _) = fed();
+                frames.send(http_body::Frame::data("event\n".into())).unwrap();
+                opened.send(frames).unwrap();
+                return Box::pin(async { http::Response::new(body) });
+            }
+            let mut released = released.clone();
+            let held = request.uri().path() == "/held";
+            Box::pin(async move {
+                if held {
+                    released.wait_for(|released| *released).await.unwrap();
+                }
+                http::Response::new(full("ok"))
+            })
+        })
+        .await;
+        let mut given = flags(&pki, backend.address);
+        given.extend(more.iter().map(ToString::to_string));
+        let gateway = Gateway::with(given);
+        gateway.checked().await;
+        Self { pki, backend, gateway, watches, release }
+    }
+
+    /// Begins the end; the result says when it is over.
+    fn shut_down(&mut self) -> tokio::task::JoinHandle<()> {
+        let server = self.gateway.server.take().unwrap();
+        tokio::task::spawn_blocking(move || server.shut_down())
+    }
+
+    async fn refuses_connections(&self) {
+        let address = self.gateway.address;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while TcpStream::connect(address).await.is_ok() {
+            assert!(tokio::time::Instant::now() < deadline, "connections are accepted for ever");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_finish_and_watches_end_cleanly_at_the_deadline() {
+    let mut scene = Scene::with(&["--shutdown-grace-period=4s"]).await;
+    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut ends = Vec::new();
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        let watch = if version == Version::HTTP_2 {
+            let mut client = scene.gateway.http2(Some(&alice)).await;
+            let response = client.get("/api/v1/pods?watch=true", &[]).await;
+            (response, Some(client), None)
+        } else {
+            let mut client = scene.gateway.http1(Some(&alice)).await;
+            let response = client.get("/api/v1/pods?watch=true", &[]).await;
+            (response, None, Some(client))
+        };
+        let frames = soon(scene.watches.recv()).await.unwrap();
+        ends.push((version, watch, frames));
+    }
+    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
+    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let ended = scene.shut_down();
+    scene.refuses_connections().await;
+
+    scene.release.send(true).unwrap();
+    let response = soon(asking).await.unwrap().unwrap();
+    assert_eq!(response.headers()["connection"], "close", "the client goes elsewhere with the next one");
+    assert_eq!(text(response).await, "ok");
+    for (.., frames) in &ends {
+        // Still watches.
+        frames.send(http_body::Frame::data("last event\n".into())).unwrap();
+    }
+    for (version, (response, _http2, _http1), _frames) in ends {
+        let whole = soon(response.into_body().collect()).await;
+        let whole = whole.unwrap_or_else(|error| panic!("{version:?} was cut off: {error}")).to_bytes();
+        assert_eq!(whole, "event\nlast event\n", "{version:?}");
+    }
+    soon(ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn for_the_delay_all_is_served_and_readyz_fails() {
+    let mut scene = Scene::with(&["--shutdown-delay-duration=1h"]).await;
+    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut open = scene.gateway.http1(Some(&alice)).await;
+    let hasten = scene.gateway.server.as_ref().unwrap().hasten();
+    let ended = scene.shut_down();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let response = open.get("/readyz", &[]).await;
+        let (code, said) = (response.status(), text(response).await);
+        if code == StatusCode::INTERNAL_SERVER_ERROR {
+            assert!(
+                said.contains("[-]shutdown failed: reason withheld\nreadyz check failed\n")
+                    || said.contains("[-]shutdown failed"),
+                "{said}"
+            );
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "readyz goes on");
+    }
+    for path in ["/livez", "/healthz", "/api"] {
+        let response = open.get(path, &[]).await;
+        assert_eq!(response.headers().get("connection"), None, "{path}");
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        text(response).await;
+    }
+    let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+    assert_eq!(response.status(), StatusCode::OK, "new connections are served");
+    hasten.now();
+    soon(ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn new_requests_are_told_to_come_back_later_if_so_configured() {
+    let mut scene = Scene::with(&["--shutdown-send-retry-after", "--shutdown-grace-period=1h"]).await;
+    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
+    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let ended = scene.shut_down();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let refused = loop {
+        let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+        if response.status() == StatusCode::TOO_MANY_REQUESTS {
+            break response;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it goes on as ever");
+    };
+    assert_eq!(refused.headers()["retry-after"], "5");
+    assert_eq!(refused.headers()["connection"], "close");
+    assert_eq!(text(refused).await, "The apiserver is shutting down, please try again later.\n");
+    for (path, header) in [("/livez", ("x", "y")), ("/api", ("user-agent", "kube-apiserver/v1.36"))] {
+        let response = scene.gateway.http1(Some(&alice)).await.get(path, &[header]).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+    }
+    scene.release.send(true).unwrap();
+    assert_eq!(text(soon(asking).await.unwrap().unwrap()).await, "ok");
+    soon(ended).await.unwrap();
+    scene.refuses_connections().await;
+}
+
+/// A rolling restart on one port: a second gateway takes over, and nobody's request fails.
+#[tokio::test]
+async fn a_second_gateway_takes_over_without_a_failed_request() {
+    let mut scene = Scene::with(&[
+        "--permit-port-sharing",
+        "--shutdown-delay-duration=300ms",
+        "--shutdown-grace-period=5s",
+    ])
+    .await;
+    let port = format!("--secure-port={}", scene.gateway.address.port());
+    let mut given = flags(&scene.pki, scene.backend.address);
+    given.extend(["--permit-port-sharing".to_owned(), port]);
+    let second = Gateway::with(given);
+    second.checked().await;
+    let alice = Arc::new(scene.pki.clients.leaf().cn("alice").issue());
+
+    let gateway = Arc::new(std::mem::replace(
+        &mut scene.gateway,
+        Gateway { server: None, address: second.address, checked: true.into() },
+    ));
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let answered = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let mut clients = Vec::new();
+    for index in 0..12 {
+        let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+        let (alice, address) = (Arc::clone(&alice), second.address);
+        clients.push(tokio::spawn(async move {
+            let side = Gateway { server: None, address, checked: true.into() };
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if index % 2 == 0 {
+                    // As Go's client: leaves a connection that says so.
+                    let mut client = side.http1(Some(&alice)).await;
+                    for _ in 0..20 {
+                        let response = client.send(get("/api", &[])).await.expect("no request fails");
+                        assert_eq!(response.status(), StatusCode::OK);
+                        let closes = response.headers().contains_key("connection");
+                        text(response).await;
+                        answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        if closes {
+                            break;
+                        }
+                    }
+                } else {
+                    let mut client = side.http2(Some(&alice)).await;
+                    for _ in 0..20 {
+                        // One that was not sent yet is sent elsewhere.
+                        let Ok(()) = soon(client.sender.ready()).await else { break };
+                        match client.send(get("/api", &[])).await {
+                            Ok(response) => {
+                                assert_eq!(response.status(), StatusCode::OK);
+                                text(response).await;
+                                answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                            }
+                            Err(error) if error.is_canceled() || is_refused(&error) => break,
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                }
+            }
+        }));
+    }
+    let count = || answered.load(std::sync::atomic::Ordering::Relaxed);
+    until("some requests", || count() > 200).await;
+    let server = Arc::try_unwrap(gateway).ok().unwrap().server.take().unwrap();
+    let ended = tokio::task::spawn_blocking(move || server.shut_down());
+    tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap();
+    let before = count();
+    until("requests to the second", || count() > before + 200).await;
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for client in clients {
+        soon(client).await.unwrap();
+    }
+}
+
+/// Whether the server says that it did nothing about the request.
+fn is_refused(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        cause.is_go_away() || cause.reason() == Some(h2::Reason::REFUSED_STREAM) || cause.is_io()
+    })
+}

@@ -1,0 +1,106 @@
+//! What probes see.
+
+use http::{Method, Request, StatusCode};
+
+use crate::support::{Backend, Gateway, H2, Pki, empty, flags, full, soon, text};
+
+/// What the port for metrics answers to a path: its code and its text.
+async fn probe(gateway: &Gateway, path: &str) -> (u16, String) {
+    let answer = gateway.metrics(path).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test]
+async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut given = flags(&pki, backend.address);
+    given.push("--livez-grace-period=1h".to_owned());
+    let gateway = Gateway::with(given);
+    gateway.checked().await;
+    let ok = (200, "ok".to_owned());
+    for path in
+        ["/livez", "/healthz", "/readyz", "/readyz/cluster-backend", "/livez/ping", "/readyz/shutdown"]
+    {
+        assert_eq!(probe(&gateway, path).await, ok, "{path}");
+    }
+    for path in ["/readyz/none", "/readyz/", "/livez/cluster-backend", "/livez/etcd"] {
+        assert_eq!(probe(&gateway, path).await.0, 404, "{path}");
+    }
+    let verbose = "[+]ping ok\n[+]poststarthook/self-check ok\n[+]clusters ok\n[+]shutdown ok\n\
+                   [+]cluster-backend ok\nreadyz check passed\n";
+    assert_eq!(probe(&gateway, "/readyz?verbose").await, (200, verbose.to_owned()));
+    let excluded = "[+]ping excluded: ok\n[+]poststarthook/self-check ok\n\
+                    warn: some health checks cannot be excluded: no matches for \"a\",\"b\"\nlivez check passed\n";
+    let query = "/livez?exclude=b&verbose&exclude=ping&exclude=a";
+    assert_eq!(probe(&gateway, query).await, (200, excluded.to_owned()));
+
+    let address = backend.address;
+    let alice = pki.clients.leaf().cn("alice").issue();
+    drop(backend);
+    // Noticed by the next request.
+    let response = gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let (code, said) = probe(&gateway, "/readyz").await;
+    let failed = "[+]ping ok\n[+]poststarthook/self-check ok\n[-]clusters failed: reason withheld\n[+]shutdown ok\n\
+                  [-]cluster-backend failed: reason withheld\nreadyz check failed\n";
+    assert_eq!((code, said.as_str()), (500, failed));
+    let (code, said) = probe(&gateway, "/readyz/cluster-backend").await;
+    assert_eq!(code, 500);
+    assert!(said.starts_with(&format!("internal server error: cannot connect to {address}: ")), "{said}");
+    assert_eq!(probe(&gateway, "/livez").await, ok);
+    // A check that is left out does not count.
+    assert_eq!(probe(&gateway, "/readyz?exclude=clusters").await, ok);
+
+    // The same on the main port, for everybody.
+    let response = gateway.http1(None).await.get("/readyz", &[]).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+    assert_eq!(response.headers()["cache-control"], "no-cache, private");
+    assert!(response.headers().contains_key("audit-id"));
+    assert_eq!(text(response).await, failed);
+    let response = gateway.http1(None).await.get("/livez", &[]).await;
+    assert_eq!((response.status(), text(response).await.as_str()), (StatusCode::OK, "ok"));
+    let refused = gateway.http1(None).await.get("/livez", &[("authorization", "Bearer wrong")]).await;
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+}
+
+/// The API server says who may see a single check; the gateway says what there is to see.
+#[tokio::test]
+async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_through() {
+    let pki = Pki::new();
+    // As kube-apiserver: refuses all but alice, and knows checks of its own.
+    let backend = Backend::start(&pki, H2, |request: Request<hyper::body::Incoming>| {
+        let alice = request.headers()["x-remote-user"] == "alice";
+        let (code, said) = match request.uri().path() {
+            _ if !alice => (403, "forbidden"),
+            "/livez/etcd" | "/readyz/shutdown" => (200, "ok from the backend"),
+            "/readyz/failing" => (500, "internal server error: failing"),
+            _ => (404, "404 page not found\n"),
+        };
+        Box::pin(async move { http::Response::builder().status(code).body(full(said)).unwrap() })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let bob = pki.clients.leaf().cn("bob").issue();
+    for (path, code, said) in [
+        ("/readyz/cluster-backend", 200, "ok"),
+        ("/livez/etcd", 200, "ok from the backend"),
+        ("/readyz/failing", 500, "internal server error: failing"),
+        ("/readyz/cluster-none", 404, "404 page not found\n"),
+        ("/livez/cluster-backend", 404, "404 page not found\n"),
+    ] {
+        let response = gateway.http1(Some(&alice)).await.get(path, &[]).await;
+        assert_eq!((response.status().as_u16(), text(response).await.as_str()), (code, said), "{path}");
+        let response = gateway.http1(Some(&bob)).await.get(path, &[]).await;
+        assert_eq!((response.status().as_u16(), text(response).await.as_str()), (403, "forbidden"), "{path}");
+    }
+    // Whoever acts as somebody else is judged as that one, and other verbs than get are the backend's to allow.
+    let response = gateway.http1(Some(&alice)).await.get("/livez", &[("impersonate-user", "bob")]).await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND, "the backend was asked");
+    let post = Request::builder().method(Method::POST).uri("/livez").body(empty()).unwrap();
+    let response = soon(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+}
