@@ -508,7 +508,7 @@ fn pem_to_der(pem: &str) -> Vec<u8> {
 
 /// The gateway's own certificate is not what these tests are about.
 #[derive(Debug)]
-struct AnyServer;
+pub struct AnyServer;
 
 impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(

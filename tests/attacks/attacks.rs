@@ -1,0 +1,753 @@
+//! The attacks. Rows are those of the collection of advisories the cases come from; each says what it stands for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::BoxFuture;
+use http::{StatusCode, Version};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::lab::{Answer, Lab, Needs, exchange, identity};
+use crate::support::frames::{
+    self, CANCEL, CONTINUATION, DATA, HEADERS, frame, header_block, request, reset,
+};
+use crate::support::{soon, text};
+
+pub struct Attack {
+    pub row: u8,
+    pub name: &'static str,
+    /// What it stands for.
+    pub case: &'static str,
+    pub needs: Needs,
+    /// Whether the naive proxy falls for it, or why it is not tried there.
+    pub naive: Result<(), &'static str>,
+    /// What the attacker got.
+    pub attempt: for<'a> fn(&'a mut Lab) -> BoxFuture<'a, Result<(), String>>,
+}
+
+const CAROL: &str = "Authorization: Bearer good-token\r\n";
+
+fn get(path: &str, headers: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: api.example\r\n{headers}\r\n")
+}
+
+type Identity = BTreeMap<String, Vec<String>>;
+
+fn expected(prefix: &str, user: &str, uid: &[&str], groups: &[&str]) -> Identity {
+    let owned = |values: &[&str]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
+    [("user", owned(&[user])), ("uid", owned(uid)), ("group", owned(groups))]
+        .into_iter()
+        .filter(|(_, values)| !values.is_empty())
+        .map(|(name, values)| (format!("{prefix}{name}"), values))
+        .collect()
+}
+
+fn carol() -> Identity {
+    expected("x-remote-", "carol", &["7"], &["a", "b", "system:authenticated"])
+}
+
+fn anonymous() -> Identity {
+    expected("x-remote-", "system:anonymous", &[], &["system:unauthenticated"])
+}
+
+/// That the API server received one request, by this identity and no other.
+fn arrived_as(lab: &Lab, expected: &Identity) -> Result<(), String> {
+    let seen = lab.only()?;
+    let found = identity(&seen);
+    if found == *expected { Ok(()) } else { Err(format!("it arrived as {found:?}")) }
+}
+
+/// Each of these headers, beside carol's token, changes nothing of who she is.
+async fn each_is_carol(lab: &Lab, headers: &[&str]) -> Result<(), String> {
+    for header in headers {
+        lab.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+        arrived_as(lab, &carol()).map_err(|got| format!("{header:?}: {got}"))?;
+    }
+    Ok(())
+}
+
+/// Each of these requests is refused with one of these codes and reaches nobody.
+async fn each_is_refused(lab: &Lab, requests: &[String], codes: &[u16]) -> Result<(), String> {
+    for request in requests {
+        let Answer { code, .. } = lab.ask(request).await;
+        lab.nothing().map_err(|got| format!("{:?}: {got}", request.lines().next()))?;
+        if !codes.contains(&code) {
+            return Err(format!("{:?} is answered with {code}", request.lines().next()));
+        }
+    }
+    Ok(())
+}
+
+/// While a client abuses its connection, another one's requests are answered.
+async fn others_go_on(lab: &Lab, abuse: &[u8], times: usize) -> Result<(), String> {
+    let gateway = lab.gateway();
+    let bob = lab.pki.clients.leaf().cn("bob").issue();
+    let mut other = gateway.http2(Some(&bob)).await;
+    let mut abuser = gateway.frames(Some(&lab.alice), 65_535).await;
+    for _ in 0..times {
+        // It may be cut off at any time.
+        if tokio::time::timeout(std::time::Duration::from_millis(200), abuser.write_all(abuse)).await.is_err()
+        {
+            break;
+        }
+        let answered = match other.send(crate::support::get("/api", &[])).await {
+            Ok(response) => response,
+            Err(error) => return Err(format!("another client's request fails: {error}")),
+        };
+        if answered.status() != StatusCode::OK {
+            return Err(format!("another client is answered with {}", answered.status()));
+        }
+        text(answered).await;
+    }
+    Ok(())
+}
+
+pub const ATTACKS: &[Attack] = &[
+    Attack {
+        row: 1,
+        name: "Connection nominates the identity",
+        case: "CVE-2021-31999, CVE-2022-23652",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let nominations = [
+                    "Connection: X-Remote-User",
+                    "Connection: close, x-remote-group , X-REMOTE-UID",
+                    "Connection: keep-alive\r\nConnection: X-Remote-User",
+                    "Connection: ,,X-Remote-User,",
+                ];
+                each_is_carol(lab, &nominations).await
+            })
+        },
+    },
+    Attack {
+        row: 1,
+        name: "Connection nominates the impersonation",
+        case: "CVE-2021-31999",
+        needs: Needs::Impersonation,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let carol = expected("impersonate-", "carol", &["7"], &["a", "b", "system:authenticated"]);
+                lab.ask(&get("/api", &format!("{CAROL}Connection: Impersonate-User\r\n"))).await;
+                arrived_as(lab, &carol)
+            })
+        },
+    },
+    Attack {
+        row: 2,
+        name: "Connection nominates X-Forwarded-For",
+        case: "golang#50580, CVE-2024-45410",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                lab.ask(&get(
+                    "/api",
+                    &format!("{CAROL}Connection: X-Forwarded-For\r\nX-Forwarded-For: 10.9.9.9\r\n"),
+                ))
+                .await;
+                let seen = lab.only()?;
+                if seen.all("x-forwarded-for") == ["127.0.0.1"] {
+                    Ok(())
+                } else {
+                    Err(format!("{:?}", seen.all("x-forwarded-for")))
+                }
+            })
+        },
+    },
+    Attack {
+        row: 3,
+        name: "upgrade to h2c",
+        case: "envoy#44525, golang#80416",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n";
+                let answer = lab.ask(&get("/api", &format!("{CAROL}{upgrade}"))).await;
+                let seen = lab.only()?;
+                let left: Vec<&str> = ["upgrade", "http2-settings"]
+                    .into_iter()
+                    .filter(|name| seen.headers.contains_key(*name))
+                    .collect();
+                if left.is_empty() && answer.code != 101 { Ok(()) } else { Err(format!("{left:?} passed")) }
+            })
+        },
+    },
+    Attack {
+        row: 3,
+        name: "an upgrade nominates the identity",
+        case: "envoy#44525",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                each_is_carol(lab, &["Connection: Upgrade, X-Remote-User\r\nUpgrade: websocket\r\nX-Remote-Group: system:masters"])
+                .await
+            })
+        },
+    },
+    Attack {
+        row: 4,
+        name: "identity headers without a credential",
+        case: "GHSA-c8w2-fgvx-vhv4",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                lab.ask(&get(
+                    "/api",
+                    "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\nX-Remote-Extra-A: b\r\n",
+                ))
+                .await;
+                arrived_as(lab, &anonymous())
+            })
+        },
+    },
+    Attack {
+        row: 5,
+        name: "headers that the identity has not",
+        case: "GHSA-7r4p-vjf4-gxv4",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                each_is_carol(lab, &["X-Remote-Extra-Scopes: all", "X-Remote-Uid: 0", "X-Remote-Extra-: x"])
+                    .await
+            })
+        },
+    },
+    Attack {
+        row: 6,
+        name: "other spellings of the headers",
+        case: "CVE-2025-64484, GHSA-f59h-q822-g45g",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let spellings = [
+                    "X_Remote_User: admin",
+                    "x.remote.user: admin",
+                    "X-REMOTE-USER: admin",
+                    "X-Remote_Group: system:masters",
+                ];
+                each_is_carol(lab, &spellings).await?;
+                for spelling in ["X-Remote-User : admin", "X-Remote-Group\t: system:masters"] {
+                    lab.ask(&get("/api", &format!("{CAROL}{spelling}\r\n"))).await;
+                    if let Some(seen) = lab.backend.take()
+                        && identity(&seen) != carol()
+                    {
+                        return Err(format!("{spelling:?} arrived as {:?}", identity(&seen)));
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 7,
+        name: "a group beside the user's own",
+        case: "OCM#335",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                each_is_carol(
+                    lab,
+                    &[
+                        "X-Remote-Group: system:masters",
+                        "x-remote-group: a\r\nX-Remote-Group: system:masters",
+                    ],
+                )
+                .await
+            })
+        },
+    },
+    Attack {
+        row: 7,
+        name: "an impersonated group beside the user's own",
+        case: "OCM#335",
+        needs: Needs::Impersonation,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let requests = [
+                    "Impersonate-Group: system:masters",
+                    "Impersonate-User: admin",
+                    "impersonate_user: admin\r\nImpersonate-Uid: 1",
+                ];
+                for header in requests {
+                    let carol =
+                        expected("impersonate-", "carol", &["7"], &["a", "b", "system:authenticated"]);
+                    lab.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+                    if let Some(seen) = lab.backend.take()
+                        && identity(&seen) != carol
+                    {
+                        return Err(format!("{header:?} arrived as {:?}", identity(&seen)));
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 8,
+        name: "an identity header newer than the proxy",
+        case: "Impersonate-Uid, X-Remote-Uid",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                each_is_carol(lab, &["X-Remote-Tenant: root"]).await?;
+                each_is_refused(
+                    lab,
+                    &[get("/api", &format!("{CAROL}Impersonate-Tenant: root\r\n"))],
+                    &[400, 403],
+                )
+                .await
+            })
+        },
+    },
+    Attack {
+        row: 11,
+        name: "a pipe after a failed upgrade",
+        case: "CVE-2018-1002105",
+        needs: Needs::Http1,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let Some(mut stream) = lab.connect(None).await else { return Ok(()) };
+                let upgrade = get("/exec", &format!("{CAROL}Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"));
+                exchange(&mut stream, &upgrade).await;
+                lab.backend.take();
+                // Into the pipe, if there is one: with the proxy's own certificate behind it.
+                exchange(
+                    &mut stream,
+                    &get("/secret", "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n"),
+                )
+                .await;
+                match lab.backend.take() {
+                    Some(seen) if identity(&seen) != anonymous() => Err(format!("{:?}", identity(&seen))),
+                    _ => Ok(()),
+                }
+            })
+        },
+    },
+    Attack {
+        row: 11,
+        name: "a switch to a protocol nobody asked for",
+        case: "CVE-2018-1002105",
+        needs: Needs::Http1,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let upgrade =
+                    get("/switch", &format!("{CAROL}Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+                let Answer { code, .. } = lab.ask(&upgrade).await;
+                if code == 101 { Err("the tunnel is open".to_owned()) } else { Ok(()) }
+            })
+        },
+    },
+    Attack {
+        row: 12,
+        name: "a redirect that the proxy follows",
+        case: "CVE-2020-8559, CVE-2022-3172",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let answer = lab.ask(&get("/redirect", CAROL)).await;
+                if lab.trapped.load(Ordering::SeqCst) > 0 || answer.body == "trapped" {
+                    return Err("the proxy went where it was sent".to_owned());
+                }
+                lab.only().map(|_| ())
+            })
+        },
+    },
+    Attack {
+        row: 13,
+        name: "a host that leads elsewhere",
+        case: "CVE-2020-8562, CVE-2025-49825",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let trap = lab.trap;
+                for header in [
+                    format!("X-Forwarded-Host: {trap}"),
+                    format!("Forwarded: host={trap}"),
+                    format!("X-Host: {trap}"),
+                ] {
+                    lab.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+                }
+                lab.ask(&format!("GET /api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
+                lab.ask(&format!("GET http://{trap}/api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
+                match lab.trapped.load(Ordering::SeqCst) {
+                    0 => Ok(()),
+                    times => Err(format!("the proxy went there {times} times")),
+                }
+            })
+        },
+    },
+    Attack {
+        row: 14,
+        name: "rapid reset",
+        case: "CVE-2023-44487",
+        needs: Needs::Nothing,
+        naive: Err("it has no flow to protect"),
+        attempt: |lab| {
+            Box::pin(async move {
+                let ids = (0..200).map(|index| 2 * index + 1);
+                let flood: Vec<u8> =
+                    ids.flat_map(|id| [request(id, "/api"), reset(id, CANCEL)].concat()).collect();
+                others_go_on(lab, &flood, 20).await?;
+                match lab.backend.pending() {
+                    few if few < 2_000 => Ok(()),
+                    many => Err(format!("{many} requests reached the API server")),
+                }
+            })
+        },
+    },
+    Attack {
+        row: 14,
+        name: "endless CONTINUATION",
+        case: "RUSTSEC-2024-0332",
+        needs: Needs::Nothing,
+        naive: Err("its HTTP library bounds them too"),
+        attempt: |lab| {
+            Box::pin(async move {
+                let mut flood = frame(HEADERS, 0, 1, &header_block("GET", "/api"));
+                for _ in 0..64 {
+                    flood.extend(frame(CONTINUATION, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(1000)));
+                }
+                others_go_on(lab, &flood, 20).await
+            })
+        },
+    },
+    Attack {
+        row: 14,
+        name: "empty DATA frames",
+        case: "RUSTSEC-2026-0258",
+        needs: Needs::Nothing,
+        naive: Err("its HTTP library bounds them too"),
+        attempt: |lab| {
+            Box::pin(async move {
+                let open = frame(HEADERS, frames::END_HEADERS, 1, &header_block("POST", "/api"));
+                let flood = [open, frame(DATA, 0, 1, &[]).repeat(20_000)].concat();
+                others_go_on(lab, &flood, 10).await
+            })
+        },
+    },
+    Attack {
+        row: 15,
+        name: "anonymous requests on shared connections",
+        case: "kubernetes#135279, gardener#13405",
+        needs: Needs::Nothing,
+        naive: Err("it shares no connections"),
+        attempt: |lab| {
+            Box::pin(async move {
+                for _ in 0..5 {
+                    lab.ask(&get("/api", "")).await;
+                    let seen = lab.only()?;
+                    // kube-apiserver ends the HTTP/2 connection of such a request.
+                    if seen.version == Version::HTTP_2 {
+                        return Err("it came over HTTP/2".to_owned());
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 16,
+        name: "paths that are read in two ways",
+        case: "CVE-2019-9901, CVE-2021-29492",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let targets = [
+                    "/api/v1/namespaces/a/../b/pods",
+                    "/api/v1/%2e%2e/secrets",
+                    "/api/v1/a%2fb",
+                    "//api//v1",
+                    "/api/v1;x=y/pods",
+                    "/api/v1/%5c..%5cx?a=%2F&a=b",
+                ];
+                for target in targets {
+                    let Answer { code, .. } = lab.ask(&get(target, CAROL)).await;
+                    match lab.backend.take() {
+                        Some(seen) if seen.target != target => {
+                            return Err(format!("{target} became {}", seen.target));
+                        }
+                        None if code == 200 => return Err(format!("{target} was answered by nobody")),
+                        _ => {}
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 17,
+        name: "headers about where a request came from",
+        case: "CVE-2026-40575",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let headers = "X-Forwarded-For: 10.9.9.9\r\nX-Real-Ip: 10.9.9.9\r\nForwarded: for=10.9.9.9\r\nX-Forwarded-Uri: /public\r\n";
+                lab.ask(&get("/api", &format!("{CAROL}{headers}"))).await;
+                let seen = lab.only()?;
+                let believed: Vec<&str> = ["x-forwarded-for", "x-real-ip", "forwarded"]
+                    .into_iter()
+                    .filter(|name| seen.all(name).iter().any(|value| value.contains("10.9.9.9")))
+                    .collect();
+                if believed.is_empty() && seen.target == "/api" {
+                    Ok(())
+                } else {
+                    Err(format!("{believed:?} passed"))
+                }
+            })
+        },
+    },
+    Attack {
+        row: 18,
+        name: "a client's certificate as a front proxy's",
+        case: "website#12890, Adyen/kubectl-rexec#171",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let named = get("/api", "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n");
+                let proxy = lab.pki.clients.leaf().cn("proxy").issue();
+                let stranger = lab.pki.client_front.leaf().cn("stranger").issue();
+                for (certificate, name) in [(&lab.alice, "alice"), (&proxy, "proxy"), (&stranger, "stranger")]
+                {
+                    lab.ask_as(Some(certificate), &named).await;
+                    if let Some(seen) = lab.backend.take()
+                        && seen.all("x-remote-user") != [name]
+                    {
+                        return Err(format!("{name} arrived as {:?}", identity(&seen)));
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 20,
+        name: "what is there twice",
+        case: "CVE-2022-2385",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let two =
+                    get("/api?watch=false&watch=true", &format!("{CAROL}Authorization: Bearer masters\r\n"));
+                lab.ask(&two).await;
+                match lab.backend.take() {
+                    Some(seen) if identity(&seen) != carol() => Err(format!("{:?}", identity(&seen))),
+                    Some(seen) if seen.target != "/api?watch=false&watch=true" => Err(seen.target),
+                    _ => Ok(()),
+                }
+            })
+        },
+    },
+    Attack {
+        row: 22,
+        name: "another origin's scripts",
+        case: "CVE-2022-1996",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                for origin in ["https://evil.example", "null", "https://api.example.evil.example"] {
+                    let answer = lab.ask(&get("/api", &format!("{CAROL}Origin: {origin}\r\n"))).await;
+                    if answer.head.to_lowercase().contains("access-control-allow") {
+                        return Err(format!("{origin} is let in"));
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 24,
+        name: "a certificate of another trust domain",
+        case: "CVE-2025-49825",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                // An authority that the client made itself, under the names of the true ones.
+                let own = crate::pki::Ca::new("clients");
+                let between = own.intermediate("clients");
+                let forged = [
+                    own.leaf().cn("alice").issue(),
+                    between.leaf().cn("alice").org("system:masters").issue(),
+                ];
+                let other_domain = lab.pki.servers.leaf().cn("alice").issue();
+                for certificate in forged.iter().chain([&other_domain]) {
+                    lab.ask_as(Some(certificate), &get("/api", "")).await;
+                    if let Some(seen) = lab.backend.take()
+                        && seen.all("x-remote-user") != ["system:anonymous"]
+                    {
+                        return Err(format!("it arrived as {:?}", identity(&seen)));
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 25,
+        name: "blanks around a name",
+        case: "golang net/http",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| Box::pin(padded(lab)),
+    },
+    Attack {
+        row: 25,
+        name: "blanks around a name, over HTTP/1.1",
+        case: "golang net/http",
+        needs: Needs::Http1,
+        naive: Ok(()),
+        attempt: |lab| Box::pin(padded(lab)),
+    },
+    Attack {
+        row: 26,
+        name: "a credential of another cluster, warm",
+        case: "caches shared between clusters",
+        needs: Needs::Clusters,
+        naive: Err("it has one cluster"),
+        attempt: |lab| {
+            Box::pin(async move {
+                let other = lab.other.as_ref().unwrap();
+                let mallory = lab.pki.client_front.leaf().cn("mallory").issue();
+                let token =
+                    |path: &str, token: &str| get(path, &format!("Authorization: Bearer {token}\r\n"));
+                // Good where they belong, then tried elsewhere on the same connection.
+                for (certificate, good, bad) in [
+                    (
+                        None,
+                        token("/clusters/other/api", "other-token"),
+                        token("/clusters/own/api", "other-token"),
+                    ),
+                    (Some(&mallory), get("/clusters/other/api", ""), get("/clusters/own/api", "")),
+                ] {
+                    let mut stream = lab.connect(certificate).await.ok_or("no connection")?;
+                    if exchange(&mut stream, &good).await.code != 200 || other.take().is_none() {
+                        return Err(crate::lab::LOST.to_owned());
+                    }
+                    exchange(&mut stream, &bad).await;
+                    lab.nothing()?;
+                }
+                Ok(())
+            })
+        },
+    },
+    Attack {
+        row: 26,
+        name: "one cluster's name, another's path or host",
+        case: "SNI of one, Host of another",
+        needs: Needs::Clusters,
+        naive: Err("it has one cluster"),
+        attempt: |lab| {
+            Box::pin(async move {
+                let other = lab.other.as_ref().unwrap();
+                let requests = [
+                    format!("GET /api HTTP/1.1\r\nHost: other.example\r\n{CAROL}\r\n"),
+                    get("/clusters/own/../other/api", CAROL),
+                    get("/clusters/own/%2e%2e/other/api", CAROL),
+                    get("//clusters/other/api", CAROL),
+                ];
+                for request in requests {
+                    lab.ask(&request).await;
+                    if let Some(seen) = other.take() {
+                        return Err(format!("{:?} arrived as {:?}", seen.target, identity(&seen)));
+                    }
+                }
+                let name = "own.example".try_into().unwrap();
+                let mut stream = lab.gateway().tls_as(name, b"http/1.1", Some(&lab.alice)).await;
+                let crossed = exchange(&mut stream, "GET /api HTTP/1.1\r\nHost: other.example\r\n\r\n").await;
+                while lab.backend.take().is_some_and(|seen| seen.target != "/api") {}
+                match (crossed.code, other.take()) {
+                    (421, None) => Ok(()),
+                    (code, seen) => Err(format!("{code}, and the other one got {seen:?}")),
+                }
+            })
+        },
+    },
+    Attack {
+        row: 27,
+        name: "two hosts",
+        case: "request smuggling",
+        needs: Needs::Nothing,
+        naive: Ok(()),
+        attempt: |lab| {
+            Box::pin(async move {
+                let requests = [
+                    format!("GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n{CAROL}\r\n"),
+                    format!("GET https://a/api HTTP/1.1\r\nHost: b\r\n{CAROL}\r\n"),
+                    format!("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n{CAROL}\r\n"),
+                    format!("GET /api HTTP/1.1\r\n{CAROL}\r\n"),
+                ];
+                each_is_refused(lab, &requests, &[400]).await
+            })
+        },
+    },
+    Attack {
+        row: 27,
+        name: "a request within a request",
+        case: "request smuggling",
+        needs: Needs::Http1,
+        naive: Err("its HTTP library is the gateway's own"),
+        attempt: |lab| {
+            Box::pin(async move {
+                let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\nX-Remote-User: admin\r\n\r\n";
+                let chunked = format!(
+                    "POST /api HTTP/1.1\r\nHost: a\r\n{CAROL}Content-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}",
+                    hidden.len() + 5
+                );
+                let odd = format!(
+                    "POST /api HTTP/1.1\r\nHost: a\r\n{CAROL}Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{hidden}"
+                );
+                for request in [chunked, odd] {
+                    lab.ask(&request).await;
+                    while let Some(seen) = lab.backend.take() {
+                        if identity(&seen).get("x-remote-user").is_some_and(|user| user == &["admin"]) {
+                            return Err(format!("{} arrived as {:?}", seen.target, identity(&seen)));
+                        }
+                    }
+                }
+                Ok(())
+            })
+        },
+    },
+];
+
+/// Groups and names that a receiver trims would be others there.
+async fn padded(lab: &mut Lab) -> Result<(), String> {
+    let clients = &lab.pki.clients;
+    let certificates = [
+        clients.leaf().cn("mallory").org("system:masters ").issue(),
+        clients.leaf().cn("mallory").org("\tsystem:masters").issue(),
+        clients.leaf().cn(" admin").issue(),
+        clients.leaf().cn("mallory").uid("1 ").issue(),
+    ];
+    let check = |seen: Option<crate::support::Seen>| match seen {
+        Some(seen) => Err(format!("it arrived as {:?}", identity(&seen))),
+        None => Ok(()),
+    };
+    for certificate in &certificates {
+        soon(lab.ask_as(Some(certificate), &get("/api", ""))).await;
+        check(lab.backend.take())?;
+    }
+    // The token file has one whose group ends in a blank.
+    lab.ask(&get("/api", "Authorization: Bearer masters\r\n")).await;
+    check(lab.backend.take())
+}

@@ -1,0 +1,115 @@
+//! What has gone wrong in proxies like this one, tried on a live proxy: on the gateway, where nothing may succeed, and on
+//! a deliberately naive one, where the same attacks must. The verdict looks at what the API server received.
+//!
+//! `cargo test --test attacks -- --proxy 'COMMAND …'` tries them on another proxy; see the README beside this file.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::many_single_char_names,
+    clippy::print_stdout,
+    reason = "tests, of which this target uses a part"
+)]
+
+mod attacks;
+mod lab;
+mod naive;
+#[path = "../support/pki.rs"]
+mod pki;
+#[path = "../it/support/mod.rs"]
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use libtest_mimic::{Arguments, Trial};
+
+use attacks::{ATTACKS, Attack};
+use lab::{Lab, Needs, Proxy};
+
+const HANGS: &str = "the proxy hangs";
+
+/// One attack and what came of it: nothing, or what the attacker got.
+struct Row {
+    attack: &'static Attack,
+    outcome: Result<(), String>,
+}
+
+fn main() {
+    let mut words: Vec<String> = std::env::args().collect();
+    let other = words.iter().position(|word| word == "--proxy").map(|at| {
+        let command = words.get(at + 1).expect("--proxy needs a command").clone();
+        words.drain(at..at + 2);
+        command
+    });
+    let arguments = Arguments::from_iter(words);
+    let rows: Arc<Mutex<Vec<Row>>> = Arc::default();
+    let subject = other.map_or(Proxy::Gateway, Proxy::Other);
+    let mut trials: Vec<Trial> = Vec::new();
+    for attack in ATTACKS {
+        if attack.needs == Needs::Clusters && !matches!(subject, Proxy::Gateway) {
+            continue;
+        }
+        let (rows, attacked) = (Arc::clone(&rows), subject.clone());
+        trials.push(Trial::test(format!("row {:>2}: {}", attack.row, attack.name), move || {
+            let outcome = attempt(attack, &attacked);
+            rows.lock().unwrap().push(Row { attack, outcome: outcome.clone() });
+            outcome.map_err(|got| format!("the attacker succeeds: {got}").into())
+        }));
+        if matches!(subject, Proxy::Gateway) && attack.naive.is_ok() {
+            trials.push(Trial::test(
+                format!("naive {:>2}: {}", attack.row, attack.name),
+                move || match attempt(attack, &Proxy::Naive) {
+                    Ok(()) => Err("it fails even there, and so shows nothing".into()),
+                    // That a proxy breaks down is no success.
+                    Err(got) if [lab::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
+                        Err(got.into())
+                    }
+                    Err(_) => Ok(()),
+                },
+            ));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if !arguments.list {
+        report(&mut rows.lock().unwrap());
+    }
+    conclusion.exit();
+}
+
+fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut lab = Lab::start(proxy, attack.needs).await;
+        tokio::time::timeout(support::PATIENCE * 2, (attack.attempt)(&mut lab))
+            .await
+            .unwrap_or_else(|_| Err(HANGS.to_owned()))
+    })
+}
+
+fn report(rows: &mut [Row]) {
+    rows.sort_by_key(|row| row.attack.row);
+    let width = |column: fn(&Row) -> usize| rows.iter().map(column).max().unwrap_or(0);
+    let (names, cases) = (width(|row| row.attack.name.len()), width(|row| row.attack.case.len()));
+    println!("{:>3}  {:names$}  {:cases$}  outcome", "row", "attack", "stands for");
+    for Row { attack, outcome } in &*rows {
+        let Attack { row, name, case, .. } = attack;
+        let outcome = match outcome {
+            Ok(()) => "failed".to_owned(),
+            Err(got) => format!("SUCCEEDED: {got}"),
+        };
+        println!("{row:>3}  {name:names$}  {case:cases$}  {outcome}");
+    }
+    let succeeded = rows.iter().filter(|row| row.outcome.is_err()).count();
+    println!("\n{} attacks, {succeeded} succeeded", rows.len());
+    let unfooled = ATTACKS.iter().filter_map(|attack| Some((attack, attack.naive.err()?)));
+    for (attack, reason) in unfooled {
+        println!("not tried on the naive proxy: {} ({reason})", attack.name);
+    }
+}

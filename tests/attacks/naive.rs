@@ -1,0 +1,236 @@
+//! A proxy as one writes it on a Friday afternoon: each of its mistakes was in a product once. It shows that the attacks
+//! can succeed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client};
+
+use crate::lab::Needs;
+use crate::support::{AnyServer, BoxedBody, Pki, empty, full};
+
+struct Naive {
+    backend: SocketAddr,
+    tls: TlsConnector,
+    prefix: &'static str,
+}
+
+pub async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> SocketAddr {
+    let front = pki.front.leaf().cn("portcullis").issue();
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
+        .with_client_auth_cert(front.chain.clone(), front.key.clone_key())
+        .unwrap();
+    let issued = pki.servers.server(&["localhost"]);
+    let server = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(Arc::new(AnyClient))
+        .with_single_cert(issued.chain.clone(), issued.key.clone_key())
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let prefix = if needs == Needs::Impersonation { "impersonate-" } else { "x-remote-" };
+    let naive = Arc::new(Naive { backend, tls: TlsConnector::from(Arc::new(config)), prefix });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, naive) = (acceptor.clone(), Arc::clone(&naive));
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let certificate =
+                    stream.get_ref().1.peer_certificates().and_then(|chain| chain.first().cloned());
+                let service = hyper::service::service_fn(move |request| {
+                    let (naive, certificate) = (Arc::clone(&naive), certificate.clone());
+                    async move { naive.handle(request, certificate.as_deref()).await }
+                });
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades()
+                    .await
+                    .ok();
+            });
+        }
+    });
+    address
+}
+
+impl Naive {
+    async fn handle(
+        &self,
+        mut request: Request<Incoming>,
+        certificate: Option<&[u8]>,
+    ) -> Result<Response<BoxedBody>, std::io::Error> {
+        let upgrading = request.headers().contains_key("upgrade").then(|| hyper::upgrade::on(&mut request));
+        let origin = request.headers().get("origin").cloned();
+        let elsewhere = request.headers().get("x-forwarded-host").cloned();
+        let headers = request.headers_mut();
+        self.identify(headers, certificate);
+        // After the identity was written, and whatever is nominated.
+        if upgrading.is_none() || headers["connection"].as_bytes().contains(&b',') {
+            let nominated: Vec<String> = headers
+                .get_all("connection")
+                .iter()
+                .flat_map(|line| {
+                    line.to_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned())
+                })
+                .collect();
+            for name in
+                nominated.iter().filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("upgrade"))
+            {
+                if let Ok(name) = name.parse::<HeaderName>() {
+                    headers.remove(name);
+                }
+            }
+        }
+        if let Some(host) = elsewhere.and_then(|host| host.to_str().ok()?.parse::<SocketAddr>().ok()) {
+            TcpStream::connect(host).await?.write_all(b"GET / HTTP/1.1\r\n\r\n").await?;
+        }
+        let mut stream = self.dial().await?;
+        stream.write_all(&head(&request)).await?;
+        let (code, answered) = answer(&mut stream).await?;
+        if let Some(upgrading) = upgrading {
+            // Whatever the answer was.
+            tokio::spawn(async move {
+                if let Ok(client) = upgrading.await {
+                    tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut stream).await.ok();
+                }
+            });
+            let mut response = Response::new(empty());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            return Ok(response);
+        }
+        if let Some(location) = answered.to_lowercase().split("location: http://").nth(1) {
+            let to = location.split('/').next().unwrap_or_default();
+            TcpStream::connect(to).await?.write_all(b"GET / HTTP/1.1\r\n\r\n").await?;
+        }
+        let mut response = Response::new(full("ok"));
+        *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
+        if let Some(origin) = origin {
+            response.headers_mut().insert("access-control-allow-origin", origin);
+        }
+        Ok(response)
+    }
+
+    /// Believes any certificate, the last token, and the client.
+    fn identify(&self, headers: &mut HeaderMap, certificate: Option<&[u8]>) {
+        let named = |name: &str| -> HeaderName { format!("{}{name}", self.prefix).parse().unwrap() };
+        let mut tokens = headers.get_all("authorization").iter().filter_map(|value| value.to_str().ok());
+        let token = tokens.next_back().map(str::to_owned);
+        headers.remove("authorization");
+        let known = match token.as_deref() {
+            Some("Bearer good-token") => Some(("carol".to_owned(), vec!["a", "b", "system:authenticated"])),
+            Some(_) => Some(("padded".to_owned(), vec!["system:masters", "system:authenticated"])),
+            None => certificate.map(|certificate| (common_name(certificate), vec!["system:authenticated"])),
+        };
+        let (user, groups) =
+            known.unwrap_or_else(|| ("system:anonymous".to_owned(), vec!["system:unauthenticated"]));
+        // Set if it is not there, added if it is.
+        headers.entry(named("user")).or_insert_with(|| user.trim().parse().unwrap());
+        if user == "carol" {
+            headers.entry(named("uid")).or_insert_with(|| "7".parse().unwrap());
+        }
+        for group in groups {
+            headers.append(named("group"), group.parse().unwrap());
+        }
+    }
+
+    async fn dial(&self) -> std::io::Result<client::TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.backend).await?;
+        self.tls.connect(ServerName::try_from("backend.test").unwrap(), stream).await
+    }
+}
+
+/// A path is cleaned before it is sent, which is not how it was authorised.
+fn head(request: &Request<Incoming>) -> Vec<u8> {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let path = path.replace("/../", "/").replace("//", "/");
+    let mut head = format!("{} {path} HTTP/1.1\r\n", request.method()).into_bytes();
+    if !request.headers().contains_key("host") {
+        head.extend(b"host: a\r\n");
+    }
+    let mut hosts = 0;
+    for (name, value) in request.headers() {
+        hosts += usize::from(name == "host");
+        if name != "host" || hosts == 1 {
+            head.extend(name.as_str().as_bytes());
+            head.extend(b": ");
+            head.extend(value.as_bytes());
+            head.extend(b"\r\n");
+        }
+    }
+    head.extend(b"\r\n");
+    head
+}
+
+async fn answer(stream: &mut client::TlsStream<TcpStream>) -> std::io::Result<(u16, String)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    Ok((head.get(9..12).and_then(|code| code.parse().ok()).unwrap_or(502), head))
+}
+
+fn common_name(certificate: &[u8]) -> String {
+    use x509_parser::prelude::FromDer as _;
+    let Ok((_, parsed)) = x509_parser::certificate::X509Certificate::from_der(certificate) else {
+        return "unknown".to_owned();
+    };
+    parsed.subject().iter_common_name().find_map(|name| name.as_str().ok()).unwrap_or("unknown").to_owned()
+}
+
+/// Takes any certificate for what it says.
+#[derive(Debug)]
+struct AnyClient;
+
+impl rustls::server::danger::ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &rustls_pki_types::CertificateDer<'_>,
+        _: &[rustls_pki_types::CertificateDer<'_>],
+        _: rustls_pki_types::UnixTime,
+    ) -> Result<rustls::server::danger::ClientCertVerified, rustls::Error> {
+        Ok(rustls::server::danger::ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &rustls_pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &rustls_pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
