@@ -8,11 +8,15 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::client::TlsStream;
 
+use crate::pki::Issued;
 use crate::support::body::{Frames, fed};
 use crate::support::{Backend, Gateway, H2, Http1, Http2, Pki, full, soon, text};
 
+mod credentials;
 mod watches;
 
 /// A client of either version of HTTP.
@@ -22,6 +26,18 @@ enum Client {
 }
 
 impl Client {
+    async fn connect(gateway: &Gateway, http2: bool, identity: Option<&Issued>) -> Self {
+        let alpn: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+        Self::over(gateway, gateway.tls(alpn, identity).await).await
+    }
+
+    async fn over(gateway: &Gateway, stream: TlsStream<TcpStream>) -> Self {
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            return Self::Two(gateway.http2_over(stream).await);
+        }
+        Self::One(gateway.http1_over(stream).await)
+    }
+
     async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
         match self {
             Self::One(client) => client.get(path, headers).await,

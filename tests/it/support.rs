@@ -377,34 +377,32 @@ impl Gateway {
         identity: Option<&Issued>,
     ) -> TlsStream<TcpStream> {
         self.checked().await;
-        let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer));
         let mut config = match identity {
             Some(issued) => {
-                builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap()
+                let key = issued.key.clone_key();
+                tls_client(rustls::DEFAULT_VERSIONS).with_client_auth_cert(issued.chain.clone(), key).unwrap()
             }
-            None => builder.with_no_client_auth(),
+            None => tls_client(rustls::DEFAULT_VERSIONS).with_no_client_auth(),
         };
         config.alpn_protocols = vec![alpn.to_vec()];
+        self.tls_with(name, Arc::new(config)).await
+    }
+
+    /// A TLS connection by the test's own settings.
+    pub async fn tls_with(
+        &self,
+        name: ServerName<'static>,
+        config: Arc<rustls::ClientConfig>,
+    ) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
+        soon(TlsConnector::from(config).connect(name, stream)).await.unwrap()
     }
 
     /// A handshake with a resolver of the test's, and nothing more.
     pub async fn handshake(&self, resolver: Arc<dyn rustls::client::ResolvesClientCert>) {
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer))
-            .with_client_cert_resolver(resolver);
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap();
+        let config = tls_client(rustls::DEFAULT_VERSIONS).with_client_cert_resolver(resolver);
+        self.tls_with(ServerName::try_from("localhost").unwrap(), Arc::new(config)).await;
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
@@ -506,6 +504,17 @@ pub async fn status(response: Response<Incoming>) -> (StatusCode, serde_json::Va
 fn pem_to_der(pem: &str) -> Vec<u8> {
     use rustls_pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+}
+
+/// The beginnings of a client that takes any server for the gateway.
+pub fn tls_client(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
+    rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
 }
 
 /// The gateway's own certificate is not what these tests are about.

@@ -21,14 +21,14 @@ async fn watches_go_on_through_reloads_of_certificates_authorities_and_tokens() 
     let mut watches = Vec::new();
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut client = Client::Two(gateway.http2(Some(&alice)).await);
+        let mut client = Client::connect(&gateway, true, Some(&alice)).await;
         for _ in 0..STREAMS {
             watches.push(Watch::open(&mut client, &[], &mut started).await);
         }
         clients.push(client);
     }
     for _ in 0..CONNECTIONS * STREAMS {
-        let mut client = Client::One(gateway.http1(Some(&alice)).await);
+        let mut client = Client::connect(&gateway, false, Some(&alice)).await;
         watches.push(Watch::open(&mut client, &[], &mut started).await);
         clients.push(client);
     }
@@ -50,12 +50,12 @@ async fn watches_go_on_through_reloads_of_certificates_authorities_and_tokens() 
         let stream = gateway.tls(b"http/1.1", Some(&of_round)).await;
         let shown: &[CertificateDer<'_>] = stream.get_ref().1.peer_certificates().unwrap();
         assert_eq!(shown, serving.chain, "new handshakes see the new certificate");
-        let mut client = Client::One(gateway.http1_over(stream).await);
+        let mut client = Client::over(&gateway, stream).await;
         assert_eq!(client.code(&[]).await, 200, "its CA is new");
-        let mut client = Client::Two(gateway.http2(None).await);
+        let mut client = Client::connect(&gateway, true, None).await;
         let bearer = |token: &str| format!("Bearer {token}");
         assert_eq!(client.code(&[("authorization", &bearer(&token))]).await, 200, "the token is new");
-        let mut client = Client::Two(gateway.http2(None).await);
+        let mut client = Client::connect(&gateway, true, None).await;
         let old = bearer(&format!("token-{}", round - 1));
         assert_eq!(client.code(&[("authorization", &old)]).await, 401, "the token is old");
         for watch in &mut watches {
