@@ -1,10 +1,10 @@
 //! The command as an operator meets it: its help, what `check` prints, how `serve` fails, and what its log never holds.
 
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use crate::support::{Backend, Gateway, PATIENCE, Pki, flags, text, until};
+use crate::support::process::Process;
+use crate::support::{Backend, Gateway, Pki, flags, text, until};
 
 fn portcullis(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_portcullis")).args(arguments).env("NO_COLOR", "1").output().unwrap()
@@ -141,37 +141,9 @@ async fn a_taken_port_is_said_so() {
 async fn no_credential_reaches_the_log() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let given = flags(&pki, backend.address);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
-        .arg("serve")
-        .args(&given)
-        .args(["-v=9", "--logging-format=json", "--shutdown-grace-period=1s"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let (log, address) = tokio::task::spawn_blocking(move || {
-        let mut log = String::new();
-        let mut address: Option<SocketAddr> = None;
-        loop {
-            let start = log.len();
-            assert!(lines.read_line(&mut log).unwrap() > 0, "it ended:\n{log}");
-            let event: serde_json::Value = serde_json::from_str(&log[start..]).unwrap();
-            if event["message"] == "serving" {
-                address = Some(event["address"].as_str().unwrap().parse().unwrap());
-            }
-            if event["message"] == "identities arrive as they are" {
-                let rest = std::thread::spawn(move || {
-                    lines.read_to_string(&mut log).unwrap();
-                    log
-                });
-                return (rest, address.unwrap());
-            }
-        }
-    })
-    .await
-    .unwrap();
-    let gateway = Gateway { server: None, address, checked: true.into() };
+    let extra = ["-v=9", "--shutdown-grace-period=1s"].map(str::to_owned);
+    let process = Process::start(flags(&pki, backend.address).into_iter().chain(extra)).await;
+    let gateway = &process.gateway;
     for secret in
         ["Bearer good-token", "Bearer secret-unknown", "Basic c2VjcmV0LWJhc2lj", "Bearer  secret-spaced"]
     {
@@ -188,11 +160,8 @@ async fn no_credential_reaches_the_log() {
     text(gateway.http1(None).await.get("/api", &headers).await).await;
     until("the last request's end", || backend.pending() >= 2).await;
 
-    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let ended = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(move || child.wait().unwrap()));
-    assert!(ended.await.unwrap().unwrap().success());
-    let log = log.join().unwrap();
+    let (ended, log) = process.end().await;
+    assert!(ended.success());
     assert!(log.contains("unable to authenticate the request"), "the log is empty:\n{log}");
     for secret in ["good-token", "secret-", "c2VjcmV0", "PRIVATE KEY"] {
         assert!(!log.contains(secret), "{secret} is in the log:\n{log}");

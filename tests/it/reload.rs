@@ -17,6 +17,7 @@ use crate::support::body::{Frames, fed};
 use crate::support::{Backend, Gateway, H2, Http1, Http2, Pki, full, soon, text};
 
 mod credentials;
+mod mistakes;
 mod watches;
 
 /// A client of either version of HTTP.

@@ -33,6 +33,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod process;
 pub mod questions;
 pub mod wire;
 
@@ -238,10 +239,11 @@ impl Backend {
     }
 }
 
-/// A gateway in this process.
+/// A gateway in this process, or what is known of one in another.
 pub struct Gateway {
     pub server: Option<Server>,
     pub address: SocketAddr,
+    pub metrics: Option<SocketAddr>,
     pub checked: AtomicBool,
 }
 
@@ -320,13 +322,17 @@ impl Gateway {
         let mut source = Source::new(parsed.serve);
         let resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         let server = Server::start(&resolved.settings, source).unwrap();
-        Self { address: server.address(), server: Some(server), checked: AtomicBool::new(false) }
+        Self {
+            address: server.address(),
+            metrics: server.metrics_address(),
+            server: Some(server),
+            checked: AtomicBool::new(false),
+        }
     }
 
     /// What the port for metrics answers, header and all.
     pub async fn metrics(&self, path: &str) -> String {
-        let address = self.server.as_ref().unwrap().metrics_address().unwrap();
-        let mut stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = TcpStream::connect(self.metrics.unwrap()).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -336,8 +342,7 @@ impl Gateway {
 
     /// Waits until the gateway has looked at its backend: before, it answers 503.
     pub async fn checked(&self) {
-        let metrics = self.server.as_ref().and_then(Server::metrics_address);
-        if metrics.is_none() || self.checked.load(Ordering::Relaxed) {
+        if self.metrics.is_none() || self.checked.load(Ordering::Relaxed) {
             return;
         }
         self.until_counted_as("portcullis_endpoint_trusted{", |line| {

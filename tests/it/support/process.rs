@@ -1,0 +1,87 @@
+//! The gateway as a process of its own: what it logs, and signals to it.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{Gateway, until};
+
+pub struct Process {
+    pub gateway: Gateway,
+    child: Child,
+    log: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Process {
+    /// Starts it, and waits until it serves and trusts its backend.
+    pub async fn start(flags: impl IntoIterator<Item = String>) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .arg("serve")
+            .args(flags)
+            .arg("--logging-format=json")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                kept.lock().unwrap().push(event);
+            }
+        });
+        let said = |message: &str| -> Option<Value> {
+            log.lock().unwrap().iter().find(|event| event["message"] == message).cloned()
+        };
+        until("the check of the backend", || said("identities arrive as they are").is_some()).await;
+        let serving = said("serving").unwrap();
+        let text = |key: &str| serving[key].as_str().unwrap().to_owned();
+        let metrics = text("metrics");
+        let metrics = metrics.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')'));
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let gateway = Gateway {
+            server: None,
+            address: address(&text("address")),
+            metrics: metrics.map(address),
+            checked: true.into(),
+        };
+        Self { gateway, child, log }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Every line of the log so far whose message holds `part`.
+    pub fn said(&self, part: &str) -> Vec<String> {
+        let log = self.log.lock().unwrap();
+        let messages = log.iter().filter_map(|event| event["message"].as_str().or(event.as_str()));
+        messages.filter(|message| message.contains(part)).map(str::to_owned).collect()
+    }
+
+    /// Asks it to end; gives how it did, and the whole log.
+    pub async fn end(mut self) -> (ExitStatus, String) {
+        self.signal(Signal::TERM);
+        let mut ended = None;
+        until("the end", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some() && Arc::strong_count(&self.log) == 1
+        })
+        .await;
+        let log = self.log.lock().unwrap();
+        let lines: Vec<String> = log.iter().map(ToString::to_string).collect();
+        (ended.unwrap(), lines.join("\n"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
