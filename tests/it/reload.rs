@@ -16,7 +16,9 @@ use crate::pki::Issued;
 use crate::support::body::{Frames, fed};
 use crate::support::{Backend, Gateway, H2, Http1, Http2, Pki, full, soon, text};
 
+mod backends;
 mod credentials;
+mod files;
 mod mistakes;
 mod watches;
 

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -126,6 +126,7 @@ impl Seen {
 /// A server that requires the gateway's certificate, records what it gets and answers as it is told.
 pub struct Backend {
     pub address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
     seen: Arc<Mutex<VecDeque<Seen>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -181,9 +182,12 @@ impl Backend {
         let record = Arc::clone(&seen);
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let answer = Arc::new(answer);
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&accepted);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                counted.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, record, answer) = (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer));
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
@@ -225,7 +229,12 @@ impl Backend {
                 });
             }
         });
-        Self { address, seen, task }
+        Self { address, accepted, seen, task }
+    }
+
+    /// How many connections were made to it so far.
+    pub fn connections(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 
     /// The oldest request that was not taken yet.
