@@ -33,6 +33,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod client;
+pub mod generation;
 pub mod process;
 pub mod questions;
 pub mod wire;

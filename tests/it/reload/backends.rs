@@ -3,8 +3,10 @@
 
 use tokio::sync::mpsc;
 
-use super::{Client, Watch, reload, replace, watched};
+use super::{Watch, reload, watched};
 use crate::support::body::Frames;
+use crate::support::client::Client;
+use crate::support::generation::replace;
 use crate::support::{Backend, Gateway, Pki, flags, kubeconfig, soon};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");

@@ -8,8 +8,10 @@ use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 use rustls_pki_types::ServerName;
 
-use super::{Client, reload, replace};
+use super::reload;
 use crate::pki::Ca;
+use crate::support::client::Client;
+use crate::support::generation::replace;
 use crate::support::{Backend, Gateway, Pki, flags, tls_client};
 
 /// Both versions of HTTP, by whether it is the second.

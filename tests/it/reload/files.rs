@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 
-use super::{Client, generation, reloaded, replace};
 use crate::pki::Issued;
+use crate::support::client::Client;
+use crate::support::generation::replace;
 use crate::support::process::Process;
 use crate::support::{Backend, Gateway, Pki, flags, until};
 
@@ -59,7 +60,7 @@ async fn a_mounted_secret_is_noticed_without_a_signal() {
     assert_eq!(client.code(&[GOOD]).await, 200);
 
     put("..2026_02", &files(&second, "new-token,carol,7\n"));
-    reloaded(&gateway, 1).await;
+    gateway.reloaded(1).await;
     let stream = gateway.tls(b"h2", None).await;
     assert_eq!(stream.get_ref().1.peer_certificates().unwrap(), second.chain);
     assert_eq!(client.code(&[("authorization", "Bearer new-token")]).await, 200);
@@ -99,19 +100,19 @@ async fn no_request_fails_while_signals_reload_under_load() {
         })
         .collect();
     for round in 0..RELOADS {
-        let before = generation(&process.gateway).await;
+        let before = process.gateway.generation().await;
         let answered_before = answered.load(Ordering::SeqCst);
         let serving = pki.servers.leaf().cn(&format!("round-{round}")).issue();
         replace(&files.join("gateway.crt"), serving.cert_pem());
         replace(&files.join("gateway.key"), serving.key_pem());
         replace(&files.join("tokens.csv"), format!("good-token,carol,7\nof-round-{round},dave,8\n"));
         process.signal(Signal::HUP);
-        reloaded(&process.gateway, before).await;
+        process.gateway.reloaded(before).await;
         until("more answers", || answered.load(Ordering::SeqCst) > answered_before).await;
     }
     done.store(true, Ordering::SeqCst);
     for load in loads {
         load.await.expect("no request fails");
     }
-    assert!(generation(&process.gateway).await > u64::try_from(RELOADS).unwrap());
+    assert!(process.gateway.generation().await > u64::try_from(RELOADS).unwrap());
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use rustix::process::Signal;
 
-use super::{Client, generation, reloaded, replace};
+use crate::support::client::Client;
+use crate::support::generation::replace;
 use crate::support::process::Process;
 use crate::support::{Backend, Gateway, Pki, flags, until};
 
@@ -80,13 +81,13 @@ async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
         setup.reload();
         setup.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
         setup.gateway.until_counted("portcullis_config_reloads_total{result=\"failure\"} 1").await;
-        assert_eq!(generation(&setup.gateway).await, 1, "{case}");
+        assert_eq!(setup.gateway.generation().await, 1, "{case}");
         setup.serves(&case).await;
         replace(&file, good);
         setup.reload();
         setup.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
         setup.gateway.until_counted("portcullis_config_reloads_total{result=\"failure\"} 1").await;
-        reloaded(&setup.gateway, 1).await;
+        setup.gateway.reloaded(1).await;
         setup.serves(&case).await;
     }))
     .await;
@@ -104,7 +105,7 @@ async fn a_certificate_that_precedes_its_key_is_no_mistake() {
         setup.serves("half of a pair").await;
     }
     replace(&setup.file("gateway.key"), next.key_pem());
-    reloaded(&setup.gateway, 1).await;
+    setup.gateway.reloaded(1).await;
     let stream = setup.gateway.tls(b"h2", None).await;
     assert_eq!(stream.get_ref().1.peer_certificates().unwrap(), next.chain);
     let metrics = setup.gateway.metrics("/metrics").await;

@@ -2,8 +2,10 @@
 
 use rustls_pki_types::CertificateDer;
 
-use super::{Client, Watch, reload, replace, watched};
+use super::{Watch, reload, watched};
 use crate::pki::Ca;
+use crate::support::client::Client;
+use crate::support::generation::replace;
 use crate::support::{Gateway, Pki, flags};
 
 const CONNECTIONS: usize = 10;

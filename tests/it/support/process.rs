@@ -12,7 +12,7 @@ use super::{Gateway, until};
 
 pub struct Process {
     pub gateway: Gateway,
-    child: Child,
+    pub child: Child,
     log: Arc<Mutex<Vec<Value>>>,
 }
 
