@@ -189,6 +189,7 @@ impl Backend {
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).ok();
                 counted.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, record, answer) = (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer));
                 tokio::spawn(async move {
