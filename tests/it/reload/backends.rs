@@ -1,13 +1,15 @@
 //! Another kubeconfig: new requests follow it, open streams stay where they are, and connections to an API server that
 //! is the same as before are kept.
 
+use std::time::Instant;
+
 use tokio::sync::mpsc;
 
 use super::{Watch, reload, watched};
 use crate::support::body::Frames;
 use crate::support::client::Client;
 use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, Pki, flags, kubeconfig, soon};
+use crate::support::{Backend, Gateway, PATIENCE, Pki, flags, kubeconfig};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
@@ -52,6 +54,14 @@ impl Setup {
         }
     }
 
+    async fn ask_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "{what} never happened");
+            self.ask().await;
+        }
+    }
+
     async fn watches_go_on(&mut self, event: &str) {
         for watch in &mut self.watches {
             watch.passes(event).await;
@@ -70,12 +80,7 @@ async fn new_requests_go_to_the_new_address_and_open_watches_stay() {
     setup.replace("backend.kubeconfig", moved);
     reload(&setup.gateway).await;
     // It is used once it was seen to be good; the old one serves until then.
-    soon(async {
-        while other.pending() == 0 {
-            setup.ask().await;
-        }
-    })
-    .await;
+    setup.ask_until("a request to the new address", |_| other.pending() > 0).await;
     let before = std::iter::from_fn(|| setup.backend.take()).count();
     assert!(before > 0);
     setup.ask().await;
@@ -109,11 +114,7 @@ async fn an_api_server_that_stays_the_same_keeps_its_connections() {
     setup.replace("front.crt", next.cert_pem());
     setup.replace("front.key", next.key_pem());
     reload(&setup.gateway).await;
-    soon(async {
-        while setup.backend.connections() < connections + 2 {
-            setup.ask().await;
-        }
-    })
-    .await;
+    let of_new_credential = |setup: &Setup| setup.backend.connections() >= connections + 2;
+    setup.ask_until("a connection by the new credential", of_new_credential).await;
     setup.watches_go_on("after a rotation\n").await;
 }
