@@ -125,7 +125,7 @@ impl Reloader {
                 Ok(resolved) => self.swap(&resolved.settings, &resolved.warnings),
                 Err(errors) => Err(errors.to_string()),
             },
-            Err(panic) => Err(format!("reading it failed: {panic}")),
+            Err(_) => Err("reading it panicked".to_owned()),
         })
     }
 
