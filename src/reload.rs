@@ -2,12 +2,12 @@
 //! is built whole by the path that the start takes, and swapped. On an error the old one stays, the error is logged
 //! once, and a metric says so.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Keeps the snapshot up to date.
 pub(crate) struct Reloader {
-    source: Option<Source>,
+    source: Arc<Mutex<Source>>,
     current: Arc<ArcSwap<Snapshot>>,
     fixed: Fixed,
     metrics: Arc<Metrics>,
@@ -31,8 +31,17 @@ pub(crate) struct Reloader {
     swapped: Arc<Notify>,
     /// What was last complained of.
     complaint: Option<String>,
-    /// Whether the last attempt failed and was not told yet: certificate and key are written one after the other.
-    suspect: bool,
+}
+
+/// Why the configuration is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Occasion {
+    /// It may have changed.
+    Tick,
+    /// It is to be read whether it has changed or not.
+    Asked,
+    /// An API server has refused the gateway's credential.
+    Refused,
 }
 
 /// What is decided at start and cannot change.
@@ -70,14 +79,13 @@ impl Reloader {
         metrics.config_reloaded(current.load().generation, clock.now());
         let fixed = Fixed::of(settings);
         Self {
-            source: Some(source),
+            source: Arc::new(Mutex::new(source)),
             current,
             fixed,
             metrics,
             clock,
             swapped,
             complaint: None,
-            suspect: false,
         }
     }
 
@@ -86,33 +94,39 @@ impl Reloader {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let (asked_for, expire) = tokio::select! {
-                _ = looks.tick() => (false, false),
-                () = asked.notified() => (true, false),
-                () = refused.notified() => (false, true),
+            let occasion = tokio::select! {
+                _ = looks.tick() => Occasion::Tick,
+                () = asked.notified() => Occasion::Asked,
+                () = refused.notified() => Occasion::Refused,
             };
-            let Some(mut source) = self.source.take() else { return };
-            let suspect = self.suspect;
-            // Files may be slow, and a credential may come from a program.
-            let looking = tokio::task::spawn_blocking(move || {
-                if expire {
-                    source.expire_credentials();
-                }
-                let loaded = (asked_for || suspect || source.changed()).then(|| source.load());
-                (source, loaded)
-            });
-            let Ok((source, loaded)) = looking.await else {
-                error!("reading the configuration panicked; it is not reloaded any more");
-                return;
-            };
-            self.source = Some(source);
-            let Some(loaded) = loaded else { continue };
-            let outcome = match loaded {
-                Ok(resolved) => self.swap(&resolved.settings, &resolved.warnings),
-                Err(errors) => Err(errors.to_string()),
-            };
+            let Some(mut outcome) = self.attempt(occasion).await else { continue };
+            if outcome.as_ref().is_err_and(|complaint| self.is_new(complaint)) {
+                // Certificate and key are written one after the other: half of a change is no reason to complain.
+                sleep(LOOK).await;
+                outcome = self.attempt(Occasion::Asked).await.unwrap_or(outcome);
+            }
             self.conclude(outcome);
         }
+    }
+
+    /// Brings what is new into force. `None` if nothing is; else, perhaps, what is wrong with it.
+    async fn attempt(&self, occasion: Occasion) -> Option<Result<(), String>> {
+        let source = Arc::clone(&self.source);
+        // Files may be slow, and a credential may come from a program.
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+            if occasion == Occasion::Refused {
+                source.expire_credentials();
+            }
+            (occasion == Occasion::Asked || source.changed()).then(|| source.load())
+        });
+        Some(match reading.await {
+            Ok(loaded) => match loaded? {
+                Ok(resolved) => self.swap(&resolved.settings, &resolved.warnings),
+                Err(errors) => Err(errors.to_string()),
+            },
+            Err(_) => Err("reading it panicked".to_owned()),
+        })
     }
 
     fn swap(&self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
@@ -124,6 +138,9 @@ impl Reloader {
         if Fixed::of(settings) != self.fixed {
             warn!("addresses, port sharing, workers and logging are not reloaded: restart to change them");
         }
+        let next = Arc::new(next);
+        self.current.store(Arc::clone(&next));
+        self.swapped.notify_one();
         self.metrics.config_reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {
@@ -132,24 +149,23 @@ impl Reloader {
                 "the API server is used by its new settings once it was seen to take identities by them"
             );
         }
-        self.current.store(Arc::new(next));
-        self.swapped.notify_one();
         Ok(())
     }
 
+    fn is_new(&self, complaint: &str) -> bool {
+        self.complaint.as_deref() != Some(complaint)
+    }
+
+    /// Says what is wrong, once.
     fn conclude(&mut self, outcome: Result<(), String>) {
         let Err(complaint) = outcome else {
             self.complaint = None;
-            self.suspect = false;
             return;
         };
-        // Half of a change may be there already; it is looked at once more before anybody is told.
-        self.suspect = !self.suspect && self.complaint.as_ref() != Some(&complaint);
-        if self.suspect || self.complaint.as_ref() == Some(&complaint) {
-            return;
+        if self.is_new(&complaint) {
+            self.metrics.config_refused();
+            error!("the configuration is not reloaded, the old one stays in force: {complaint}");
+            self.complaint = Some(complaint);
         }
-        self.metrics.config_refused();
-        error!("the configuration is not reloaded, the old one stays in force: {complaint}");
-        self.complaint = Some(complaint);
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Pools(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     generation: u64,
+    /// The endpoints of that generation.
+    used: Vec<Arc<Target>>,
     pools: Vec<Arc<Pool>>,
 }
 
@@ -29,9 +31,10 @@ impl Pools {
         if generation <= known.generation {
             return;
         }
+        let Known { used: kept, pools, .. } = &mut *known;
+        *kept = used.map(Arc::clone).collect();
+        pools.retain(|pool| contains(kept, pool.target()));
         known.generation = generation;
-        let used: Vec<&Arc<Target>> = used.collect();
-        known.pools.retain(|pool| used.iter().any(|target| Arc::ptr_eq(pool.target(), target)));
     }
 
     fn of(&self, target: &Arc<Target>) -> Arc<Pool> {
@@ -40,7 +43,10 @@ impl Pools {
             return Arc::clone(pool);
         }
         let pool = Pool::new(Arc::clone(target));
-        known.pools.push(Arc::clone(&pool));
+        // A request that began before a reload has a pool to itself: nobody else would come to use its connections.
+        if contains(&known.used, target) {
+            known.pools.push(Arc::clone(&pool));
+        }
         pool
     }
 
@@ -96,5 +102,49 @@ impl Pools {
             }
         }
         outcome
+    }
+}
+
+fn contains(targets: &[Arc<Target>], target: &Arc<Target>) -> bool {
+    targets.iter().any(|one| Arc::ptr_eq(one, target))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::RootCertStore;
+    use rustls::crypto::aws_lc_rs::default_provider;
+
+    use super::*;
+    use crate::clusters::settings::{Backend, Endpoint, HostPort, IdentityMode, Roots};
+
+    fn upstream() -> Upstream {
+        let endpoint = Endpoint {
+            address: HostPort { host: "backend.test".to_owned(), port: 6443 },
+            server_name: "backend.test".try_into().unwrap(),
+        };
+        let backend = Backend {
+            endpoints: vec![endpoint],
+            path_prefix: String::new(),
+            roots: Roots(Arc::new(RootCertStore::empty())),
+            client_certificate: None,
+            bearer_token: None,
+            identity: IdentityMode::Impersonate,
+        };
+        Upstream::new(&backend, &Arc::new(default_provider())).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_kept_of_endpoints_that_are_no_longer_configured() {
+        let (before, after) = (upstream(), upstream());
+        let target = &before.targets()[0];
+        let pools = Pools::default();
+        pools.keep(1, before.targets().iter());
+        let kept = pools.of(target);
+        assert!(Arc::ptr_eq(&kept, &pools.of(target)), "requests share it");
+        pools.keep(2, after.targets().iter());
+        // A request that began before the reload.
+        assert!(!Arc::ptr_eq(&kept, &pools.of(target)));
+        pools.keep(1, before.targets().iter());
+        assert!(pools.0.lock().unwrap().pools.is_empty());
     }
 }

@@ -178,7 +178,7 @@ impl Lab {
 
     /// A client to whom nothing should happen, while `abuse` goes on.
     pub fn gateway(&self) -> Gateway {
-        Gateway { server: None, address: self.address, checked: true.into() }
+        Gateway { server: None, address: self.address, metrics: None, checked: true.into() }
     }
 }
 

@@ -141,11 +141,9 @@ async fn a_taken_port_is_said_so() {
 async fn no_credential_reaches_the_log() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let given = flags(&pki, backend.address);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-    command.arg("serve").args(&given).args(["-v=9", "--shutdown-grace-period=1s"]);
-    let process = Process::serve(command).await;
-    let gateway = Gateway { server: None, address: process.address, checked: true.into() };
+    let extra = ["-v=9", "--shutdown-grace-period=1s"].map(str::to_owned);
+    let process = Process::start(flags(&pki, backend.address).into_iter().chain(extra)).await;
+    let gateway = &process.gateway;
     for secret in
         ["Bearer good-token", "Bearer secret-unknown", "Basic c2VjcmV0LWJhc2lj", "Bearer  secret-spaced"]
     {
@@ -162,7 +160,7 @@ async fn no_credential_reaches_the_log() {
     text(gateway.http1(None).await.get("/api", &headers).await).await;
     until("the last request's end", || backend.pending() >= 2).await;
 
-    let (ended, log) = process.terminate().await;
+    let (ended, log) = process.end().await;
     assert!(ended.success());
     assert!(log.contains("unable to authenticate the request"), "the log is empty:\n{log}");
     for secret in ["good-token", "secret-", "c2VjcmV0", "PRIVATE KEY"] {

@@ -185,7 +185,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
 
     let gateway = Arc::new(std::mem::replace(
         &mut scene.gateway,
-        Gateway { server: None, address: second.address, checked: true.into() },
+        Gateway { server: None, address: second.address, metrics: None, checked: true.into() },
     ));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let answered = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -194,7 +194,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
         let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
         let (alice, address) = (Arc::clone(&alice), second.address);
         clients.push(tokio::spawn(async move {
-            let side = Gateway { server: None, address, checked: true.into() };
+            let side = Gateway { server: None, address, metrics: None, checked: true.into() };
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 if index % 2 == 0 {
                     // As Go's client: leaves a connection that says so.

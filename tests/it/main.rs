@@ -32,6 +32,7 @@ mod limits;
 #[path = "../support/pki.rs"]
 mod pki;
 mod reference;
+mod reload;
 mod streaming;
 mod support;
 mod tunnels;

@@ -97,7 +97,7 @@ async fn refused(name: &str, pki: &Pki, backend: SocketAddr, code: StatusCode, w
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     command.arg("serve").args(flags(pki, backend));
     let process = Process::serve(command).await;
-    let gateway = Gateway { server: None, address: process.address, checked: true.into() };
+    let gateway = &process.gateway;
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http2(Some(&alice)).await;
     for _ in 0..2 {
@@ -106,7 +106,7 @@ async fn refused(name: &str, pki: &Pki, backend: SocketAddr, code: StatusCode, w
         assert_eq!((answered, body["kind"].as_str()), (code, Some("Status")), "{name}: {body}");
         assert!(!body.to_string().contains("127.0.0.1"), "{name}: {body}");
     }
-    let (_, log) = process.terminate().await;
+    let (_, log) = process.end().await;
     let line = log.lines().find(|line| line.contains("no answer from the backend"));
     let line = line.unwrap_or_else(|| panic!("{name}: nothing is logged:\n{log}"));
     assert!(line.contains("find-me") && line.contains(why), "{name}: {line}");

@@ -7,7 +7,7 @@ use http::StatusCode;
 use tokio::net::TcpStream;
 
 use crate::support::process::Process;
-use crate::support::{Backend, Gateway, Pki, flags, soon, until};
+use crate::support::{Backend, Pki, flags, soon, until};
 
 /// The time that a process has used of the processor, in hundredths of a second.
 fn processor_time(process: u32) -> u64 {
@@ -33,14 +33,14 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
         .args(flags(&pki, backend.address))
         .arg("--max-connections=1000");
     let process = Process::serve(command).await;
-    let gateway = Gateway { server: None, address: process.address, checked: true.into() };
+    let gateway = &process.gateway;
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut known = gateway.http2(Some(&alice)).await;
     assert_eq!(known.get("/api", &[]).await.status(), StatusCode::OK);
 
     let mut silent = Vec::new();
     for _ in 0..2 * LIMIT {
-        silent.push(TcpStream::connect(process.address).await.unwrap());
+        silent.push(TcpStream::connect(process.gateway.address).await.unwrap());
     }
     until("the last file descriptor", || open_files(process.id()) >= LIMIT).await;
     let before = processor_time(process.id());
@@ -55,7 +55,7 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
     drop(silent);
     let mut new = soon(gateway.http1(Some(&alice))).await;
     assert_eq!(new.get("/api", &[]).await.status(), StatusCode::OK);
-    let (ended, log) = process.terminate().await;
+    let (ended, log) = process.end().await;
     assert!(ended.success());
     let told = log.matches("cannot accept connections").count();
     assert_eq!(told, 1, "{log}");

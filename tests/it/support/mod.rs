@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,7 +34,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod body;
+pub mod client;
 pub mod frames;
+pub mod generation;
 pub mod others;
 pub mod process;
 pub mod questions;
@@ -129,6 +131,7 @@ impl Seen {
 /// A server that requires the gateway's certificate, records what it gets and answers as it is told.
 pub struct Backend {
     pub address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
     seen: Arc<Mutex<VecDeque<Seen>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -184,9 +187,13 @@ impl Backend {
         let record = Arc::clone(&seen);
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let answer = Arc::new(answer);
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&accepted);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).ok();
+                counted.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, record, answer) = (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer));
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
@@ -228,7 +235,12 @@ impl Backend {
                 });
             }
         });
-        Self { address, seen, task }
+        Self { address, accepted, seen, task }
+    }
+
+    /// How many connections were made to it so far.
+    pub fn connections(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 
     /// The oldest request that was not taken yet.
@@ -242,10 +254,11 @@ impl Backend {
     }
 }
 
-/// A gateway in this process.
+/// A gateway in this process, or what is known of one in another.
 pub struct Gateway {
     pub server: Option<Server>,
     pub address: SocketAddr,
+    pub metrics: Option<SocketAddr>,
     pub checked: AtomicBool,
 }
 
@@ -330,13 +343,17 @@ impl Gateway {
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         limit(&mut resolved.settings.serving.limits);
         let server = Server::start(&resolved.settings, source).unwrap();
-        Self { address: server.address(), server: Some(server), checked: AtomicBool::new(false) }
+        Self {
+            address: server.address(),
+            metrics: server.metrics_address(),
+            server: Some(server),
+            checked: AtomicBool::new(false),
+        }
     }
 
     /// What the port for metrics answers, header and all.
     pub async fn metrics(&self, path: &str) -> String {
-        let address = self.server.as_ref().unwrap().metrics_address().unwrap();
-        let mut stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = TcpStream::connect(self.metrics.unwrap()).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -346,8 +363,7 @@ impl Gateway {
 
     /// Waits until the gateway has looked at its backend: before, it answers 503.
     pub async fn checked(&self) {
-        let metrics = self.server.as_ref().and_then(Server::metrics_address);
-        if metrics.is_none() || self.checked.load(Ordering::Relaxed) {
+        if self.metrics.is_none() || self.checked.load(Ordering::Relaxed) {
             return;
         }
         self.until_counted_as("portcullis_endpoint_trusted{", |line| {
@@ -387,22 +403,32 @@ impl Gateway {
         identity: Option<&Issued>,
     ) -> TlsStream<TcpStream> {
         self.checked().await;
+        let mut config = match identity {
+            Some(issued) => {
+                let key = issued.key.clone_key();
+                tls_client(rustls::DEFAULT_VERSIONS).with_client_auth_cert(issued.chain.clone(), key).unwrap()
+            }
+            None => tls_client(rustls::DEFAULT_VERSIONS).with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![alpn.to_vec()];
+        self.tls_with(name, Arc::new(config)).await
+    }
+
+    /// A TLS connection by the test's own settings.
+    pub async fn tls_with(
+        &self,
+        name: ServerName<'static>,
+        config: Arc<rustls::ClientConfig>,
+    ) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        wire::handshake_over(name, stream, alpn, identity).await.unwrap()
+        soon(TlsConnector::from(config).connect(name, stream)).await.unwrap()
     }
 
     /// A handshake with a resolver of the test's, and nothing more.
     pub async fn handshake(&self, resolver: Arc<dyn rustls::client::ResolvesClientCert>) {
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer))
-            .with_client_cert_resolver(resolver);
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap();
+        let config = tls_client(rustls::DEFAULT_VERSIONS).with_client_cert_resolver(resolver);
+        self.tls_with(ServerName::try_from("localhost").unwrap(), Arc::new(config)).await;
     }
 
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
@@ -504,6 +530,17 @@ pub async fn status(response: Response<Incoming>) -> (StatusCode, serde_json::Va
 fn pem_to_der(pem: &str) -> Vec<u8> {
     use rustls_pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+}
+
+/// The beginnings of a client that takes any server for the gateway.
+pub fn tls_client(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
+    rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
 }
 
 /// The gateway's own certificate is not what these tests are about.

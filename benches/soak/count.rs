@@ -1,0 +1,82 @@
+//! What is counted while it lasts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+#[derive(Default)]
+pub struct Count {
+    opened: AtomicU64,
+    dropped: AtomicU64,
+    events: AtomicU64,
+    lost: AtomicU64,
+    requests: AtomicU64,
+    failed: AtomicU64,
+    reloads: AtomicU64,
+    ineffective: AtomicU64,
+    /// The longest time without an event on any watch, in milliseconds.
+    longest_gap: AtomicU64,
+}
+
+/// The counts at one time.
+#[derive(Clone, Copy)]
+pub struct Counted {
+    pub open: u64,
+    pub dropped: u64,
+    pub events: u64,
+    pub lost: u64,
+    pub requests: u64,
+    pub failed: u64,
+    pub reloads: u64,
+    pub ineffective: u64,
+    pub longest_gap: Duration,
+}
+
+impl Count {
+    pub fn watch_opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A watch ended that should not have.
+    pub fn watch_dropped(&self, why: &str) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        println!("a watch was dropped: {why}");
+    }
+
+    /// An event came, and `lost` before it did not.
+    pub fn event(&self, lost: u64, after: Duration) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+        self.lost.fetch_add(lost, Ordering::Relaxed);
+        self.longest_gap.fetch_max(u64::try_from(after.as_millis()).unwrap(), Ordering::Relaxed);
+    }
+
+    pub fn request(&self, good: bool) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.failed.fetch_add(u64::from(!good), Ordering::Relaxed);
+    }
+
+    /// A reload is in force; `effective` if all that is new counts, and all that is old does not.
+    pub fn reloaded(&self, effective: bool) {
+        self.reloads.fetch_add(1, Ordering::Relaxed);
+        self.ineffective.fetch_add(u64::from(!effective), Ordering::Relaxed);
+    }
+
+    pub fn open(&self) -> u64 {
+        self.now().open
+    }
+
+    pub fn now(&self) -> Counted {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let dropped = read(&self.dropped);
+        Counted {
+            open: read(&self.opened) - dropped,
+            dropped,
+            events: read(&self.events),
+            lost: read(&self.lost),
+            requests: read(&self.requests),
+            failed: read(&self.failed),
+            reloads: read(&self.reloads),
+            ineffective: read(&self.ineffective),
+            longest_gap: Duration::from_millis(read(&self.longest_gap)),
+        }
+    }
+}

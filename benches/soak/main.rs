@@ -1,0 +1,89 @@
+//! A gateway under what clusters do to it all day, for as long as asked: open watches, short requests, clients that come
+//! and go or do not read, and reloads all the while. Nothing may be dropped, no event lost, no request fail.
+//!
+//! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::print_stdout,
+    reason = "a load that is run by hand"
+)]
+
+mod backend;
+mod clients;
+mod count;
+mod report;
+mod rounds;
+
+#[path = "../../tests/support/pki.rs"]
+mod pki;
+#[path = "../../tests/it"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod it {
+    pub mod support;
+}
+use it::support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use count::Count;
+use support::process::Process;
+use support::{Pki, flags};
+
+/// Open watches, requests and reloads, all at once.
+#[derive(Parser, Clone, Copy)]
+struct Load {
+    /// How long it lasts once every watch is open.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// How many watches are open, half of them over HTTP/1.1.
+    #[arg(long, default_value_t = 1000)]
+    watches: usize,
+    /// How often certificates, authorities and tokens are replaced in that time.
+    #[arg(long, default_value_t = 100)]
+    reloads: u32,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let load = Load::parse();
+    raise_file_limit();
+    let pki = Arc::new(Pki::new());
+    let backend = Arc::new(backend::start(&pki).await);
+    let flags = flags(&pki, backend.address).into_iter().chain(["--workers=0".to_owned()]);
+    let process = Arc::new(Process::start(flags).await);
+    let count = Arc::new(Count::default());
+
+    let crowd = clients::Crowd::start(&process, &pki, &count, load.watches).await;
+    println!("{} watches are open; {} s, {} reloads", count.open(), load.seconds, load.reloads);
+    let lasting = Duration::from_secs(load.seconds);
+    let report = report::Report::start(&process, &backend, &count, lasting);
+    rounds::run(&process, &pki, &count, lasting, load.reloads).await;
+    crowd.end(&count).await;
+    let log = report.end().await;
+
+    let process = Arc::into_inner(process).expect("everybody else is gone");
+    let (ended, said) = process.end().await;
+    log.finish(&count, ended, &said)
+}
+
+/// Half of the connections are here, and most of the rest on the other side.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the limit can be raised");
+}

@@ -1,0 +1,120 @@
+//! Another kubeconfig: new requests follow it, open streams stay where they are, and connections to an API server that
+//! is the same as before are kept.
+
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use super::{Watch, reload, watched};
+use crate::support::body::Frames;
+use crate::support::client::Client;
+use crate::support::generation::replace;
+use crate::support::{Backend, Gateway, PATIENCE, Pki, flags, kubeconfig};
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+
+struct Setup {
+    pki: Pki,
+    backend: Backend,
+    started: mpsc::UnboundedReceiver<Frames>,
+    gateway: Gateway,
+    /// One of each version of HTTP.
+    clients: [Client; 2],
+    /// One of each.
+    watches: Vec<Watch>,
+}
+
+impl Setup {
+    async fn start() -> Self {
+        let pki = Pki::new();
+        let (backend, mut started) = watched(&pki).await;
+        let gateway = Gateway::with(flags(&pki, backend.address));
+        let clients =
+            [Client::connect(&gateway, false, None).await, Client::connect(&gateway, true, None).await];
+        let mut watches = Vec::new();
+        for http2 in [false, true] {
+            let mut client = Client::connect(&gateway, http2, None).await;
+            watches.push(Watch::open(&mut client, &[TOKEN], &mut started).await);
+        }
+        Self { pki, backend, started, gateway, clients, watches }
+    }
+
+    fn replace(&self, name: &str, content: impl AsRef<[u8]>) {
+        replace(&self.pki.directory.path().join(name), content);
+    }
+
+    /// Requests of somebody and of nobody in particular, on each version.
+    async fn ask(&mut self) {
+        for client in &mut self.clients {
+            assert_eq!(client.code(&[TOKEN]).await, 200);
+        }
+        for http2 in [false, true] {
+            let mut anonymous = Client::connect(&self.gateway, http2, None).await;
+            assert_eq!(anonymous.code(&[]).await, 200);
+        }
+    }
+
+    async fn ask_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "{what} never happened");
+            self.ask().await;
+        }
+    }
+
+    async fn watches_go_on(&mut self, event: &str) {
+        for watch in &mut self.watches {
+            watch.passes(event).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn new_requests_go_to_the_new_address_and_open_watches_stay() {
+    let mut setup = Setup::start().await;
+    setup.ask().await;
+    setup.watches_go_on("before\n").await;
+    let (other, mut started) = watched(&setup.pki).await;
+    let path = |name: &str| setup.pki.directory.path().join(name);
+    let moved = kubeconfig(other.address, &path("servers-ca.crt"), &path("front.crt"), &path("front.key"));
+    setup.replace("backend.kubeconfig", moved);
+    reload(&setup.gateway).await;
+    // It is used once it was seen to be good; the old one serves until then.
+    setup.ask_until("a request to the new address", |_| other.pending() > 0).await;
+    let before = std::iter::from_fn(|| setup.backend.take()).count();
+    assert!(before > 0);
+    setup.ask().await;
+    assert_eq!(setup.backend.pending(), 0, "nothing goes to the old address");
+    setup.watches_go_on("after\n").await;
+    for http2 in [false, true] {
+        let mut client = Client::connect(&setup.gateway, http2, None).await;
+        let mut watch = Watch::open(&mut client, &[TOKEN], &mut started).await;
+        watch.passes("at the new address\n").await;
+    }
+    setup.watches_go_on("long after\n").await;
+    assert!(setup.started.is_empty(), "no new watch goes to the old address");
+}
+
+#[tokio::test]
+async fn an_api_server_that_stays_the_same_keeps_its_connections() {
+    let mut setup = Setup::start().await;
+    setup.ask().await;
+    let connections = setup.backend.connections();
+    for round in 0..3 {
+        setup.replace("tokens.csv", format!("good-token,carol,7\nof-round-{round},dave,8\n"));
+        let same = std::fs::read_to_string(setup.pki.directory.path().join("backend.kubeconfig")).unwrap();
+        setup.replace("backend.kubeconfig", format!("# round {round}\n{same}"));
+        reload(&setup.gateway).await;
+        setup.ask().await;
+        setup.watches_go_on("event\n").await;
+    }
+    assert_eq!(setup.backend.connections(), connections);
+    // Another credential takes other connections; what is open on those of the old one goes on.
+    let next = setup.pki.front.leaf().cn("portcullis").issue();
+    setup.replace("front.crt", next.cert_pem());
+    setup.replace("front.key", next.key_pem());
+    reload(&setup.gateway).await;
+    let of_new_credential = |setup: &Setup| setup.backend.connections() >= connections + 2;
+    setup.ask_until("a connection by the new credential", of_new_credential).await;
+    setup.watches_go_on("after a rotation\n").await;
+}

@@ -1,0 +1,173 @@
+//! A credential counts from the reload that brings it to the one that takes it away, also on connections that were
+//! open before: the next request on them is judged by the new configuration.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::HandshakeKind;
+use rustls::version::{TLS12, TLS13};
+use rustls_pki_types::ServerName;
+
+use super::reload;
+use crate::pki::Ca;
+use crate::support::client::Client;
+use crate::support::generation::replace;
+use crate::support::{Backend, Gateway, Pki, flags, tls_client};
+
+/// Both versions of HTTP, by whether it is the second.
+const VERSIONS: [bool; 2] = [false, true];
+
+struct Setup {
+    pki: Pki,
+    backend: Backend,
+    gateway: Gateway,
+}
+
+impl Setup {
+    async fn start() -> Self {
+        let pki = Pki::new();
+        let backend = Backend::plain(&pki).await;
+        let gateway = Gateway::with(flags(&pki, backend.address));
+        Self { pki, backend, gateway }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.pki.directory.path().join(name)
+    }
+
+    async fn replace(&self, name: &str, content: impl AsRef<[u8]>) {
+        replace(&self.file(name), content);
+        reload(&self.gateway).await;
+    }
+
+    /// Who asked the backend last.
+    fn user(&self) -> String {
+        let last = std::iter::from_fn(|| self.backend.take()).last().expect("a request has come");
+        last.all("x-remote-user").join(",")
+    }
+}
+
+const OLD: (&str, &str) = ("authorization", "Bearer good-token");
+const NEW: (&str, &str) = ("authorization", "Bearer new-token");
+
+#[tokio::test]
+async fn tokens_come_and_go_on_open_connections() {
+    for http2 in VERSIONS {
+        let setup = Setup::start().await;
+        let mut client = Client::connect(&setup.gateway, http2, None).await;
+        assert_eq!(client.code(&[OLD]).await, 200);
+        setup.replace("tokens.csv", "new-token,dave,9\n").await;
+        assert_eq!(client.code(&[NEW]).await, 200, "http2={http2}");
+        assert_eq!(setup.user(), "dave");
+        assert_eq!(client.code(&[OLD]).await, 401, "http2={http2}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_becomes_somebody_elses_is_that_users_at_once() {
+    for http2 in VERSIONS {
+        let setup = Setup::start().await;
+        let mut client = Client::connect(&setup.gateway, http2, None).await;
+        client.code(&[OLD]).await;
+        assert_eq!(setup.user(), "carol");
+        setup.replace("tokens.csv", "good-token,dave,9\n").await;
+        client.code(&[OLD]).await;
+        assert_eq!(setup.user(), "dave");
+    }
+}
+
+#[tokio::test]
+async fn client_authorities_come_and_go_on_open_connections() {
+    let other = Ca::new("other clients");
+    let carl = other.leaf().cn("carl").issue();
+    for http2 in VERSIONS {
+        let setup = Setup::start().await;
+        let alice = setup.pki.clients.leaf().cn("alice").issue();
+        let mut of_alice = Client::connect(&setup.gateway, http2, Some(&alice)).await;
+        assert_eq!(of_alice.code(&[]).await, 200);
+        // The certificate is refused, and that is remembered; the token is good, so the connection stays open.
+        let mut of_carl = Client::connect(&setup.gateway, http2, Some(&carl)).await;
+        assert_eq!(of_carl.code(&[OLD]).await, 200);
+        assert_eq!(setup.user(), "carol");
+        setup.replace("clients-ca.crt", other.cert_pem()).await;
+        assert_eq!(of_carl.code(&[]).await, 200, "http2={http2}");
+        assert_eq!(setup.user(), "carl");
+        assert_eq!(of_alice.code(&[]).await, 401, "http2={http2}");
+    }
+}
+
+#[tokio::test]
+async fn front_proxies_come_and_go_on_open_connections() {
+    for http2 in VERSIONS {
+        let setup = Setup::start().await;
+        let directory = setup.pki.directory.path().display();
+        let config = |allowed: &str| {
+            format!(
+                "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n\
+                 serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, \
+                 tlsPrivateKeyFile: gateway.key}}\n\
+                 operation: {{metricsBindAddress: '127.0.0.1:0', workers: 1}}\n\
+                 clusters: [{{name: c, kubeconfig: backend.kubeconfig, match: {{serverNames: [localhost]}}}}]\n\
+                 authentication: {{requestheaderClientCAFile: client-front-ca.crt, \
+                 requestheaderUsernameHeaders: [X-Remote-User], requestheaderAllowedNames: [{allowed}]}}\n"
+            )
+        };
+        setup.pki.write("gateway.yaml", config("one"));
+        let gateway = Gateway::with(vec![format!("--config={directory}/gateway.yaml")]);
+        let setup = Setup { gateway, ..setup };
+        let [one, two] = ["one", "two"].map(|name| setup.pki.client_front.leaf().cn(name).issue());
+        let named = [("x-remote-user", "dave")];
+        let mut of_one = Client::connect(&setup.gateway, http2, Some(&one)).await;
+        let mut another_of_one = Client::connect(&setup.gateway, http2, Some(&one)).await;
+        let mut of_two = Client::connect(&setup.gateway, http2, Some(&two)).await;
+        assert_eq!(of_one.code(&named).await, 200);
+        setup.replace("gateway.yaml", config("two")).await;
+        assert_eq!(of_one.code(&named).await, 401, "its name is no longer allowed, http2={http2}");
+        assert_eq!(of_two.code(&named).await, 200, "http2={http2}");
+        assert_eq!(setup.user(), "dave");
+        setup.replace("gateway.yaml", config("one, two")).await;
+        assert_eq!(another_of_one.code(&named).await, 200);
+        setup.replace("client-front-ca.crt", setup.pki.clients.cert_pem()).await;
+        assert_eq!(another_of_one.code(&named).await, 401, "its CA is gone, http2={http2}");
+        assert_eq!(of_two.code(&named).await, 401, "its CA is gone, http2={http2}");
+    }
+}
+
+/// A resumed session brings the certificate of the first handshake along; it is judged anew all the same.
+#[tokio::test]
+async fn a_removed_authority_counts_for_resumed_sessions() {
+    for version in [&TLS13, &TLS12] {
+        for alpn in [&b"http/1.1"[..], b"h2"] {
+            let setup = Setup::start().await;
+            setup.gateway.checked().await;
+            let alice = setup.pki.clients.leaf().cn("alice").issue();
+            let mut config = tls_client(&[version])
+                .with_client_auth_cert(alice.chain.clone(), alice.key.clone_key())
+                .unwrap();
+            config.alpn_protocols = vec![alpn.to_vec()];
+            let config = Arc::new(config);
+            let connect = async || {
+                let name = ServerName::try_from("localhost").unwrap();
+                let stream = setup.gateway.tls_with(name, Arc::clone(&config)).await;
+                let kind = stream.get_ref().1.handshake_kind();
+                (Client::over(&setup.gateway, stream).await, kind)
+            };
+            let case = format!("{version:?} {alpn:?}");
+            let (mut first, kind) = connect().await;
+            assert_ne!(kind, Some(HandshakeKind::Resumed), "{case}");
+            assert_eq!(first.code(&[]).await, 200, "{case}");
+            let (mut resumed, kind) = connect().await;
+            assert_eq!(kind, Some(HandshakeKind::Resumed), "{case}");
+            assert_eq!(resumed.code(&[]).await, 200, "{case}");
+            assert_eq!(setup.user(), "alice", "{case}");
+            let (mut unused, kind) = connect().await;
+            assert_eq!(kind, Some(HandshakeKind::Resumed), "{case}");
+
+            setup.replace("clients-ca.crt", Ca::new("others").cert_pem()).await;
+            assert_eq!(resumed.code(&[]).await, 401, "{case}");
+            assert_eq!(unused.code(&[]).await, 401, "{case}: resumed before, asked after");
+            let (mut later, _) = connect().await;
+            assert_eq!(later.code(&[]).await, 401, "{case}: resumed after");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What is wrong with a new configuration is told once, and changes nothing.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use rustix::process::Signal;
+
+use crate::support::client::Client;
+use crate::support::generation::replace;
+use crate::support::process::Process;
+use crate::support::{Backend, Gateway, Pki, flags, until};
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+const REFUSED: &str = "the configuration is not reloaded";
+
+/// Files, and what they cannot hold; `None` if they are missing.
+const MISTAKES: &[(&str, Option<&str>)] = &[
+    ("clients-ca.crt", Some("-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n")),
+    ("clients-ca.crt", Some("")),
+    ("clients-ca.crt", None),
+    ("client-front-ca.crt", Some("garbage")),
+    ("gateway.crt", Some("garbage")),
+    ("gateway.crt", None),
+    ("gateway.key", Some("")),
+    ("tokens.csv", Some("only,two\n")),
+    ("tokens.csv", None),
+    ("backend.kubeconfig", Some("{")),
+    ("backend.kubeconfig", None),
+    ("front.key", Some("")),
+    ("servers-ca.crt", Some("garbage")),
+];
+
+struct Setup {
+    pki: Pki,
+    _backend: Backend,
+    gateway: Gateway,
+    /// One of each version of HTTP.
+    clients: [Client; 2],
+}
+
+impl Setup {
+    async fn start() -> Self {
+        let pki = Pki::new();
+        let backend = Backend::plain(&pki).await;
+        let gateway = Gateway::with(flags(&pki, backend.address));
+        let clients =
+            [Client::connect(&gateway, false, None).await, Client::connect(&gateway, true, None).await];
+        Self { pki, _backend: backend, gateway, clients }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.pki.directory.path().join(name)
+    }
+
+    fn reload(&self) {
+        self.gateway.server.as_ref().unwrap().reload();
+    }
+
+    /// Requests are answered, on connections old and new.
+    async fn serves(&mut self, case: &str) {
+        for (index, client) in self.clients.iter_mut().enumerate() {
+            assert_eq!(client.code(&[TOKEN]).await, 200, "{case}");
+            let mut new = Client::connect(&self.gateway, index == 1, None).await;
+            assert_eq!(new.code(&[TOKEN]).await, 200, "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
+    join_all(MISTAKES.iter().map(async |(name, content)| {
+        let case = format!("{name} {content:?}");
+        let mut setup = Setup::start().await;
+        let file = setup.file(name);
+        let good = std::fs::read(&file).unwrap();
+        match content {
+            Some(content) => replace(&file, content),
+            None => std::fs::remove_file(&file).unwrap(),
+        }
+        setup.reload();
+        setup.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+        setup.gateway.until_counted("portcullis_config_reloads_total{result=\"failure\"} 1").await;
+        assert_eq!(setup.gateway.generation().await, 1, "{case}");
+        setup.serves(&case).await;
+        replace(&file, good);
+        setup.reload();
+        setup.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
+        setup.gateway.until_counted("portcullis_config_reloads_total{result=\"failure\"} 1").await;
+        setup.gateway.reloaded(1).await;
+        setup.serves(&case).await;
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_precedes_its_key_is_no_mistake() {
+    let mut setup = Setup::start().await;
+    let next = setup.pki.servers.leaf().cn("next").issue();
+    replace(&setup.file("gateway.crt"), next.cert_pem());
+    // However often somebody asks for a reload meanwhile.
+    let written = Instant::now();
+    while written.elapsed() < Duration::from_millis(300) {
+        setup.reload();
+        setup.serves("half of a pair").await;
+    }
+    replace(&setup.file("gateway.key"), next.key_pem());
+    setup.gateway.reloaded(1).await;
+    let stream = setup.gateway.tls(b"h2", None).await;
+    assert_eq!(stream.get_ref().1.peer_certificates().unwrap(), next.chain);
+    let metrics = setup.gateway.metrics("/metrics").await;
+    assert!(!metrics.contains("portcullis_config_reloads_total{result=\"failure\"}"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_mistake_is_logged_once_however_long_it_lasts() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let process = Process::start(flags(&pki, backend.address)).await;
+    let mut client = Client::connect(&process.gateway, true, None).await;
+    let tokens = pki.write("tokens.csv", "only,two\n");
+    until("a word of the mistake", || !process.said(REFUSED).is_empty()).await;
+    let said = process.said(REFUSED);
+    let [said] = said.as_slice() else { panic!("{said:?}") };
+    assert!(said.contains("--token-auth-file") && said.contains(&tokens.display().to_string()), "{said}");
+    // Longer than from one look to the next, and asked for.
+    let told = Instant::now();
+    while told.elapsed() < Duration::from_millis(2500) {
+        process.signal(Signal::HUP);
+        assert_eq!(client.code(&[TOKEN]).await, 200);
+    }
+    // The same mistake after a good time is told again.
+    replace(&tokens, "good-token,carol,7\n");
+    process.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
+    assert_eq!(process.said(REFUSED).len(), 1);
+    replace(&tokens, "only,two\n");
+    process.signal(Signal::HUP);
+    until("another word of the mistake", || process.said(REFUSED).len() > 1).await;
+    assert_eq!(client.code(&[TOKEN]).await, 200);
+    let (ended, log) = process.end().await;
+    assert!(ended.success());
+    assert_eq!(log.matches(REFUSED).count(), 2, "{log}");
+}
