@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use rustix::process::Signal;
 
+use crate::pki::Ca;
 use crate::support::client::Client;
 use crate::support::generation::replace;
 use crate::support::process::Process;
@@ -69,7 +70,10 @@ impl Setup {
 
 #[tokio::test]
 async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
-    join_all(MISTAKES.iter().map(async |(name, content)| {
+    // Certificates that are good, but not of the key beside them.
+    let foreign = Ca::new("another").leaf().cn("another").issue().cert_pem();
+    let foreign = ["gateway.crt", "front.crt"].map(|name| (name, Some(foreign.as_str())));
+    join_all(MISTAKES.iter().copied().chain(foreign).map(async |(name, content)| {
         let case = format!("{name} {content:?}");
         let mut setup = Setup::start().await;
         let file = setup.file(name);
