@@ -23,6 +23,7 @@ mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod drain;
+mod endpoints;
 mod failures;
 mod hardening;
 mod health;

@@ -164,6 +164,16 @@ impl Backend {
         alpn: &[&[u8]],
         answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
     ) -> Self {
+        Self::start_saying(pki, alpn, questions::answer, answer).await
+    }
+
+    /// One that answers the gateway's own questions as `say` tells.
+    pub async fn start_saying(
+        pki: &Pki,
+        alpn: &[&[u8]],
+        say: impl Fn(&Request<Incoming>) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
+        answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+    ) -> Self {
         let issued = pki.servers.server(&["backend.test"]);
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from(pem_to_der(&pki.front.cert_pem()))).unwrap();
@@ -186,22 +196,25 @@ impl Backend {
         let seen = Arc::new(Mutex::new(VecDeque::new()));
         let record = Arc::clone(&seen);
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let answer = Arc::new(answer);
+        let (say, answer) = (Arc::new(say), Arc::new(answer));
         let accepted = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&accepted);
         let task = tokio::spawn(async move {
+            // They end with it.
+            let mut connections = tokio::task::JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).ok();
                 counted.fetch_add(1, Ordering::SeqCst);
-                let (acceptor, record, answer) = (acceptor.clone(), Arc::clone(&record), Arc::clone(&answer));
-                tokio::spawn(async move {
+                let (acceptor, record) = (acceptor.clone(), Arc::clone(&record));
+                let (say, answer) = (Arc::clone(&say), Arc::clone(&answer));
+                connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
                     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                        if let Some(own) = questions::answer(&request) {
+                        if let Some(own) = say(&request) {
                             let own: Answering = Box::pin(std::future::ready(own));
                             return Served(own);
                         }

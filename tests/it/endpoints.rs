@@ -1,0 +1,238 @@
+//! The endpoints of an API server: which are used, in what order, and what becomes of those that are not as they
+//! should be.
+
+use std::path::Path;
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use crate::support::generation::replace;
+use crate::support::questions::{self, respond, user_info};
+use crate::support::{
+    Answering, Backend, BoxedBody, Gateway, H2, PATIENCE, Pki, flags, full, kubeconfig, soon, status, text,
+    until,
+};
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+
+/// The name of a backend, in each answer.
+fn named(name: &'static str) -> impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static {
+    move |_| Box::pin(async move { Response::new(full(name)) })
+}
+
+/// Who a backend takes the gateway's user for, changed by `change`.
+fn misread(request: &Request<Incoming>, change: impl Fn(&mut Value)) -> Option<Response<BoxedBody>> {
+    let good = questions::answer(request)?;
+    if request.method() != Method::POST {
+        return Some(good);
+    }
+    let mut user = user_info(request.headers(), "x-remote-");
+    change(&mut user);
+    Some(respond(StatusCode::CREATED, &json!({"status": {"userInfo": user}})))
+}
+
+/// A gateway with one cluster of several endpoints.
+fn several(pki: &Pki, endpoints: &[&Backend]) -> Gateway {
+    flags(pki, endpoints[0].address);
+    let urls: Vec<String> =
+        endpoints.iter().map(|backend| format!("'https://{}'", backend.address)).collect();
+    let file = pki.write(
+        "gateway.yaml",
+        format!(
+            "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}}
+operation: {{metricsBindAddress: '127.0.0.1:0', workers: 1}}
+authentication: {{tokenAuthFile: tokens.csv}}
+clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: [{}]}}]
+",
+            urls.join(", ")
+        ),
+    );
+    Gateway::with(vec![format!("--config={}", file.display())])
+}
+
+async fn trusts(gateway: &Gateway, backend: &Backend, trusted: bool) {
+    let (address, value) = (backend.address, i32::from(trusted));
+    let line = format!("portcullis_endpoint_trusted{{cluster=\"c\",endpoint=\"{address}\"}} {value}");
+    gateway.until_counted(&line).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_goes_away_is_no_failed_request() {
+    let pki = Pki::new();
+    let first = Backend::start(&pki, H2, named("first")).await;
+    let second = Backend::start(&pki, H2, named("second")).await;
+    let gateway = several(&pki, &[&first, &second]);
+    trusts(&gateway, &first, true).await;
+    trusts(&gateway, &second, true).await;
+    let mut client = gateway.http1(None).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "first");
+    let address = first.address;
+    drop(first);
+    until("its end", || std::net::TcpStream::connect(address).is_err()).await;
+    for index in 0..20 {
+        // The first finds the connection gone; a write that was under way would not be sent again.
+        let method = if index % 2 == 1 { Method::POST } else { Method::GET };
+        let request = Request::builder().method(method).uri("/api").header(TOKEN.0, TOKEN.1);
+        let response = client.send(request.body(full("{}")).unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "request {index}");
+        assert_eq!(text(response).await, "second");
+    }
+    assert_eq!(second.pending(), 20, "each came once");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change); 5] = [
+        ("another name", |user| user["username"] = json!("front-proxy-client")),
+        ("nobody", |user| user["username"] = json!("system:anonymous")),
+        ("other groups", |user| user["groups"] = json!(["system:authenticated"])),
+        ("no extra", |user| user["extra"] = json!({})),
+        ("another uid", |user| user["uid"] = json!("0")),
+    ];
+    for (name, change) in changes {
+        let pki = Pki::new();
+        let bad =
+            Backend::start_saying(&pki, H2, move |request| misread(request, change), named("bad")).await;
+        let good = Backend::start(&pki, H2, named("good")).await;
+        let gateway = several(&pki, &[&bad, &good]);
+        trusts(&gateway, &bad, false).await;
+        trusts(&gateway, &good, true).await;
+        let mut client = gateway.http1(None).await;
+        for _ in 0..5 {
+            assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "good", "{name}");
+        }
+        // And if it is the only one, nobody is answered.
+        let alone = several(&pki, &[&bad]);
+        trusts(&alone, &bad, false).await;
+        let (code, body) = status(alone.http1(None).await.get("/api", &[TOKEN]).await).await;
+        assert_eq!(
+            (code, body["reason"].as_str()),
+            (StatusCode::SERVICE_UNAVAILABLE, Some("ServiceUnavailable"))
+        );
+        assert_eq!(bad.pending(), 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_only_forgets_uids_is_used() {
+    let pki = Pki::new();
+    let forget = |request: &Request<Incoming>| misread(request, |user| user["uid"] = json!(""));
+    let backend = Backend::start_saying(&pki, H2, forget, named("it")).await;
+    let gateway = several(&pki, &[&backend]);
+    trusts(&gateway, &backend, true).await;
+    let address = backend.address;
+    let counted = format!(
+        "portcullis_self_checks_total{{cluster=\"c\",endpoint=\"{address}\",result=\"uid_missing\"}} 1"
+    );
+    gateway.until_counted(&counted).await;
+    assert_eq!(text(gateway.http1(None).await.get("/api", &[TOKEN]).await).await, "it");
+}
+
+/// What an API server reads identities from beside the standard headers, no client may write.
+#[tokio::test]
+async fn headers_that_only_the_backend_knows_do_not_reach_it() {
+    let pki = Pki::new();
+    let say = |request: &Request<Incoming>| {
+        let own = questions::answer(request)?;
+        if request.uri().path()
+            != "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+        {
+            return Some(own);
+        }
+        let data = json!({
+            "requestheader-username-headers": r#"["X-Remote-User","X-Corp-User"]"#,
+            "requestheader-group-headers": r#"["X-Remote-Group","X-Corp-Group"]"#,
+            "requestheader-extra-headers-prefix": r#"["X-Remote-Extra-","X-Corp-Extra-"]"#,
+        });
+        Some(respond(StatusCode::OK, &json!({"kind": "ConfigMap", "data": data})))
+    };
+    let backend = Backend::start_saying(&pki, H2, say, named("it")).await;
+    let gateway = several(&pki, &[&backend]);
+    trusts(&gateway, &backend, true).await;
+    let headers = [
+        TOKEN,
+        ("x-corp-user", "admin"),
+        ("x-corp-group", "system:masters"),
+        ("x-corp-extra-scopes", "all"),
+        ("x-corp-other", "stays"),
+    ];
+    text(gateway.http1(None).await.get("/api", &headers).await).await;
+    let seen = backend.take().unwrap();
+    let left: Vec<&str> =
+        seen.headers.keys().map(http::HeaderName::as_str).filter(|name| name.starts_with("x-corp")).collect();
+    assert_eq!(left, ["x-corp-other"]);
+    assert_eq!(seen.all("x-remote-user"), ["carol"]);
+}
+
+/// A rotated credential that nobody accepts does not end the service, and does not hold up anything else.
+#[tokio::test]
+async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, named("it")).await;
+    let gateway = Gateway::with(flags(&pki, backend.address));
+    gateway.checked().await;
+    let mut open = gateway.http1(None).await;
+    assert_eq!(text(open.get("/api", &[TOKEN]).await).await, "it");
+    let before = backend.connections();
+
+    let directory = pki.directory.path();
+    let write = |name: &str, front: &crate::pki::Issued| {
+        let (cert, key) = pki.write_pair(name, front);
+        let content = kubeconfig(backend.address, &directory.join("servers-ca.crt"), &cert, &key);
+        replace(&directory.join("backend.kubeconfig"), content);
+    };
+    // Of an authority that the backend does not know; and a token is revoked with it.
+    write("forged", &pki.clients.leaf().cn("portcullis").issue());
+    replace(&directory.join("tokens.csv"), "other-token,dave,1\n");
+    let generation = gateway.generation().await;
+    gateway.server.as_ref().unwrap().reload();
+    gateway.reloaded(generation).await;
+    assert_eq!(open.get("/api", &[TOKEN]).await.status(), StatusCode::UNAUTHORIZED, "revoked at once");
+    let other = ("authorization", "Bearer other-token");
+    for _ in 0..5 {
+        assert_eq!(text(open.get("/api", &[other]).await).await, "it", "by the old credential");
+    }
+
+    // A good one is taken once it was seen to work, without anybody's doing.
+    write("renewed", &pki.front.leaf().cn("portcullis").issue());
+    let generation = gateway.generation().await;
+    gateway.server.as_ref().unwrap().reload();
+    gateway.reloaded(generation + 1).await;
+    let dialled = backend.connections();
+    assert!(dialled > before, "the new one was tried");
+    soon(async {
+        loop {
+            assert_eq!(text(open.get("/api", &[other]).await).await, "it");
+            if backend.connections() > dialled {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_backend_that_comes_later_is_used_then() {
+    let pki = Pki::new();
+    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let gateway = Gateway::with(flags(&pki, port));
+    gateway.checked().await;
+    let mut client = gateway.http1(None).await;
+    let response = client.get("/api", &[TOKEN]).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert_eq!(status(response).await.0, StatusCode::SERVICE_UNAVAILABLE);
+
+    let backend = Backend::start(&pki, H2, named("late")).await;
+    let directory: &Path = pki.directory.path();
+    let [ca, cert, key] = ["servers-ca.crt", "front.crt", "front.key"].map(|name| directory.join(name));
+    replace(&directory.join("backend.kubeconfig"), kubeconfig(backend.address, &ca, &cert, &key));
+    gateway.server.as_ref().unwrap().reload();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {
+        assert!(tokio::time::Instant::now() < deadline, "it is never used");
+    }
+}
