@@ -87,6 +87,7 @@ impl SelfCheck {
                     reload: waits.then(|| Arc::clone(&self.reload)),
                     refused: Arc::clone(&self.refused),
                     told: None,
+                    unreadable: false,
                 };
                 checks.push(Running { target: Arc::clone(target), labels, task: tasks.spawn(check.run()) });
             }
@@ -116,6 +117,8 @@ struct Check {
     refused: Arc<Notify>,
     /// What was last said of it.
     told: Option<String>,
+    /// Whether it was said that the names of its identity headers cannot be read.
+    unreadable: bool,
 }
 
 /// What one question found.
@@ -223,10 +226,21 @@ impl Check {
 
     /// Finds out from which other headers the API server reads identities; they are taken out of every request.
     // kubernetes: pkg/controlplane/controller/clusterauthenticationtrust/cluster_authentication_trust_controller.go
-    async fn learn_header_names(&self) {
+    async fn learn_header_names(&mut self) {
         let answer = self.line.ask(&ourselves(), HEADER_NAMES, None).await;
         let names = match answer {
             Ok((http::StatusCode::OK, body)) => header_names(&body),
+            Ok((http::StatusCode::FORBIDDEN, _)) => {
+                if !std::mem::replace(&mut self.unreadable, true) {
+                    info!(
+                        cluster = self.cluster,
+                        "the names of its identity headers cannot be read, so others than X-Remote-* are not taken out of \
+                         requests: kubectl create rolebinding portcullis -n kube-system \
+                         --role=extension-apiserver-authentication-reader --user=system:portcullis"
+                    );
+                }
+                None
+            }
             Ok((status, _)) => {
                 debug!(cluster = self.cluster, %status, "the names of its identity headers cannot be read");
                 None

@@ -253,3 +253,6 @@ fn certificate_advice(f: &mut fmt::Formatter<'_>, certificate: &Certificate) -> 
         ),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,15 @@ pub(crate) fn cases() -> Vec<Case> {
         prober("informer sync is of readyz alone", "/livez/informer-sync").answers(404),
         prober("informer sync", "/readyz/informer-sync").answers(200),
         prober("shutdown", "/readyz/shutdown").answers(200),
+        prober("a check of the gateway's own", "/readyz/cluster-backend")
+            .answers(404)
+            .declared("D-own-checks", 200),
+        all("a check of the gateway's own by nobody", "/readyz/cluster-backend").answers(403),
+        prober("a cluster is no check of livez", "/livez/cluster-backend").answers(404),
+        all("a check that only the server has is not excluded", "/livez?exclude=etcd&verbose")
+            .answers(200)
+            .contains("livez check passed")
+            .any_body(hooks),
         all("metrics by nobody", "/metrics").answers(403),
         prober("metrics", "/metrics").answers(200).any_body("figures"),
         all("livez as yaml", "/livez").header("Accept", "application/yaml").answers(200),
