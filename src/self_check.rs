@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
 use serde::Deserialize;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
@@ -20,7 +21,8 @@ use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::settings::IdentityMode;
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
-use crate::forward::ask::Line;
+use crate::forward::SendError;
+use crate::forward::ask::{AskError, Line};
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 use crate::user::{ALL_AUTHENTICATED, UserInfo};
@@ -34,8 +36,10 @@ const EVERY: Duration = Duration::from_mins(1);
 /// How soon a bad one is asked again: a young API server forbids everything until its roles are loaded.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(10);
+/// How long one that was away may be there again before it is asked.
+const LAST_KNOCK: Duration = Duration::from_secs(1);
 /// Doubts are looked into this often at most.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks every endpoint of the snapshot in force.
 pub(crate) struct SelfCheck {
@@ -125,7 +129,9 @@ struct Check {
 enum Finding {
     Good(Accepted),
     Bad(Fault),
-    /// Nothing either way: it is away, starting or overloaded.
+    /// It cannot be reached, and is to be asked anew.
+    Away(String),
+    /// Nothing either way: it is starting, overloaded or ending.
     Unknown(String),
 }
 
@@ -134,10 +140,13 @@ impl Check {
         let mut retry = FIRST_RETRY;
         loop {
             let finding = self.ask().await;
-            let good = matches!(finding, Finding::Good(_));
+            let (wait, next) = match finding {
+                Finding::Good(_) => (EVERY, FIRST_RETRY),
+                Finding::Away(_) => (retry.min(LAST_KNOCK), retry * 2),
+                Finding::Bad(_) | Finding::Unknown(_) => (retry, retry * 2),
+            };
             self.conclude(finding).await;
-            let wait = if good { EVERY } else { retry };
-            retry = if good { FIRST_RETRY } else { (retry * 2).min(LAST_RETRY) };
+            retry = next.min(LAST_RETRY);
             let now = Instant::now();
             sleep_until(now + PAUSE.min(wait)).await;
             tokio::select! {
@@ -151,6 +160,7 @@ impl Check {
         let sent = subject();
         let (status, body) = match self.line.ask(&sent, REVIEWS, Some(REVIEW.to_owned())).await {
             Ok(answer) => answer,
+            Err(AskError::Send(SendError::Connect(error))) => return Finding::Away(error.to_string()),
             Err(error) => return Finding::Unknown(error.to_string()),
         };
         let certificate = Certificate::of(self.target.asked(), self.target.own_certificate());
@@ -167,6 +177,7 @@ impl Check {
             Finding::Good(Accepted::Whole) => "ok",
             Finding::Good(Accepted::WithoutUid) => "uid_missing",
             Finding::Bad(fault) => fault.label(),
+            Finding::Away(_) => "away",
             Finding::Unknown(_) => "unknown",
         };
         self.metrics.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
@@ -198,6 +209,14 @@ impl Check {
                 let advice = fault.advice(self.upstream.identity());
                 self.tell(&advice.clone(), |cluster| {
                     error!(cluster, endpoint, "this API server is not used: {advice}");
+                });
+            }
+            Finding::Away(cause) => {
+                self.target.set_trusted(false);
+                // That of this very check.
+                self.target.doubted().now_or_never();
+                self.tell(&cause.clone(), |cluster| {
+                    warn!(cluster, endpoint, "this API server cannot be reached: {cause}");
                 });
             }
             Finding::Unknown(cause) => {

@@ -188,10 +188,15 @@ impl Target {
         self.standing.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Dials, and remembers whether that worked.
+    /// Dials, and remembers whether that worked. One that cannot be reached is trusted no more: whoever is there next may
+    /// have been started with other flags.
     pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = self.dial(offer).await;
         *self.trouble() = connected.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        if connected.is_err() {
+            self.set_trusted(false);
+            self.doubt();
+        }
         connected
     }
 

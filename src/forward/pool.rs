@@ -302,10 +302,13 @@ impl Pool {
             }
             polled
         });
+        let target = Arc::clone(&self.target);
         tokio::spawn(async move {
             if let Err(error) = driven.await {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
+            // Whoever answers next may have been started anew, and with other flags.
+            target.doubt();
         });
         Ok(())
     }

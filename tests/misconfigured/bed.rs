@@ -249,6 +249,12 @@ impl Running {
         Ok(found.unwrap_or_default())
     }
 
+    /// Whether there is a line with all these words by now.
+    pub fn line_with_now(&self, words: &[&str]) -> bool {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        log.lines().any(|line| words.iter().all(|word| line.contains(word)))
+    }
+
     pub fn client(&self) -> Gateway {
         Gateway { server: None, address: self.address, metrics: None, checked: true.into() }
     }

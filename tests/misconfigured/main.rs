@@ -155,6 +155,10 @@ fn main() -> ExitCode {
     trials.push(Trial::test("a young server is used as soon as it can be", move || {
         waits_for_a_young_server(&young).map_err(Into::into)
     }));
+    let anew = Arc::clone(&bed);
+    trials.push(Trial::test("a server that comes back with other flags is not used", move || {
+        looks_again_after_a_restart(&anew).map_err(Into::into)
+    }));
     if let Some(why) = absent {
         eprintln!("\nmisconfigured: SKIPPED, all {} tests: {why}\n", trials.len());
         trials = trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect();
@@ -214,7 +218,7 @@ fn waits_for_a_young_server(bed: &Bed) -> Result<(), String> {
     let [port] = servers::free_ports()?;
     let address = ([127, 0, 0, 1], port).into();
     let gateway = bed.gateway("young", address, &Given::Front { ca: "inner", name: "front-proxy" })?;
-    gateway.line_with(&["cannot be checked"])?;
+    gateway.line_with(&["cannot be reached"])?;
     let _server = bed.start_at(Kind::Good, "young", port)?;
     let bob = bed.bob();
     bed.runtime.block_on(async {
@@ -230,4 +234,37 @@ fn waits_for_a_young_server(bed: &Bed) -> Result<(), String> {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     })
+}
+
+/// One that was good comes back and forgets groups. Nobody's request reaches it without them.
+fn looks_again_after_a_restart(bed: &Bed) -> Result<(), String> {
+    let [port] = servers::free_ports()?;
+    let server = bed.start_at(Kind::Good, "restarted", port)?;
+    let gateway =
+        bed.gateway("restarted", server.address, &Given::Front { ca: "inner", name: "front-proxy" })?;
+    gateway.line_with(&["identities arrive as they are"])?;
+    let asking = async |client: &mut support::Http1| -> Result<StatusCode, String> {
+        let answer =
+            client.send(bed::post(bed::REVIEWS, bed::REVIEW)).await.map_err(|error| error.to_string())?;
+        let code = answer.status();
+        let seen = text(answer).await;
+        let misread = code == StatusCode::CREATED && !seen.contains("system:masters");
+        if misread { Err(format!("alice without her groups: {seen}")) } else { Ok(code) }
+    };
+    let mut client = bed.runtime.block_on(gateway.client().http1(Some(bed.alice())));
+    if bed.runtime.block_on(asking(&mut client))? != StatusCode::CREATED {
+        return Err("it was not good".to_owned());
+    }
+    drop(server);
+    let _server = bed.start_at(Kind::OtherGroupHeaders, "restarted", port)?;
+    // All the while somebody asks.
+    let told = || gateway.line_with_now(&["groups and extra not as sent"]);
+    let deadline = std::time::Instant::now() + bed::PATIENCE;
+    while !told() {
+        bed.runtime.block_on(asking(&mut client))?;
+        if std::time::Instant::now() > deadline {
+            return Err("it was never looked at".to_owned());
+        }
+    }
+    bed.runtime.block_on(asking(&mut client)).map(|_| ())
 }

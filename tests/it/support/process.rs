@@ -42,7 +42,7 @@ impl Process {
             log.lock().unwrap().iter().find(begins).cloned()
         };
         // Its backend was looked at, or cannot be: requests are answered as they will be.
-        let looked = ["identities arrive as they are", "this API server cannot be checked"];
+        let looked = ["identities arrive as they are", "this API server cannot be"];
         let ready = || said("serving").is_some() && looked.iter().any(|message| said(message).is_some());
         until("the check of the backend", ready).await;
         let serving = said("serving").unwrap();
