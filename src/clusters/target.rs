@@ -188,13 +188,11 @@ impl Target {
         self.standing.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Dials, and remembers whether that worked. One that cannot be reached is trusted no more: whoever is there next may
-    /// have been started with other flags.
+    /// Dials, and remembers whether that worked.
     pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = self.dial(offer).await;
         *self.trouble() = connected.as_ref().err().map(|error| (Instant::now(), error.clone()));
         if connected.is_err() {
-            self.set_trusted(false);
             self.doubt();
         }
         connected
@@ -207,7 +205,12 @@ impl Target {
         let dial = TcpStream::connect((self.address.host.as_str(), self.address.port));
         let stream = match timeout(CONNECT_TIMEOUT, dial).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(tcp(error.to_string())),
+            Ok(Err(error)) => {
+                // Nobody is there, and whoever is there next may have been started with other flags. Silence says less: the
+                // system may be overloaded.
+                self.set_trusted(false);
+                return Err(tcp(error.to_string()));
+            }
             Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
         };
         stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
