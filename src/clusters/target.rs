@@ -206,9 +206,11 @@ impl Target {
         let stream = match timeout(CONNECT_TIMEOUT, dial).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                // Nobody is there, and whoever is there next may have been started with other flags. Silence says less: the
-                // system may be overloaded.
-                self.set_trusted(false);
+                // Nobody is there, and whoever is there next may have been started with other flags. Other errors and
+                // silence say less: they may be this machine's.
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    self.set_trusted(false);
+                }
                 return Err(tcp(error.to_string()));
             }
             Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
