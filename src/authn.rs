@@ -6,6 +6,9 @@
 pub mod anonymous;
 pub mod bearer;
 pub mod chain;
+pub mod jwt;
+pub mod lookup;
+pub mod remarks;
 pub mod request_header;
 pub mod settings;
 pub mod static_token;
@@ -18,11 +21,12 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::UserInfo;
+use remarks::Remarks;
 use x509::UnverifiedChain;
 
 /// A boxed future, so that a chain of authenticators is a plain list.
@@ -48,7 +52,7 @@ pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
-        input: &'a AuthnInput<'a>,
+        context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict>;
 }
 
@@ -60,9 +64,9 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
-        input: &'a AuthnInput<'a>,
+        context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
-        (**self).authenticate(token, input)
+        (**self).authenticate(token, context)
     }
 }
 
@@ -195,27 +199,27 @@ pub struct AuthnInput<'a> {
     pub generation: u64,
     /// The time of the request.
     pub now: UnixTime,
-    /// Where an authenticator leaves a warning for the client.
-    pub warnings: &'a Warnings,
+    /// What an authenticator leaves beside its verdict.
+    pub remarks: &'a Remarks,
 }
 
-/// Warnings for the client, sent as `Warning` headers.
-#[derive(Debug, Default)]
-pub struct Warnings(Mutex<Vec<String>>);
-
-impl Warnings {
-    /// Adds a warning; a text that is already there is not repeated.
-    pub fn add(&self, text: &str) {
-        let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !texts.iter().any(|known| known == text) {
-            texts.push(text.to_owned());
-        }
+impl AuthnInput<'_> {
+    /// What authenticators of tokens may look at beside the token.
+    pub fn for_tokens(&self) -> TokenContext<'_> {
+        TokenContext { audiences: self.audiences, now: self.now, remarks: self.remarks }
     }
+}
 
-    /// The warnings so far, in order.
-    pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+/// What a token is judged by beside itself. Nothing of the request is in it: a verdict on a token holds for every
+/// request that carries it.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenContext<'a> {
+    /// The audiences the token is to be good for, one of them at least; empty means that none are checked.
+    pub audiences: &'a [Audience],
+    /// The time of the request.
+    pub now: UnixTime,
+    /// What an authenticator leaves beside its verdict.
+    pub remarks: &'a Remarks,
 }
 
 /// What is known of the client's connection. Made once, when the TLS handshake is done.

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use exchange::Exchange;
 use refusal::Refusal;
 
-use crate::authn::{AuthnInput, Warnings};
+use crate::authn::AuthnInput;
+use crate::authn::remarks::Remarks;
 use crate::clock::Clock;
 use crate::escape::decode_path;
 use crate::forward::body::Body;
@@ -111,7 +112,7 @@ impl Gateway {
         routed: Routed,
     ) -> Result<Identified, Refusal> {
         let cluster = routed.cluster();
-        let warnings = Warnings::default();
+        let remarks = Remarks::default();
         let input = AuthnInput {
             conn: &connection.info,
             credentials: routed.credentials(),
@@ -119,12 +120,12 @@ impl Gateway {
             audiences: &cluster.audiences,
             generation: snapshot.generation,
             now: self.clock.now(),
-            warnings: &warnings,
+            remarks: &remarks,
         };
         exchange.note_certificate(connection.certificate_ends, input.now);
         let started = Instant::now();
         let verdict = cluster.chain.authenticate(&input).await;
-        exchange.note_authentication(&verdict, started.elapsed(), warnings.take());
+        exchange.note_authentication(&verdict, started.elapsed(), remarks.take().warnings);
         let proven = verdict?;
         if !proven.user().is_unauthenticated() {
             connection.note_known();

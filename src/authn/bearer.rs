@@ -43,7 +43,7 @@ impl RequestAuthenticator for BearerAuthenticator {
                 Found::Nothing | Found::ExtraSpace => return Ok(None),
                 Found::Token(token) => BearerToken::new(token),
             };
-            known_or_error(self.tokens.authenticate(&token, input).await)
+            known_or_error(self.tokens.authenticate(&token, input.for_tokens()).await)
         })
     }
 }
@@ -53,7 +53,7 @@ impl RequestAuthenticator for BearerAuthenticator {
 // apiserver: pkg/server/config.go, AuthorizeClientBearerToken
 pub(super) fn warn_of_extra_space(input: &AuthnInput<'_>) {
     if find(input.credentials.authorization.as_deref().unwrap_or_default()) == Found::ExtraSpace {
-        input.warnings.add(EXTRA_SPACE);
+        input.remarks.warn(EXTRA_SPACE);
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
         request.credentials.authorization = header.map(str::to_owned);
         let bearer = BearerAuthenticator::new(Box::new(tokens));
         let verdict = bearer.authenticate(&request.input()).now_or_never().expect("ready");
-        (verdict, request.warnings.take())
+        (verdict, request.remarks.take().warnings)
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
             let mut request = TestRequest::new();
             request.credentials.authorization = Some(header.to_owned());
             warn_of_extra_space(&request.input());
-            assert_eq!(request.warnings.take(), warnings, "{header:?}");
+            assert_eq!(request.remarks.take().warnings, warnings, "{header:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
 use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
-    TokenAuthenticator, Verdict,
+    TokenAuthenticator, TokenContext, Verdict,
 };
 use crate::status::quote::Quoted;
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
@@ -136,12 +136,12 @@ impl TokenAuthenticator for TokenUnion {
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
-        input: &'a AuthnInput<'a>,
+        context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let mut errors = Vec::new();
             for member in &self.members {
-                match member.authenticate(token, input).await {
+                match member.authenticate(token, context).await {
                     Ok(None) => {}
                     Err(error) if self.on_error == OnError::Continue => errors.push(error),
                     verdict => return verdict,
@@ -208,9 +208,11 @@ impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for AudienceAgnostic<A> 
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
-        input: &'a AuthnInput<'a>,
+        context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.wrap(input.audiences, async move { self.delegate.authenticate(token, input).await }))
+        Box::pin(
+            self.wrap(context.audiences, async move { self.delegate.authenticate(token, context).await }),
+        )
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use aws_lc_rs::{hmac, rand};
 pub use csv::CsvError;
 
-use super::{Authenticated, AuthnInput, BearerToken, BoxFuture, TokenAuthenticator, Verdict};
+use super::{Authenticated, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
 use crate::user::UserInfo;
 
 const METHOD: &str = "static-token";
@@ -146,7 +146,7 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
-        _input: &'a AuthnInput<'a>,
+        _context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
         let user = self.users.get(&self.digest(token.expose()));
         let found =
@@ -169,7 +169,8 @@ mod tests {
     fn user(tokens: &StaticTokenAuthenticator, token: &str) -> Option<UserInfo> {
         let request = TestRequest::new();
         let token = BearerToken::new(token);
-        let verdict = tokens.authenticate(&token, &request.input()).now_or_never().expect("ready");
+        let verdict =
+            tokens.authenticate(&token, request.input().for_tokens()).now_or_never().expect("ready");
         verdict.expect("no error").map(|found| (*found.user).clone())
     }
 

@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use super::remarks::Remarks;
 use super::x509::{UnverifiedChain, VerdictMemo};
 use super::{
     Audience, Authenticated, AuthnInput, BearerToken, BoxFuture, ConnInfo, RequestAuthenticator,
-    TokenAuthenticator, Verdict, Warnings,
+    TokenAuthenticator, TokenContext, Verdict,
 };
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
@@ -18,7 +19,7 @@ pub(crate) struct TestRequest {
     pub(crate) credentials: Credentials,
     pub(crate) path: String,
     pub(crate) audiences: Vec<Audience>,
-    pub(crate) warnings: Warnings,
+    pub(crate) remarks: Remarks,
 }
 
 impl TestRequest {
@@ -34,7 +35,7 @@ impl TestRequest {
             credentials: Credentials::default(),
             path: "/api".to_owned(),
             audiences: Vec::new(),
-            warnings: Warnings::default(),
+            remarks: Remarks::default(),
         }
     }
 
@@ -51,7 +52,7 @@ impl TestRequest {
             audiences: &self.audiences,
             generation: 1,
             now: UnixTime::from_secs(1_700_000_000),
-            warnings: &self.warnings,
+            remarks: &self.remarks,
         }
     }
 }
@@ -91,7 +92,7 @@ impl TokenAuthenticator for Fixed {
     fn authenticate<'a>(
         &'a self,
         _token: &'a BearerToken,
-        _input: &'a AuthnInput<'a>,
+        _context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
         Box::pin(async { self.0.clone() })
     }
@@ -109,7 +110,7 @@ impl TokenAuthenticator for Knows {
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
-        _input: &'a AuthnInput<'a>,
+        _context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
         Box::pin(async { Ok((token.expose() == self.0).then(|| success("alice", &[]))) })
     }

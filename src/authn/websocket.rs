@@ -40,7 +40,7 @@ impl RequestAuthenticator for WebSocketAuthenticator {
             let token = find(&input.credentials.websocket_protocols)
                 .map_err(|problem| AuthnError::Invalid(problem.to_owned()))?;
             match token {
-                Some(token) => known_or_error(self.tokens.authenticate(&token, input).await),
+                Some(token) => known_or_error(self.tokens.authenticate(&token, input.for_tokens()).await),
                 None => Ok(None),
             }
         })

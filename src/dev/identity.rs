@@ -8,9 +8,10 @@ use http::HeaderMap;
 use super::access;
 use super::pki::GATEWAY_CLIENT_NAME;
 use crate::authn::chain::Chain;
+use crate::authn::remarks::Remarks;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::x509::{CaBundle, FrontProxyVerifier};
-use crate::authn::{AuthnInput, ConnInfo, Warnings};
+use crate::authn::{AuthnInput, ConnInfo};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::status::Status;
@@ -47,9 +48,9 @@ impl Identities {
     ) -> Result<UserInfo, Status> {
         let credentials =
             Credentials { authorization: None, front_proxy: headers.clone(), ..Credentials::default() };
-        let warnings = Warnings::default();
-        let (credentials, warnings) = (&credentials, &warnings);
-        let input = AuthnInput { conn, credentials, path: "", audiences: &[], generation: 0, now, warnings };
+        let remarks = Remarks::default();
+        let (credentials, remarks) = (&credentials, &remarks);
+        let input = AuthnInput { conn, credentials, path: "", audiences: &[], generation: 0, now, remarks };
         let asserted = self.asserted.authenticate(&input).await.map_err(|_| Status::unauthorized())?;
         if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             return Ok(asserted.user().clone());

@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 use rustls_pki_types::CertificateDer;
 
 use super::ready;
+use crate::authn::remarks::Remarks;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::x509::{
     BundleError, CaBundle, FrontProxyVerifier, ParseError, UnverifiedChain, VerdictMemo, VerifyError,
     parse_chain_for_handshake,
 };
-use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict, Warnings};
+use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::UserInfo;
@@ -136,7 +137,7 @@ fn judge(
     credentials: &Credentials,
     ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>,
 ) -> Option<Verdict> {
-    let warnings = Warnings::default();
+    let remarks = Remarks::default();
     ask(&AuthnInput {
         conn,
         credentials,
@@ -144,7 +145,7 @@ fn judge(
         audiences: &[],
         generation: 1,
         now: NOW,
-        warnings: &warnings,
+        remarks: &remarks,
     })
 }
 

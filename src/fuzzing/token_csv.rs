@@ -47,7 +47,7 @@ pub fn token_csv(data: &[u8]) {
 
 fn ask(tokens: &StaticTokenAuthenticator, token: &str) -> Option<UserInfo> {
     let token = BearerToken::new(token);
-    let verdict = nobody(|input| ready(tokens.authenticate(&token, input)))?;
+    let verdict = nobody(|input| ready(tokens.authenticate(&token, input.for_tokens())))?;
     Some((*verdict.ok()??.user).clone())
 }
 

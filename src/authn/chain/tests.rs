@@ -171,7 +171,8 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
 
         let delegate: Box<dyn TokenAuthenticator> = Box::new(Fixed(case.delegate));
         let wrapped = AudienceAgnostic::new(implicit, delegate);
-        let found = wrapped.authenticate(&BearerToken::new("t"), &input).now_or_never().expect("ready");
+        let found =
+            wrapped.authenticate(&BearerToken::new("t"), input.for_tokens()).now_or_never().expect("ready");
         assert_eq!(found, case.expected, "{:?} {:?}", case.implicit, case.requested);
     }
 }
@@ -197,7 +198,8 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
             let union = token_union(members, on_error).expect("members");
             let request = TestRequest::new();
             let input = request.input();
-            let found = union.authenticate(&BearerToken::new("t"), &input).now_or_never().expect("ready");
+            let found =
+                union.authenticate(&BearerToken::new("t"), input.for_tokens()).now_or_never().expect("ready");
             assert_eq!(found, expected, "{verdicts:?} {on_error:?}");
         }
     }

@@ -10,7 +10,8 @@ use super::{
     BundleError, CaBundle, FrontProxyVerifier, UnverifiedChain, VerdictMemo, VerifyError, X509Authenticator,
     parse_chain_for_handshake, parse_for_handshake,
 };
-use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict, Warnings};
+use crate::authn::remarks::Remarks;
+use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
 use crate::request::credentials::Credentials;
 use pki::{Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
@@ -40,7 +41,7 @@ fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
 
 /// Calls `body` with a request over `conn`.
 fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce(&AuthnInput<'_>) -> T) -> T {
-    let (credentials, warnings) = (Credentials::default(), Warnings::default());
+    let (credentials, remarks) = (Credentials::default(), Remarks::default());
     let input = AuthnInput {
         conn,
         credentials: &credentials,
@@ -48,7 +49,7 @@ fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce
         audiences: &[],
         generation,
         now,
-        warnings: &warnings,
+        remarks: &remarks,
     };
     body(&input)
 }

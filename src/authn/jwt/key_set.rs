@@ -1,0 +1,120 @@
+//! The keys of an issuer, fetched when a token asks for one that is not known.
+//!
+//! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: any token that no known key has signed asks for the keys anew.
+//! Beyond it there is a floor between two fetches, so that bad tokens cannot multiply them: who comes earlier waits, and
+//! all who wait share one fetch. Keys that are known stay while the issuer is away.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use jsonwebtoken::jwk::Jwk;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+
+use super::Jwt;
+use super::keys::PublicKey;
+use crate::authn::BoxFuture;
+
+/// The least time between two fetches.
+const FLOOR: Duration = Duration::from_secs(1);
+
+/// Where a key set comes from.
+pub trait KeySource: Send + Sync + fmt::Debug {
+    /// Fetches it, as JSON (RFC 7517); the error is for the log. Ends in time by itself.
+    fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+}
+
+/// The keys of one issuer.
+#[derive(Debug)]
+pub struct KeySet {
+    source: Box<dyn KeySource>,
+    keys: ArcSwapOption<Vec<PublicKey>>,
+    last: Mutex<Option<Fetch>>,
+}
+
+/// The last fetch.
+#[derive(Debug)]
+struct Fetch {
+    began: Instant,
+    outcome: Result<(), String>,
+}
+
+/// Why no key of the set has signed a token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// None of the keys has.
+    #[error("failed to verify id token signature")]
+    NotSigned,
+    /// The keys that are known have not, and there may be others.
+    #[error("fetching keys {0}")]
+    Unavailable(String),
+}
+
+impl KeySet {
+    /// A set of which nothing is known yet.
+    pub fn new(source: Box<dyn KeySource>) -> Self {
+        Self { source, keys: ArcSwapOption::empty(), last: Mutex::new(None) }
+    }
+
+    /// The keys that are known.
+    pub fn known(&self) -> Option<Arc<Vec<PublicKey>>> {
+        self.keys.load_full()
+    }
+
+    /// Fetches the keys if none are known yet.
+    pub async fn initialize(&self) -> Result<(), KeyError> {
+        if self.keys.load().is_some() { Ok(()) } else { self.fetch_since(Instant::now()).await }
+    }
+
+    /// Whether one of the keys has signed the token: the one it names, or any if it names none.
+    pub async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeyError> {
+        let asked = Instant::now();
+        if self.is_signed(jwt) {
+            return Ok(());
+        }
+        self.fetch_since(asked).await?;
+        if self.is_signed(jwt) { Ok(()) } else { Err(KeyError::NotSigned) }
+    }
+
+    fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
+        self.keys.load().as_ref().is_some_and(|keys| {
+            let named = |key: &&PublicKey| jwt.key_id().is_none_or(|id| key.id() == id);
+            keys.iter().filter(named).any(|key| jwt.is_signed_by(key))
+        })
+    }
+
+    /// Sees to it that a fetch has begun after `asked` and ended.
+    async fn fetch_since(&self, asked: Instant) -> Result<(), KeyError> {
+        let mut last = self.last.lock().await;
+        if let Some(fetch) = last.as_ref() {
+            if fetch.began >= asked {
+                return fetch.outcome.clone().map_err(KeyError::Unavailable);
+            }
+            sleep_until(fetch.began + FLOOR).await;
+        }
+        let began = Instant::now();
+        let outcome = match self.source.fetch().await {
+            Ok(json) => read(&json).map(|keys| self.keys.store(Some(Arc::new(keys)))),
+            Err(error) => Err(error),
+        };
+        *last = Some(Fetch { began, outcome: outcome.clone() });
+        outcome.map_err(KeyError::Unavailable)
+    }
+}
+
+#[derive(Deserialize)]
+struct Document {
+    keys: Vec<Value>,
+}
+
+/// Keys of kinds that are not verified here are left out.
+fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
+    let document: Document =
+        serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
+    let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
+    Ok(keys.filter_map(|key| PublicKey::from_jwk(&key)).collect())
+}

@@ -1,0 +1,170 @@
+//! Public keys and the algorithms they verify.
+//!
+//! `jsonwebtoken` verifies all algorithms but ES512, which it does not have.
+
+use std::fmt;
+
+use aws_lc_rs::signature::{ECDSA_P521_SHA512_FIXED, UnparsedPublicKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::DecodingKey;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+use super::BASE64_URL;
+
+/// A signature algorithm of RFC 7518. No other is ever verified: not `none`, HS256 to HS512 or EdDSA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of RFC 7518")]
+pub enum Algorithm {
+    RS256,
+    RS384,
+    RS512,
+    ES256,
+    ES384,
+    ES512,
+    PS256,
+    PS384,
+    PS512,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::RS256,
+        Self::RS384,
+        Self::RS512,
+        Self::ES256,
+        Self::ES384,
+        Self::ES512,
+        Self::PS256,
+        Self::PS384,
+        Self::PS512,
+    ];
+
+    /// By its name in a header or a flag.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// Its name in a header or a flag.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RS256 => "RS256",
+            Self::RS384 => "RS384",
+            Self::RS512 => "RS512",
+            Self::ES256 => "ES256",
+            Self::ES384 => "ES384",
+            Self::ES512 => "ES512",
+            Self::PS256 => "PS256",
+            Self::PS384 => "PS384",
+            Self::PS512 => "PS512",
+        }
+    }
+}
+
+/// A public key.
+#[derive(Clone)]
+pub struct PublicKey {
+    id: String,
+    material: Material,
+}
+
+#[derive(Clone)]
+enum Material {
+    Rsa(DecodingKey),
+    P256(DecodingKey),
+    P384(DecodingKey),
+    P521(Vec<u8>),
+}
+
+/// It is no public key that tokens can be verified with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("neither an RSA key nor a key on P-256, P-384 or P-521")]
+pub struct UnknownKey;
+
+impl PublicKey {
+    /// A key in the form of `SubjectPublicKeyInfo`, DER. Its id is derived from it, as kube-apiserver does.
+    // kubernetes: pkg/serviceaccount/jwt.go, keyIDFromPublicKey
+    pub fn from_spki(der: &[u8]) -> Result<Self, UnknownKey> {
+        let (_, info) = SubjectPublicKeyInfo::from_der(der).map_err(|_| UnknownKey)?;
+        let bits = info.subject_public_key.data.as_ref();
+        let material = match info.parsed().map_err(|_| UnknownKey)? {
+            x509_parser::public_key::PublicKey::RSA(_) => Material::Rsa(DecodingKey::from_rsa_der(bits)),
+            x509_parser::public_key::PublicKey::EC(point) => {
+                Material::from_point(bits, point.key_size()).ok_or(UnknownKey)?
+            }
+            _ => return Err(UnknownKey),
+        };
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der);
+        Ok(Self { id: URL_SAFE_NO_PAD.encode(digest), material })
+    }
+
+    /// A key of a key set; `None` if signatures are not verified by it.
+    pub fn from_jwk(jwk: &Jwk) -> Option<Self> {
+        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+            return None;
+        }
+        let material = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => Material::Rsa(DecodingKey::from_jwk(jwk).ok()?),
+            AlgorithmParameters::EllipticCurve(curve) => {
+                let mut point = vec![4];
+                point.extend(BASE64_URL.decode(&curve.x).ok()?);
+                point.extend(BASE64_URL.decode(&curve.y).ok()?);
+                match (&curve.curve, point.len()) {
+                    (EllipticCurve::P256, 65) => Material::P256(DecodingKey::from_ec_der(&point)),
+                    (EllipticCurve::P384, 97) => Material::P384(DecodingKey::from_ec_der(&point)),
+                    (EllipticCurve::P521, 133) => Material::P521(point),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        Some(Self { id: jwk.common.key_id.clone().unwrap_or_default(), material })
+    }
+
+    /// What tokens name it by; may be empty.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether it has signed the message by this algorithm, which must be one for its kind of key.
+    pub fn has_signed(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+        use jsonwebtoken::Algorithm as Known;
+        let (key, known) = match (&self.material, algorithm) {
+            (Material::Rsa(key), Algorithm::RS256) => (key, Known::RS256),
+            (Material::Rsa(key), Algorithm::RS384) => (key, Known::RS384),
+            (Material::Rsa(key), Algorithm::RS512) => (key, Known::RS512),
+            (Material::Rsa(key), Algorithm::PS256) => (key, Known::PS256),
+            (Material::Rsa(key), Algorithm::PS384) => (key, Known::PS384),
+            (Material::Rsa(key), Algorithm::PS512) => (key, Known::PS512),
+            (Material::P256(key), Algorithm::ES256) => (key, Known::ES256),
+            (Material::P384(key), Algorithm::ES384) => (key, Known::ES384),
+            (Material::P521(point), Algorithm::ES512) => {
+                let key = UnparsedPublicKey::new(&ECDSA_P521_SHA512_FIXED, point);
+                return key.verify(message, signature).is_ok();
+            }
+            _ => return false,
+        };
+        let signature = URL_SAFE_NO_PAD.encode(signature);
+        jsonwebtoken::crypto::verify(&signature, message, key, known).unwrap_or(false)
+    }
+}
+
+impl Material {
+    fn from_point(point: &[u8], bits: usize) -> Option<Self> {
+        match (bits, point.len()) {
+            (256, 65) => Some(Self::P256(DecodingKey::from_ec_der(point))),
+            (384, 97) => Some(Self::P384(DecodingKey::from_ec_der(point))),
+            (521 | 528, 133) => Some(Self::P521(point.to_vec())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublicKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
