@@ -8,8 +8,10 @@ pub mod bearer;
 pub mod chain;
 pub mod jwt;
 pub mod lookup;
+pub mod oidc;
 pub mod remarks;
 pub mod request_header;
+pub mod service_account;
 pub mod settings;
 pub mod static_token;
 #[cfg(test)]

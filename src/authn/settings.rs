@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::Audience;
+use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
+use super::service_account::ServiceAccounts;
 use super::static_token::StaticTokenAuthenticator;
 use super::x509::CaBundle;
 
@@ -17,6 +19,12 @@ pub struct Authentication {
     pub request_header: Option<RequestHeader>,
     /// The tokens of the token file.
     pub static_tokens: Option<Arc<StaticTokenAuthenticator>>,
+    /// Whether bootstrap tokens are taken.
+    pub bootstrap_tokens: bool,
+    /// The service-account tokens that are taken.
+    pub service_accounts: Option<ServiceAccounts>,
+    /// The issuers of JSON Web Tokens.
+    pub jwt: Vec<Arc<JwtAuthenticator>>,
     /// Whether requests without a credential are let in.
     pub anonymous: bool,
     /// The audiences of this API server.

@@ -111,6 +111,65 @@ pub struct AuthenticationFlags {
     /// Identifiers of this API server, comma-separated. Tokens that are bound to audiences must name one of them.
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
+    /// Take the bootstrap tokens in the backend's secrets of type bootstrap.kubernetes.io/token in kube-system.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub enable_bootstrap_token_auth: bool,
+    /// The issuers of service-account tokens, in their `iss` claim; may be given several times. They are the API
+    /// audiences too, unless --api-audiences says otherwise.
+    #[arg(long, value_name = "ISSUER")]
+    pub service_account_issuer: Vec<String>,
+    /// PEM files with the public or private RSA and ECDSA keys of service-account tokens; may be given several times.
+    /// Default, if there is an issuer: the keys that the backend publishes (/openid/v1/jwks).
+    #[arg(long, value_name = "FILE")]
+    pub service_account_key_file: Vec<PathBuf>,
+    /// Ask the backend whether the secret and the service account of a token without an expiry are still there.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub service_account_lookup: bool,
+    /// An AuthenticationConfiguration (apiserver.config.k8s.io): issuers of JSON Web Tokens with their rules, and where
+    /// anonymous requests are let in. Excludes --oidc-* flags.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
+    /// The OpenID issuer whose ID tokens are taken; an https URL.
+    #[arg(long, value_name = "URL")]
+    #[serde(rename = "oidcIssuerURL")]
+    pub oidc_issuer_url: Option<String>,
+    /// The client that ID tokens must be issued for.
+    #[arg(long, value_name = "ID")]
+    #[serde(rename = "oidcClientID")]
+    pub oidc_client_id: Option<String>,
+    /// The CAs of the OpenID issuer's certificate. Default: those of the system.
+    #[arg(long, value_name = "FILE")]
+    #[serde(rename = "oidcCAFile")]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// The claim that is the user name.
+    #[arg(long, value_name = "CLAIM", default_value = "sub")]
+    pub oidc_username_claim: String,
+    /// What precedes the user name; `-` for nothing. Default: the issuer and a `#`, unless the claim is `email`.
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    pub oidc_username_prefix: String,
+    /// The claim that holds the groups: a string or a list of strings.
+    #[arg(long, value_name = "CLAIM")]
+    pub oidc_groups_claim: Option<String>,
+    /// What precedes each group.
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    pub oidc_groups_prefix: String,
+    /// The signature algorithms that are taken, comma-separated: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384,
+    /// PS512.
+    #[arg(long, value_name = "ALGORITHMS", value_delimiter = ',', default_values = ["RS256"])]
+    pub oidc_signing_algs: Vec<String>,
+    /// Claims that ID tokens must have with these values, as claim=value; comma-separated, or given several times.
+    #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',')]
+    pub oidc_required_claim: Vec<String>,
+    /// A kubeconfig for the webhook that is asked about every token nobody else knows (TokenReview).
+    #[arg(long, value_name = "FILE")]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// The version of TokenReview that the webhook is asked with: v1 or v1beta1.
+    #[arg(long, value_name = "VERSION", default_value = "v1beta1")]
+    pub authentication_token_webhook_version: String,
+    /// How long the webhook's answers are remembered. Examples: 2m0s, 30s.
+    #[arg(long, value_name = "DURATION", default_value = "2m0s")]
+    #[serde(rename = "authenticationTokenWebhookCacheTTL")]
+    pub authentication_token_webhook_cache_ttl: String,
     /// Front proxies with a certificate signed by one of these CAs may say in headers who a request is made by.
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "requestheaderClientCAFile")]

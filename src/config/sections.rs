@@ -18,7 +18,7 @@ use advice::{meaning, plain, suggestion};
 
 /// Words that Kubernetes writes in capitals, unless a key begins with one.
 // kubernetes: contributors/devel/sig-architecture/api-conventions.md, naming conventions
-const ACRONYMS: [&str; 7] = ["ca", "id", "jwks", "sni", "uid", "uri", "url"];
+const ACRONYMS: [&str; 8] = ["ca", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
 
 /// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. What the command line says with
 /// `--backend-` is said of a cluster in the file.

@@ -48,6 +48,9 @@ impl Resolver<'_> {
             client_ca,
             request_header,
             static_tokens,
+            bootstrap_tokens: flags.enable_bootstrap_token_auth,
+            service_accounts: None,
+            jwt: Vec::new(),
             anonymous: flags.anonymous_auth,
             audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
         }

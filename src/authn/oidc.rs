@@ -1,0 +1,3 @@
+//! ID tokens of OpenID issuers.
+
+pub mod settings;
