@@ -7,7 +7,6 @@ use http::HeaderValue;
 use rustls::crypto::CryptoProvider;
 use rustls::{DistinguishedName, ServerConfig};
 
-use crate::authn::anonymous::AnonymousAuthenticator;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
 use crate::authn::request_header::RequestHeaderAuthenticator;
@@ -174,6 +173,5 @@ fn chain(authentication: &Authentication) -> Result<Chain, EmptyChain> {
         members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
         members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
     }
-    let everywhere = || AnonymousAuthenticator::new([]);
-    Chain::new(members, authentication.anonymous.then(everywhere))
+    Chain::new(members, authentication.anonymous.authenticator())
 }

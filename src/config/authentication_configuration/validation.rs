@@ -145,7 +145,7 @@ impl Validator {
                     self.errors.push(FieldError::invalid(field, claim, BOTH).fix(ONE_OF_BOTH));
                 }
                 (true, true) => {
-                    self.errors.push(FieldError::required(field, EITHER).fix("give one of the two"))
+                    self.errors.push(FieldError::required(field, EITHER).fix("give one of the two"));
                 }
                 (false, true) => {
                     if !message.is_empty() {
