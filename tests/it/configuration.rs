@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use portcullis::authn::anonymous::Anonymous;
 use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
 
 use crate::support::{Pki, flags, resolved};
@@ -74,7 +75,7 @@ fn several_clusters_come_of_one_file() {
     let endpoints = prod.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string());
     assert_eq!(endpoints.collect::<Vec<_>>(), ["10.0.0.1:6443", "10.0.0.2:6443"]);
     assert!(prod.authentication.client_ca.is_some() && prod.authentication.static_tokens.is_none());
-    assert!(!prod.authentication.anonymous);
+    assert_eq!(prod.authentication.anonymous, Anonymous::Nowhere);
     assert_eq!(
         prod.routes,
         Routes::Matching {
@@ -87,7 +88,7 @@ fn several_clusters_come_of_one_file() {
     assert_eq!(staging.backend.identity, IdentityMode::Impersonate);
     assert!(staging.authentication.client_ca.is_none(), "null turns off what the template has on");
     assert_eq!(staging.authentication.static_tokens.as_ref().unwrap().count(), 3);
-    assert!(staging.authentication.anonymous);
+    assert_eq!(staging.authentication.anonymous, Anonymous::Everywhere);
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn a_flag_wins_over_the_file() {
         .unwrap();
     assert_eq!(settings.serving.address.port(), 1);
     for cluster in &settings.clusters {
-        assert!(!cluster.authentication.anonymous, "{}", cluster.name);
+        assert_eq!(cluster.authentication.anonymous, Anonymous::Nowhere, "{}", cluster.name);
         assert!(cluster.authentication.static_tokens.is_some(), "{}", cluster.name);
     }
 }
