@@ -14,6 +14,7 @@ mod forward;
 pub mod fuzzing;
 mod health;
 mod listen;
+mod lookups;
 mod metrics;
 mod pipeline;
 pub mod query;
