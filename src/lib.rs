@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod health;
 mod listen;
 mod lookups;
+mod methods;
 mod metrics;
 mod pipeline;
 pub mod query;

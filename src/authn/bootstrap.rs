@@ -84,7 +84,7 @@ fn judge(found: &Secret, id: &str, secret: &str, now: UnixTime, remarks: &Remark
     holds("type", found.kind == SECRET_TYPE && !found.data.is_empty(), &|| {
         format!("{:?}, must be {SECRET_TYPE:?}", found.kind)
     })?;
-    let own = found.data.get("token-secret").map(|data| data.expose_secret()).unwrap_or_default();
+    let own = found.data.get("token-secret").map_or(&[][..], |data| data.expose_secret());
     holds("token-secret", verify_slices_are_equal(own, secret.as_bytes()).is_ok(), &|| {
         "the token's second part must be the one in the secret".to_owned()
     })?;

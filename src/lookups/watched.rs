@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, StreamExt as _};
 use kube::ResourceExt as _;
@@ -17,13 +17,13 @@ type Key = (String, String);
 /// What is known of the objects of one kind.
 #[derive(Debug)]
 pub(super) struct Watched<V> {
-    known: RwLock<HashMap<Key, Arc<V>>>,
+    known: Mutex<HashMap<Key, Arc<V>>>,
     complete: AtomicBool,
 }
 
 impl<V> Default for Watched<V> {
     fn default() -> Self {
-        Self { known: RwLock::default(), complete: AtomicBool::new(false) }
+        Self { known: Mutex::default(), complete: AtomicBool::new(false) }
     }
 }
 
@@ -31,7 +31,12 @@ impl<V> Watched<V> {
     /// The object of this name, if the watch has reported it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.known.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        self.known().get(&key).cloned()
+    }
+
+    /// Held for a moment, by threads that carry no requests.
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<V>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all objects were reported once.
@@ -55,20 +60,19 @@ pub(super) async fn follow<K, V>(
     let mut told: Option<String> = None;
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     while let Some(event) = stream.next().await {
-        let write = || known.known.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Ok(Event::Apply(object)) => {
-                write().insert(key(&object), Arc::new(project(&object)));
+                known.known().insert(key(&object), Arc::new(project(&object)));
             }
             Ok(Event::Delete(object)) => {
-                write().remove(&key(&object));
+                known.known().remove(&key(&object));
             }
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
                 listed.insert(key(&object), Arc::new(project(&object)));
             }
             Ok(Event::InitDone) => {
-                *write() = std::mem::take(&mut listed);
+                *known.known() = std::mem::take(&mut listed);
                 known.complete.store(true, Ordering::Release);
                 if told.take().is_some() {
                     info!(cluster, resource, "watching again");

@@ -18,6 +18,7 @@ const ORDER: [&str; 18] = [
     "telemetry",
     "config",
     "listen",
+    "methods",
     "lookups",
     "forward",
     "stage",
