@@ -7,6 +7,8 @@
 pub(super) mod decode;
 pub(super) mod field;
 mod issuer;
+#[cfg(test)]
+mod tests;
 mod url;
 pub(super) mod validation;
 
