@@ -22,19 +22,19 @@ fn authenticator(changes: &Value) -> Value {
         "issuer": {"url": "https://issuer-url", "audiences": ["audience"]},
         "claimMappings": {"username": {"claim": "sub", "prefix": "prefix"}},
     });
-    json_patch_merge(&mut authenticator, changes);
+    overlay(&mut authenticator, changes);
     authenticator
 }
 
 /// Maps are laid over each other key by key; `null` removes.
-fn json_patch_merge(into: &mut Value, changes: &Value) {
+fn overlay(into: &mut Value, changes: &Value) {
     match (into, changes) {
         (Value::Object(into), Value::Object(changes)) => {
             for (key, change) in changes {
                 if change.is_null() {
                     into.remove(key);
                 } else {
-                    json_patch_merge(into.entry(key.as_str()).or_insert(Value::Null), change);
+                    overlay(into.entry(key.as_str()).or_insert(Value::Null), change);
                 }
             }
         }
@@ -45,7 +45,7 @@ fn json_patch_merge(into: &mut Value, changes: &Value) {
 fn read(fields: &Value, disallowed: &[&str]) -> Result<Vec<JwtAuthenticator>, String> {
     let mut document =
         json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration"});
-    json_patch_merge(&mut document, fields);
+    overlay(&mut document, fields);
     let (configuration, _) = decode(document.to_string().as_bytes()).map_err(|error| error.problem)?;
     let disallowed: Vec<String> = disallowed.iter().map(|&issuer| issuer.to_owned()).collect();
     validate(&configuration, &disallowed, &Algorithm::ALL).map_err(|errors| {

@@ -2,20 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, check};
+use super::{Case, check, overlay};
+use crate::status::quote::Quoted;
 
 const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                           claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \
                           claims.email is used in claimMappings.username.expression";
 
 /// The user name is this expression.
-fn named(expression: &str, rest: Value) -> Value {
+fn named(expression: &str, rest: &Value) -> Value {
     let mut changes =
         json!({"claimMappings": {"username": {"claim": null, "prefix": null, "expression": expression}}});
-    super::json_patch_merge(&mut changes["claimMappings"]["extra"], &json!([]));
-    let username = json!({"claim": null, "prefix": null, "expression": expression});
-    super::json_patch_merge(&mut changes, &rest);
-    changes["claimMappings"]["username"] = username;
+    overlay(&mut changes, rest);
     changes
 }
 
@@ -67,10 +65,10 @@ fn addresses_are_names_only_if_verified() {
         let expected = if *will_do {
             String::new()
         } else {
-            let value = crate::status::quote::Quoted(name);
+            let value = Quoted(name);
             format!("jwt[0].claimMappings.username.expression: Invalid value: {value}: {UNVERIFIED}")
         };
-        check(&[], &[(name, named(name, rest.clone()), &expected)]);
+        check(&[], &[(name, named(name, rest), &expected)]);
     }
 }
 
@@ -80,7 +78,7 @@ fn expressions_are_compiled() {
                       'foo' (in container '')\n | foo.bar\n | ^";
     let rules = |expression: &str| json!([{"expression": expression}]);
     let mapping = |part: &str, expression: &str| match part {
-        "username" => named(expression, json!({})),
+        "username" => named(expression, &json!({})),
         part => json!({"claimMappings": {part: {"expression": expression}}}),
     };
     let extra =
@@ -118,6 +116,6 @@ fn an_expression_that_does_not_compile_does_not_count() {
          evaluate to bool, jwt[0].claimMappings.username.expression: Invalid value: \"{{claims.?email: \
          \\\"panda\\\"}}\": {UNVERIFIED}]"
     );
-    let cases: &[Case<'_>] = &[("a rule", named(name, rule), &expected)];
+    let cases: &[Case<'_>] = &[("a rule", named(name, &rule), &expected)];
     check(&[], cases);
 }

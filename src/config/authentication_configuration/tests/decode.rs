@@ -77,7 +77,7 @@ fn nothing_is_passed_over() {
         (
             "a field twice, JSON",
             json(", \"jwt\": [], \"jwt\": []"),
-            "duplicate mapping key: jwt not allowed here at line 3, column 53",
+            "duplicate mapping key: jwt not allowed here at line 3, column 52",
         ),
         (
             "a number for a text",
@@ -102,7 +102,7 @@ fn nothing_is_passed_over() {
         (
             "two documents",
             format!("{HEAD}---\n{HEAD}"),
-            "only single YAML document expected but multiple found at line 3, column 1",
+            "only single YAML document expected but multiple found at line 4, column 1",
         ),
     ];
     for (name, text, expected) in cases {

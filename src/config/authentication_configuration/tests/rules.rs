@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, authenticator, check, read};
+use super::{Case, authenticator, check, overlay, read};
 use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::{ClaimRule, Issuer, JwtAuthenticator, Mapping, Rule};
 use crate::cel::{Expression, Purpose};
@@ -99,20 +99,14 @@ fn mappings_are_judged() {
         ("uid", "", json!({"expression": "claims.uid"}), ""),
     ];
     for (part, field, given, expected) in cases {
-        // The given part replaces that of the base.
-        let mut mappings = json!({"username": {"claim": null, "prefix": null}});
-        if *part != "username" {
-            mappings = json!({});
-        }
-        super::json_patch_merge(&mut mappings, &json!({*part: given}));
-        for (key, value) in given.as_object().unwrap() {
-            mappings[*part][key] = value.clone();
-        }
+        let mut mapping =
+            if *part == "username" { json!({"claim": null, "prefix": null}) } else { json!({}) };
+        overlay(&mut mapping, given);
         let expected = match *expected {
             "" => String::new(),
             expected => format!("jwt[0].claimMappings.{part}{field}: {expected}"),
         };
-        check(&["claimMappings"], &[(&format!("{part} {given}"), mappings, &expected)]);
+        check(&["claimMappings", part], &[(&format!("{part} {given}"), mapping, &expected)]);
     }
 }
 
@@ -128,7 +122,7 @@ fn keys_of_extra_attributes_are_judged() {
             "Invalid value: \"example.org/\": must be a domain-prefixed path (such as \"acme.io/foo\")",
         ),
         ("example.org/Foo", "Invalid value: \"example.org/Foo\": must be lowercase"),
-        ("example.org/a/b~c:d%41", "Invalid value: \"example.org/a/b~c:d%41\": "),
+        ("example.org/a/b~c:d%41", ""),
         (
             "-a.org/foo",
             "Invalid value: \"-a.org\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
@@ -153,8 +147,6 @@ fn keys_of_extra_attributes_are_judged() {
     for (key, expected) in cases {
         let expected = match *expected {
             "" => String::new(),
-            // Nothing in it is a capital letter.
-            said if said.ends_with(": ") => String::new(),
             said if said == reserved => {
                 format!("jwt[0].claimMappings.extra[0].key: Invalid value: \"{key}\": {reserved}")
             }

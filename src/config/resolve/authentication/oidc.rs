@@ -3,6 +3,9 @@
 //!
 //! Follows `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication.go`.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
