@@ -1,6 +1,7 @@
 //! Whether an endpoint takes identities as they are: asked at start, after a reload, every minute, and when there is
 //! reason to doubt it. Requests go to no endpoint that was not seen to.
 
+mod pace;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use pace::Pace;
 use verdict::{Accepted, Certificate, Fault, judge};
 
 use crate::authn::request_header::RequestHeaderNames;
@@ -31,13 +33,6 @@ const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
 const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// How often a good endpoint is asked.
-const EVERY: Duration = Duration::from_mins(1);
-/// How soon a bad one is asked again: a young API server forbids everything until its roles are loaded.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LAST_RETRY: Duration = Duration::from_secs(10);
-/// How long one that was away may be there again before it is asked.
-const LAST_KNOCK: Duration = Duration::from_secs(1);
 /// Doubts are looked into this often at most.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -137,16 +132,11 @@ enum Finding {
 
 impl Check {
     async fn run(mut self) {
-        let mut retry = FIRST_RETRY;
+        let mut pace = Pace::default();
         loop {
             let finding = self.ask().await;
-            let (wait, next) = match finding {
-                Finding::Good(_) => (EVERY, FIRST_RETRY),
-                Finding::Away(_) => (retry.min(LAST_KNOCK), retry * 2),
-                Finding::Bad(_) | Finding::Unknown(_) => (retry, retry * 2),
-            };
+            let wait = pace.after(&finding);
             self.conclude(finding).await;
-            retry = next.min(LAST_RETRY);
             let now = Instant::now();
             sleep_until(now + PAUSE.min(wait)).await;
             tokio::select! {
