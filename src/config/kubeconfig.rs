@@ -117,9 +117,10 @@ impl Reader<'_> {
         identity: IdentityMode,
     ) -> Option<Backend> {
         // YAML may be UTF-16 too, which `kube` takes, and panics on half a character.
-        let read = self.inputs.read(self.file).map_err(|error| error.to_string()).and_then(|content| {
-            String::from_utf8(content).map_err(|_| "it is not text in UTF-8".to_owned())
-        });
+        let read =
+            self.inputs.read(self.file).map_err(|error| error.to_string()).and_then(|content| {
+                String::from_utf8(content).map_err(|_| "it is not text in UTF-8".to_owned())
+            });
         self.checked(read, "give a readable kubeconfig")?;
         // Once more, by the one that knows what relative paths in it are relative to.
         let parsed = Kubeconfig::read_from(self.file).map_err(|error| unreadable(&error));
