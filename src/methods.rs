@@ -30,6 +30,13 @@ pub(crate) struct Means {
     pub(crate) reload: Arc<Notify>,
 }
 
+impl Means {
+    /// Means of their own, for a command that ends soon.
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        Self { runtime: runtime.clone(), metrics: Arc::new(Metrics::new()), reload: Arc::default() }
+    }
+}
+
 /// What the authenticators of one cluster know.
 #[derive(Debug)]
 pub(crate) struct Methods {
@@ -58,6 +65,11 @@ impl Methods {
         Self { lookups }
     }
 
+    /// Whether the API server is asked about tokens.
+    pub(crate) fn ask_the_backend(&self) -> bool {
+        self.lookups.is_some()
+    }
+
     /// The authenticators in kube-apiserver's order. A method that is off is absent; nothing at all is an error.
     // kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
     pub(crate) fn chain(&self, settings: &Authentication) -> Result<Chain, EmptyChain> {
@@ -84,7 +96,7 @@ impl Methods {
         let agnostic = |delegate: Box<dyn TokenAuthenticator>| -> Box<dyn TokenAuthenticator> {
             Box::new(AudienceAgnostic::new(settings.audiences.clone(), delegate))
         };
-        let lookup = || self.lookups.clone().map(|lookups| lookups as Arc<dyn Lookup>);
+        let lookup = || self.lookups.clone().map(|lookups| -> Arc<dyn Lookup> { lookups });
         let mut tokens = Vec::new();
         if let Some(static_tokens) = &settings.static_tokens {
             tokens.push(agnostic(Box::new(Arc::clone(static_tokens))));

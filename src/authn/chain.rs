@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
+use super::remarks::{Outcome, Remarks};
 use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
@@ -48,7 +49,9 @@ impl Chain {
         let mut errors = Vec::new();
         let mut found = None;
         for member in &self.members {
-            match member.authenticate(input).await {
+            let verdict = member.authenticate(input).await;
+            note(input.remarks, member.name(), &verdict);
+            match verdict {
                 Ok(Some(authenticated)) => {
                     found = Some(with_authenticated_group(authenticated));
                     break;
@@ -68,6 +71,20 @@ impl Chain {
         check_audiences(input.audiences, &found.audiences)?;
         Ok(Proven(found))
     }
+}
+
+/// What a member said, for somebody who asks why.
+fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
+    let outcome = match verdict {
+        Ok(Some(_)) => Outcome::Passed,
+        Ok(None) => Outcome::NotApplicable,
+        Err(_) => Outcome::Failed,
+    };
+    remarks.step(name, "verdict", outcome, || match verdict {
+        Ok(Some(found)) => format!("vouches for {}", Quoted(&found.user.name)),
+        Ok(None) => "no opinion".to_owned(),
+        Err(error) => error.to_string(),
+    });
 }
 
 /// Adds the group of all authenticated users at the end, unless the identity says already what it is.
@@ -141,7 +158,9 @@ impl TokenAuthenticator for TokenUnion {
         Box::pin(async move {
             let mut errors = Vec::new();
             for member in &self.members {
-                match member.authenticate(token, context).await {
+                let verdict = member.authenticate(token, context).await;
+                note(context.remarks, member.name(), &verdict);
+                match verdict {
                     Ok(None) => {}
                     Err(error) if self.on_error == OnError::Continue => errors.push(error),
                     verdict => return verdict,

@@ -2,11 +2,9 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tokio::sync::Notify;
 
 use super::{failed, misconfigured};
 use crate::authn::anonymous::Anonymous;
@@ -18,7 +16,6 @@ use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
 use crate::methods::Means;
-use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
@@ -32,8 +29,9 @@ pub(super) struct CheckFlags {
     output: Output,
 }
 
+/// How to print a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     /// A table, for people.
     Text,
     /// JSON, for programs.
@@ -44,7 +42,7 @@ enum Output {
 
 impl Output {
     /// For programs; `None` if people are to read it.
-    fn rendered(self, value: &impl Serialize) -> Option<String> {
+    pub(super) fn rendered(self, value: &impl Serialize) -> Option<String> {
         match self {
             Self::Text => None,
             Self::Json => serde_json::to_string_pretty(value).ok().map(|text| text + "\n"),
@@ -119,11 +117,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let means = Means {
-        runtime: runtime.handle().clone(),
-        metrics: Arc::new(Metrics::new()),
-        reload: Arc::new(Notify::new()),
-    };
+    let means = Means::new(runtime.handle());
     if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
         return failed(&error.to_string());
     }
@@ -131,7 +125,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
-fn print(text: &str) -> ExitCode {
+pub(super) fn print(text: &str) -> ExitCode {
     std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
