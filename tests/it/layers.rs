@@ -24,7 +24,7 @@ const ORDER: [&str; 18] = [
     "authn",
     "request",
 ];
-const LEAVES: [&str; 6] = ["status", "query", "escape", "user", "clock", "metrics"];
+const LEAVES: [&str; 7] = ["cel", "status", "query", "escape", "user", "clock", "metrics"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());
