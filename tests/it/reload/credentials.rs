@@ -81,7 +81,7 @@ async fn anonymous_requests_are_let_in_where_the_file_says() {
         let mut codes = async |paths: [&str; 4]| {
             let mut codes = Vec::new();
             for path in paths {
-                codes.push(client.get(path, &[]).await.status().as_u16());
+                codes.push(client.code_at(path, &[]).await.as_u16());
             }
             codes
         };
