@@ -99,6 +99,32 @@ fn with_authenticated_group(found: Authenticated) -> Authenticated {
     Authenticated { user: Arc::new(user), ..found }
 }
 
+/// Token authenticators whose identities come with the group of all authenticated users: a chain that remembers them
+/// need not add it, and copy the identity, with every request.
+#[derive(Debug)]
+pub struct InAuthenticatedGroup(Box<dyn TokenAuthenticator>);
+
+impl InAuthenticatedGroup {
+    /// Adds the group to what `tokens` says.
+    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+        Self(tokens)
+    }
+}
+
+impl TokenAuthenticator for InAuthenticatedGroup {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move { Ok(self.0.authenticate(token, context).await?.map(with_authenticated_group)) })
+    }
+}
+
 // apiserver: pkg/endpoints/filters/authentication.go, audiencesAreAcceptable
 fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), AuthnError> {
     if api.is_empty() || of_credential.is_empty() || !intersection(api, of_credential).is_empty() {
