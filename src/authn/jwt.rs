@@ -3,6 +3,7 @@
 //! What a token says is unverified until [`Jwt::is_signed_by`] was asked; who trusts which claims is the business of
 //! [`super::service_account`] and [`super::oidc`].
 
+pub mod key_file;
 pub mod key_set;
 pub mod keys;
 
