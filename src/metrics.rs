@@ -2,6 +2,8 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+pub(crate) mod service_accounts;
+
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -58,6 +60,8 @@ pub(crate) struct Metrics {
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
+    /// What is counted of service-account tokens.
+    pub(crate) service_accounts: service_accounts::ServiceAccounts,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,
     config_last_reload_successful: IntGauge,
@@ -208,6 +212,7 @@ impl Metrics {
                 "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
                 &["cluster", "endpoint"],
             )?,
+            service_accounts: service_accounts::ServiceAccounts::new(&registry)?,
             config_reloads: counters(
                 "portcullis_config_reloads_total",
                 "Configurations that were taken, the first one included, or refused.",
