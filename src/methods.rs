@@ -9,9 +9,11 @@ use tokio::sync::Notify;
 use crate::authn::anonymous::AnonymousAuthenticator;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
+use crate::authn::cache::{CachedTokens, Keep};
 use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
 use crate::authn::lookup::Lookup;
 use crate::authn::request_header::RequestHeaderAuthenticator;
+use crate::authn::service_account;
 use crate::authn::settings::Authentication;
 use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
@@ -41,6 +43,7 @@ impl Means {
 /// What the authenticators of one cluster know.
 #[derive(Debug)]
 pub(crate) struct Methods {
+    means: Means,
     lookups: Option<Arc<Lookups>>,
 }
 
@@ -63,7 +66,7 @@ impl Methods {
             Some(known) => Some(Arc::clone(known)),
             None => Some(Arc::new(Lookups::start(cluster, upstream, needs, &means.runtime, &means.metrics))),
         };
-        Self { lookups }
+        Self { means: means.clone(), lookups }
     }
 
     /// Whether the API server is asked about tokens.
@@ -86,7 +89,9 @@ impl Methods {
             members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
         }
         if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
-            let union: Arc<dyn TokenAuthenticator> = Arc::from(union);
+            let metrics = &self.means.metrics.token_cache;
+            let cached = CachedTokens::new(union.into(), Keep::TOKENS, self.means.runtime.clone(), metrics);
+            let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
             members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
         }
@@ -102,6 +107,15 @@ impl Methods {
         let mut tokens = Vec::new();
         if let Some(static_tokens) = &settings.static_tokens {
             tokens.push(agnostic(Box::new(Arc::clone(static_tokens))));
+        }
+        if let (Some(accounts), Some(lookups)) = (&settings.service_accounts, &self.lookups) {
+            tokens.extend(service_account::authenticators(
+                accounts,
+                || lookups.service_account_keys(),
+                Arc::<Lookups>::clone(lookups),
+                settings.audiences.clone(),
+                self.means.metrics.service_accounts.clone(),
+            ));
         }
         if let Some(lookup) = lookup().filter(|_| settings.bootstrap_tokens) {
             tokens.push(agnostic(Box::new(BootstrapTokens::new(lookup))));

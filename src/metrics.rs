@@ -2,6 +2,7 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+pub(crate) mod service_accounts;
 mod token_cache;
 
 use prometheus::core::Collector;
@@ -35,7 +36,6 @@ pub(crate) struct Metrics {
     /// By `username`, compressed to a handful.
     pub(crate) authenticated_user_requests: IntCounterVec,
     /// What is remembered of tokens.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the caches of the snapshot"))]
     pub(crate) token_cache: TokenCache,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
@@ -65,6 +65,8 @@ pub(crate) struct Metrics {
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
+    /// What is counted of service-account tokens.
+    pub(crate) service_accounts: service_accounts::ServiceAccounts,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,
     config_last_reload_successful: IntGauge,
@@ -238,6 +240,7 @@ impl Metrics {
                 "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
                 &["cluster", "endpoint"],
             )?,
+            service_accounts: service_accounts::ServiceAccounts::new(&registry)?,
             config_reloads: counters(
                 "portcullis_config_reloads_total",
                 "Configurations that were taken, the first one included, or refused.",

@@ -17,6 +17,7 @@ use super::{
     TokenAuthenticator, TokenContext, Verdict,
 };
 use crate::status::quote::Quoted;
+use crate::status::quote::QuotedList;
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 
 /// Everything that can authenticate a request to one cluster.
@@ -142,7 +143,7 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
 
 /// The audiences of both lists, in the order of the second one.
 // apiserver: pkg/authentication/authenticator/audiences.go, Intersect
-fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
+pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
     requested.iter().filter(|audience| own.contains(audience)).cloned().collect()
 }
 
@@ -224,11 +225,10 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return Ok(None);
         };
         if !found.audiences.is_empty() {
-            let returned: Vec<_> =
-                found.audiences.iter().map(|audience| Quoted(&audience.0).to_string()).collect();
+            let returned: Vec<_> = found.audiences.iter().map(|audience| &audience.0).collect();
             return Err(AuthnError::Invalid(format!(
-                "audience agnostic authenticator wrapped an authenticator that returned audiences: [{}]",
-                returned.join(" ")
+                "audience agnostic authenticator wrapped an authenticator that returned audiences: {}",
+                QuotedList(&returned)
             )));
         }
         Ok(Some(Authenticated { audiences, ..found }))

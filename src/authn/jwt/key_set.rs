@@ -81,10 +81,7 @@ impl KeySet {
     }
 
     fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
-        self.keys.load().as_ref().is_some_and(|keys| {
-            let named = |key: &&PublicKey| jwt.key_id().is_none_or(|id| key.id() == id);
-            keys.iter().filter(named).any(|key| jwt.is_signed_by(key))
-        })
+        self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys))
     }
 
     /// Sees to it that a fetch has begun after `asked` and ended.

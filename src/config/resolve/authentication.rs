@@ -1,5 +1,7 @@
 //! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
 
+mod service_account;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,7 +35,10 @@ impl Resolver<'_> {
             .and_then(|file| self.static_tokens(&given.place("token-auth-file"), file));
         let none_on = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
-            && flags.token_auth_file.is_none();
+            && flags.token_auth_file.is_none()
+            && !flags.enable_bootstrap_token_auth
+            && flags.service_account_issuer.is_empty()
+            && flags.service_account_key_file.is_empty();
         if none_on && !flags.anonymous_auth {
             let [certificates, tokens, front_proxies] =
                 ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
@@ -44,15 +49,19 @@ impl Resolver<'_> {
                     .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
             );
         }
+        let mut audiences = listed(&flags.api_audiences);
+        if audiences.is_empty() {
+            audiences.clone_from(&flags.service_account_issuer);
+        }
         Authentication {
             client_ca,
             request_header,
             static_tokens,
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
-            service_accounts: None,
+            service_accounts: self.service_accounts(given),
             jwt: Vec::new(),
             anonymous: flags.anonymous_auth,
-            audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
+            audiences: audiences.into_iter().map(Audience).collect(),
         }
     }
 
