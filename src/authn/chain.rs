@@ -15,7 +15,7 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
-use crate::status::quote::Quoted;
+use crate::status::quote::QuotedList;
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 
 /// Everything that can authenticate a request to one cluster.
@@ -179,11 +179,10 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return Ok(None);
         };
         if !found.audiences.is_empty() {
-            let returned: Vec<_> =
-                found.audiences.iter().map(|audience| Quoted(&audience.0).to_string()).collect();
+            let returned: Vec<_> = found.audiences.iter().map(|audience| &audience.0).collect();
             return Err(AuthnError::Invalid(format!(
-                "audience agnostic authenticator wrapped an authenticator that returned audiences: [{}]",
-                returned.join(" ")
+                "audience agnostic authenticator wrapped an authenticator that returned audiences: {}",
+                QuotedList(&returned)
             )));
         }
         Ok(Some(Authenticated { audiences, ..found }))

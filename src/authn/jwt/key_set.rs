@@ -111,8 +111,8 @@ struct Document {
     keys: Vec<Value>,
 }
 
-/// Keys of kinds that are not verified here are left out.
-fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
+/// Reads a key set. Keys of kinds that are not verified here are left out.
+pub(crate) fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
     let document: Document =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
     let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
