@@ -34,7 +34,8 @@ pub(super) struct Sources {
 /// No `Debug`: the access token is a secret.
 #[derive(Deserialize)]
 struct Endpoint {
-    endpoint: Option<String>,
+    #[serde(rename = "endpoint")]
+    url: Option<String>,
     access_token: Option<String>,
     /// An aggregated claim: must be text, and is not used.
     #[serde(rename = "JWT")]
@@ -71,7 +72,7 @@ impl Sources {
     fn endpoint(&self, claim: &str) -> Option<(&str, Option<&str>)> {
         let source = self.names.as_ref()?.get(claim)?.as_deref()?;
         let endpoint = self.sources.as_ref()?.get(source)?.as_ref()?;
-        let url = endpoint.endpoint.as_deref().filter(|url| !url.is_empty())?;
+        let url = endpoint.url.as_deref().filter(|url| !url.is_empty())?;
         Some((url, endpoint.access_token.as_deref().filter(|token| !token.is_empty())))
     }
 }
