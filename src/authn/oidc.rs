@@ -25,6 +25,7 @@ use self::provider::{Provider, RETRY};
 use self::settings::{JwtAuthenticator, Mapping};
 use self::steps::Steps;
 use self::verify::IdToken;
+use super::remarks::Outcome;
 use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
 use crate::clock::Clock;
 use crate::metrics::jwt::{Issuer, Issuers};
@@ -133,6 +134,7 @@ impl TokenAuthenticator for OidcAuthenticator {
                 steps.skip("iss", "a token of another issuer");
                 return Ok(None);
             }
+            context.remarks.step(&self.label, "iss", Outcome::Passed, || token.issuer.clone());
             let began = Instant::now();
             let verdict = self.judge(token, context).await;
             self.metrics.judged(verdict.is_ok(), began.elapsed());

@@ -191,12 +191,13 @@ fn check_rules<'a>(
     name: &str,
     steps: Steps<'_>,
 ) -> Result<(), String> {
-    let values = rules.map(|rule| Ok((rule, rule.expression.evaluate(variable)?)));
-    let values: Vec<_> = steps
-        .check(name, values.collect::<Result<_, EvalError>>(), |values: &Vec<_>| {
-            format!("{} evaluated", values.len())
-        })
-        .map_err(|error| error.to_string())?;
+    let mut values = Vec::new();
+    for rule in rules {
+        match rule.expression.evaluate(variable) {
+            Ok(value) => values.push((rule, value)),
+            Err(error) => return steps.check(name, Err(error.to_string()), |()| String::new()),
+        }
+    }
     for (rule, value) in values {
         let text = rule.expression.text();
         let outcome = match value {
