@@ -59,6 +59,7 @@ pub(crate) struct Metrics {
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
     /// What is counted of issuers of JSON Web Tokens.
+    #[cfg_attr(not(test), expect(dead_code, reason = "clusters do not build it yet"))]
     pub(crate) jwt: jwt::Issuers,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,

@@ -46,6 +46,7 @@ pub struct OidcAuthenticator {
 
 impl OidcAuthenticator {
     /// An authenticator that knows no keys yet: [`Self::run`] finds them.
+    #[cfg_attr(not(test), expect(dead_code, reason = "clusters do not build it yet"))]
     pub(crate) fn new(
         settings: JwtAuthenticator,
         fetch: Arc<dyn Fetch>,

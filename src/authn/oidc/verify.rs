@@ -76,7 +76,7 @@ impl<'a> IdToken<'a> {
         checks
             .and_then(|checks| checks.run(&settings.issuer.audiences, now, steps))
             .map_err(AuthnError::Invalid)?;
-        Ok(jwt.claims().clone())
+        Ok(jwt.into_claims())
     }
 }
 

@@ -121,7 +121,6 @@ pub(super) struct Web {
 struct State {
     documents: BTreeMap<String, Result<Fetched, String>>,
     asked: Vec<(String, Option<String>)>,
-    delay: Duration,
 }
 
 impl Web {
@@ -150,11 +149,6 @@ impl Web {
         self.state.lock().unwrap().documents.insert(url.to_owned(), Err(error.to_owned()));
     }
 
-    /// Every answer takes so long.
-    pub(super) fn delay(&self, delay: Duration) {
-        self.state.lock().unwrap().delay = delay;
-    }
-
     /// How often a document was asked for.
     pub(super) fn asked(&self, url: &str) -> usize {
         self.state.lock().unwrap().asked.iter().filter(|(asked, _)| asked == url).count()
@@ -170,15 +164,8 @@ impl Web {
 impl Fetch for Web {
     fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
         Box::pin(async move {
-            let delay = {
-                let mut state = self.state.lock().unwrap();
-                state.asked.push((url.to_owned(), bearer.map(str::to_owned)));
-                state.delay
-            };
-            if !delay.is_zero() {
-                tokio::time::sleep(delay).await;
-            }
-            let state = self.state.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
+            state.asked.push((url.to_owned(), bearer.map(str::to_owned)));
             let missing = Fetched { status: 404, content_type: None, body: Vec::new() };
             state.documents.get(url).cloned().unwrap_or(Ok(missing))
         })
@@ -231,8 +218,7 @@ pub(super) async fn authenticator(settings: JwtAuthenticator, web: &Arc<Web>) ->
 
 pub(super) fn new(settings: JwtAuthenticator, web: &Arc<Web>, metrics: &Metrics) -> Arc<OidcAuthenticator> {
     let clock = Clock::from_fn(|| Duration::from_secs(NOW.try_into().unwrap()));
-    let fetch = Arc::clone(web) as Arc<dyn Fetch>;
-    Arc::new(OidcAuthenticator::new(settings, fetch, &metrics.jwt, clock))
+    Arc::new(OidcAuthenticator::new(settings, Arc::<Web>::clone(web), &metrics.jwt, clock))
 }
 
 /// What is made of a token.

@@ -43,6 +43,7 @@ fn of_example_com(settings: &mut JwtAuthenticator) {
     settings.claim_rules = vec![rule("hd", "example.com"), rule("sub", "test")];
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "one of the verdicts that are expected")]
 fn ok(name: &str) -> Result<Option<UserInfo>, &'static str> {
     Ok(Some(user(name, &[])))
 }
