@@ -16,7 +16,7 @@ mod policy;
 mod signature;
 #[cfg(test)]
 pub(crate) mod tests;
-mod time;
+pub(super) mod time;
 mod uri;
 mod verify;
 
