@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::authn::anonymous::AnonymousAuthenticator;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
 use crate::authn::cache::{CachedTokens, Keep};
@@ -95,8 +94,7 @@ impl Methods {
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
             members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
         }
-        let everywhere = || AnonymousAuthenticator::new([]);
-        Chain::new(members, settings.anonymous.then(everywhere))
+        Chain::new(members, settings.anonymous.authenticator())
     }
 
     fn tokens(&self, settings: &Authentication) -> Vec<Box<dyn TokenAuthenticator>> {

@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
+use crate::authn::anonymous::Anonymous;
+use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::clusters::settings::{Cluster, Endpoint, Routes};
 use crate::config::ConfigError;
@@ -71,6 +73,20 @@ struct ClusterReport {
     identity: String,
     authenticators: Vec<String>,
     tokens: usize,
+    issuers: Vec<IssuerReport>,
+}
+
+/// An issuer of JSON Web Tokens.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct IssuerReport {
+    url: String,
+    #[serde(rename = "discoveryURL")]
+    discovery_url: Option<String>,
+    audiences: Vec<String>,
+    algorithms: Vec<&'static str>,
+    claim_validation_rules: usize,
+    user_validation_rules: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -164,6 +180,7 @@ impl ClusterReport {
             endpoints: backend.endpoints.iter().map(address).collect(),
             identity: identity.map(|value| value.get_name().to_owned()).unwrap_or_default(),
             authenticators: authenticators(&authentication),
+            issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
         }
     }
@@ -186,6 +203,31 @@ impl ClusterReport {
     }
 }
 
+impl IssuerReport {
+    fn of(authenticator: &JwtAuthenticator) -> Self {
+        let JwtAuthenticator { issuer, algorithms, claim_rules, user_rules, .. } = authenticator;
+        Self {
+            url: issuer.url.clone(),
+            discovery_url: issuer.discovery_url.clone(),
+            audiences: issuer.audiences.clone(),
+            algorithms: algorithms.iter().map(|algorithm| algorithm.name()).collect(),
+            claim_validation_rules: claim_rules.len(),
+            user_validation_rules: user_rules.len(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let rules = self.claim_validation_rules + self.user_validation_rules;
+        let plural = if rules == 1 { "" } else { "s" };
+        let Self { url, audiences, algorithms, .. } = self;
+        format!(
+            "tokens of {url}, for {}, signed with {}, {rules} rule{plural}",
+            audiences.join(", "),
+            algorithms.join(", ")
+        )
+    }
+}
+
 /// The methods that are on, in the order they are tried.
 fn authenticators(authentication: &Authentication) -> Vec<String> {
     let mut methods = Vec::new();
@@ -203,8 +245,14 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         let count = tokens.count();
         methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
     }
-    if authentication.anonymous {
-        methods.push("anonymous".to_owned());
+    methods.extend(authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer).line()));
+    match &authentication.anonymous {
+        Anonymous::Nowhere => {}
+        Anonymous::Everywhere => methods.push("anonymous".to_owned()),
+        Anonymous::At(paths) => {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            methods.push(format!("anonymous, at {}", paths.join(", ")));
+        }
     }
     methods
 }
