@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod health;
 mod listen;
 mod metrics;
+pub mod outbound;
 mod pipeline;
 pub mod query;
 mod reload;
