@@ -99,7 +99,7 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
 
 /// The audiences of both lists, in the order of the second one.
 // apiserver: pkg/authentication/authenticator/audiences.go, Intersect
-fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
+pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
     requested.iter().filter(|audience| own.contains(audience)).cloned().collect()
 }
 

@@ -51,6 +51,7 @@ impl Resolver<'_> {
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
             service_accounts: None,
             jwt: Vec::new(),
+            webhook: None,
             anonymous: flags.anonymous_auth,
             audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
         }
