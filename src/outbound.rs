@@ -18,7 +18,6 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::crypto::CryptoProvider;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use tls::Tls;
@@ -31,9 +30,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Less than the minute or more after which most servers close an idle connection.
 const IDLE: Duration = Duration::from_secs(50);
 const MOST_IDLE: usize = 16;
-/// Asked at once; further ones wait within their time. Anybody can make up tokens to be asked about, and each question
-/// may need a connection of its own.
-const MOST_QUESTIONS: usize = 256;
 /// A peer that is silent for the two together is gone.
 const PING_AFTER: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(15);
@@ -45,10 +41,7 @@ const OURSELVES: HeaderValue = HeaderValue::from_static(concat!("portcullis/", e
 
 /// A client and its connections. They belong to the runtime that the questions are asked on.
 #[derive(Clone)]
-pub struct Client {
-    http: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    places: Arc<Semaphore>,
-}
+pub struct Client(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 /// A question: a GET, or a POST of JSON if it has a body.
 #[derive(Clone)]
@@ -214,7 +207,7 @@ impl Client {
             .http2_max_header_list_size(LARGEST_HEADER_LIST)
             .http2_keep_alive_interval(PING_AFTER)
             .http2_keep_alive_timeout(PING_WITHIN);
-        Ok(Self { http: client.build(connector), places: Arc::new(Semaphore::new(MOST_QUESTIONS)) })
+        Ok(Self(client.build(connector)))
     }
 
     /// Asks.
@@ -233,9 +226,7 @@ impl Client {
         request: Request<Full<Bytes>>,
         at_most: usize,
     ) -> Result<Answer, OutboundError> {
-        // Never closed; and without a place the limit would be another's to keep.
-        let _place = self.places.acquire().await;
-        let response = self.http.request(request).await;
+        let response = self.0.request(request).await;
         let response = response.map_err(|error| why(host, error.is_connect(), &error))?;
         let (head, body) = response.into_parts();
         if head.status.is_redirection() {

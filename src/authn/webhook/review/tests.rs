@@ -149,7 +149,7 @@ const CASES: &[Case] = &[
     Case {
         name: "half an answer",
         body: r#"{"status":{"authenticated":true,"user":{"username":"mall"#,
-        text: "the answer is no TokenReview: line 1, column 54 is wrong",
+        text: "the answer is no TokenReview: line 1, column 56 is wrong",
         ..CASE
     },
     Case {
