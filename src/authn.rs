@@ -5,6 +5,7 @@
 
 pub mod anonymous;
 pub mod bearer;
+pub mod bootstrap;
 pub mod chain;
 pub mod jwt;
 pub mod lookup;

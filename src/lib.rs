@@ -14,6 +14,8 @@ mod forward;
 pub mod fuzzing;
 mod health;
 mod listen;
+mod lookups;
+mod methods;
 mod metrics;
 pub mod outbound;
 mod pipeline;

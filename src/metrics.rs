@@ -52,6 +52,8 @@ pub(crate) struct Metrics {
     pub(crate) unfit_identities: IntCounter,
     /// Requests whose handling panicked.
     pub(crate) panics: IntCounter,
+    /// By cluster, resource and `source`: watch, live, spared.
+    pub(crate) lookups: IntCounterVec,
     /// By cluster, endpoint and result.
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
@@ -191,6 +193,11 @@ impl Metrics {
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
             panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            lookups: counters(
+                "portcullis_lookups_total",
+                "Objects that authenticators asked for, by where the answer came from: watch, live, or spared (not read, since tokens that anybody can make up asked for too many).",
+                &["cluster", "resource", "source"],
+            )?,
             self_checks: counters(
                 "portcullis_self_checks_total",
                 "Checks whether an API server takes identities as they are, by cluster, endpoint and result.",

@@ -246,7 +246,7 @@ impl Check {
     /// Finds out from which other headers the API server reads identities; they are taken out of every request.
     // kubernetes: pkg/controlplane/controller/clusterauthenticationtrust/cluster_authentication_trust_controller.go
     async fn learn_header_names(&mut self) {
-        let answer = self.line.ask(&ourselves(), HEADER_NAMES, None).await;
+        let answer = self.line.ask(&UserInfo::portcullis(), HEADER_NAMES, None).await;
         let names = match answer {
             Ok((http::StatusCode::OK, body)) => header_names(&body),
             Ok((http::StatusCode::FORBIDDEN, _)) => {
@@ -284,11 +284,6 @@ fn subject() -> UserInfo {
     user.extra
         .insert("portcullis.dev/self-check".to_owned(), vec!["one".to_owned(), "two, three".to_owned()]);
     user
-}
-
-/// The user that the gateway reads for itself as.
-fn ourselves() -> UserInfo {
-    UserInfo { groups: vec![ALL_AUTHENTICATED.to_owned()], ..UserInfo::named("system:portcullis") }
 }
 
 #[derive(Deserialize)]

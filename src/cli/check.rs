@@ -2,9 +2,11 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use super::{failed, misconfigured};
 use crate::authn::settings::Authentication;
@@ -13,6 +15,8 @@ use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
+use crate::methods::Means;
+use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
@@ -94,7 +98,17 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
             return misconfigured(&errors);
         }
     };
-    if let Err(error) = Snapshot::build(&resolved.settings, None) {
+    // Nothing runs on it: what a snapshot starts is only queued.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let means = Means {
+        runtime: runtime.handle().clone(),
+        metrics: Arc::new(Metrics::new()),
+        reload: Arc::new(Notify::new()),
+    };
+    if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
         return failed(&error.to_string());
     }
     let report = Report::of(resolved);

@@ -21,7 +21,8 @@ use crate::user::UserInfo;
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST_ANSWER: usize = 1 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const OURSELVES: HeaderValue = HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
+pub(super) const OURSELVES: HeaderValue =
+    HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]

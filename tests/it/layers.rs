@@ -18,6 +18,8 @@ const ORDER: [&str; 19] = [
     "telemetry",
     "config",
     "listen",
+    "methods",
+    "lookups",
     "forward",
     "stage",
     "clusters",

@@ -14,7 +14,7 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::BASE64_URL;
 
-/// A signature algorithm of RFC 7518. No other is ever verified: not `none`, HS256 to HS512 or EdDSA.
+/// A signature algorithm of RFC 7518. No other is ever verified: not `none`, HS256 to HS512 or `EdDSA`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of RFC 7518")]
 pub enum Algorithm {
