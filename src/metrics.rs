@@ -2,12 +2,16 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+mod token_cache;
+
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry, TextEncoder, exponential_buckets,
 };
+
+pub(crate) use token_cache::{Counted, TokenCache};
 
 use crate::clock::UnixTime;
 
@@ -30,6 +34,9 @@ pub(crate) struct Metrics {
     pub(crate) authentication_duration: HistogramVec,
     /// By `username`, compressed to a handful.
     pub(crate) authenticated_user_requests: IntCounterVec,
+    /// What is remembered of tokens.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the caches of the snapshot"))]
+    pub(crate) token_cache: TokenCache,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
     /// By verb and code.
@@ -145,6 +152,29 @@ impl Metrics {
                 "Counter of authenticated requests broken out by username.",
                 &["username"],
             )?,
+            token_cache: TokenCache::new(
+                &counters(
+                    "authentication_token_cache_request_total",
+                    "Tokens that were looked up in a cache of verdicts, by whether they were there.",
+                    &["status"],
+                )?,
+                &histograms(
+                    "authentication_token_cache_request_duration_seconds",
+                    "How long that took, with the wait for a verdict that was not there.",
+                    &["status"],
+                    prometheus::DEFAULT_BUCKETS.to_vec(),
+                )?,
+                &counters(
+                    "authentication_token_cache_fetch_total",
+                    "Verdicts on tokens that were not in a cache.",
+                    &["status"],
+                )?,
+                &gauges(
+                    "authentication_token_cache_active_fetch_count",
+                    "Verdicts in the making (in_flight), and requests that wait for one (blocked).",
+                    &["status"],
+                )?,
+            ),
             client_certificate_expiration: expiration,
             requests: counters(
                 "apiserver_request_total",

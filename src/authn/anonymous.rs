@@ -34,6 +34,7 @@ impl AnonymousAuthenticator {
             user: Arc::clone(&self.user),
             audiences: input.audiences.to_vec(),
             method: "anonymous",
+            expires: None,
         })
     }
 }

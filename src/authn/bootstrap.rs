@@ -65,7 +65,7 @@ impl TokenAuthenticator for BootstrapTokens {
             Ok(judge(&found, id, secret, context.now, remarks).map(|groups| {
                 let mut user = UserInfo::named(format!("system:bootstrap:{id}"));
                 user.groups = groups;
-                Authenticated { user: Arc::new(user), audiences: Vec::new(), method: METHOD }
+                Authenticated { user: Arc::new(user), audiences: Vec::new(), method: METHOD, expires: None }
             }))
         })
     }

@@ -141,7 +141,7 @@ impl WebhookAuthenticator {
             groups: user.groups,
             extra: user.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
         };
-        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: NAME }))
+        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: NAME, expires: None }))
     }
 }
 
@@ -188,9 +188,8 @@ mod tests {
 
     #[test]
     fn waits_grow_by_half_and_by_a_fifth_at_most_of_chance() {
-        let millis = |chance: f64| {
-            waits(FIRST_WAIT, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>()
-        };
+        let millis =
+            |chance: f64| waits(FIRST_WAIT, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>();
         assert_eq!(millis(0.0), [500, 750, 1125, 1687]);
         assert_eq!(millis(1.0), [600, 900, 1350, 2025]);
         assert!((0..100).map(|_| random()).all(|chance| (0.0..=1.0).contains(&chance)));
