@@ -242,9 +242,11 @@ impl Client {
     }
 }
 
+type Cause<'a> = &'a (dyn std::error::Error + 'static);
+
 /// What an error of hyper means.
-fn why(host: &str, connecting: bool, error: &(dyn std::error::Error + 'static)) -> OutboundError {
-    let causes = || std::iter::successors(Some(error), |error| error.source());
+fn why(host: &str, connecting: bool, error: Cause<'_>) -> OutboundError {
+    let causes = || std::iter::successors(Some(error), |error| beneath(*error));
     let host = host.to_owned();
     // The innermost cause says it all; those around it say that there is one.
     let cause = causes().last().unwrap_or(error).to_string();
@@ -262,23 +264,29 @@ fn why(host: &str, connecting: bool, error: &(dyn std::error::Error + 'static)) 
     }
 }
 
-fn is_loss(error: &(dyn std::error::Error + 'static)) -> bool {
-    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-    let io = error.downcast_ref::<std::io::Error>();
+/// The cause of an error. What an `io::Error` holds is one too, which its `source` leaves out.
+fn beneath(error: Cause<'_>) -> Option<Cause<'_>> {
+    let held = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+    match held {
+        Some(held) => Some(held),
+        None => error.source(),
+    }
+}
+
+fn is_loss(error: Cause<'_>) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let io = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     let http = error.downcast_ref::<hyper::Error>();
-    io.is_some_and(|error| matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset))
+    matches!(io, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
         || http.is_some_and(|error| error.is_incomplete_message() || error.is_closed() || error.is_timeout())
 }
 
-fn names_nothing(error: &(dyn std::error::Error + 'static)) -> bool {
+fn names_nothing(error: Cause<'_>) -> bool {
     use rustls::CertificateError::NotValidForNameContext;
-    // An `io::Error` does not show what it holds as its source.
-    let held = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-    let tls = held.and_then(|held| held.downcast_ref::<rustls::Error>());
-    matches!(
-        tls,
-        Some(rustls::Error::InvalidCertificate(NotValidForNameContext { presented, .. })) if presented.is_empty()
-    )
+    use rustls::Error::InvalidCertificate;
+    let tls = error.downcast_ref::<rustls::Error>();
+    let Some(InvalidCertificate(NotValidForNameContext { presented, .. })) = tls else { return false };
+    presented.is_empty()
 }
 
 impl fmt::Debug for Client {
@@ -292,3 +300,8 @@ impl fmt::Debug for Question<'_> {
         f.debug_struct("Question").field("url", &self.url).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
