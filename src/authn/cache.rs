@@ -93,7 +93,6 @@ struct Shared {
 
 impl CachedTokens {
     /// Asks `delegate`, on `runtime`, about what is not remembered.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the chains of the snapshot"))]
     pub(crate) fn new(
         delegate: Arc<dyn TokenAuthenticator>,
         keep: Keep,

@@ -12,14 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::rand;
+use prometheus::IntCounter;
 use rustls::crypto::CryptoProvider;
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
+use super::cache::{CachedTokens, Keep};
 use super::chain::intersection;
 use super::remarks::Outcome;
 use super::{
     Audience, Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
 };
+use crate::metrics::{Metrics, TokenCache};
 use crate::outbound::{Client, OutboundError, PATIENCE, Question};
 use crate::user::UserInfo;
 use review::{Status, Trouble};
@@ -33,23 +37,39 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const GROWTH: f64 = 1.5;
 const JITTER: f64 = 0.2;
 
-/// Asks a webhook. Remembers nothing: that is for the cache around it.
-pub struct WebhookAuthenticator {
+/// Asks a webhook.
+struct WebhookAuthenticator {
     client: Client,
     url: String,
     bearer_token: Option<BearerToken>,
     version: Version,
     implicit: Vec<Audience>,
     first_wait: Duration,
+    missing_san: IntCounter,
+}
+
+/// A webhook, and a memory for its answers: errors are not remembered.
+// kubernetes: pkg/kubeapiserver/authenticator/config.go, newWebhookTokenAuthenticator
+#[cfg_attr(not(test), expect(dead_code, reason = "for the chains of the snapshot"))]
+pub(crate) fn remembered(
+    webhook: &Webhook,
+    implicit: Vec<Audience>,
+    provider: &Arc<CryptoProvider>,
+    runtime: Handle,
+    metrics: &Metrics,
+) -> Result<CachedTokens, rustls::Error> {
+    let asked = WebhookAuthenticator::new(webhook, implicit, provider, metrics)?;
+    Ok(asked.remembered(webhook.cache_ttl, runtime, &metrics.token_cache))
 }
 
 impl WebhookAuthenticator {
     /// Tokens are good for the `implicit` audiences if the webhook says nothing of audiences. Fails if the client
     /// certificate and its key do not fit together.
-    pub fn new(
+    fn new(
         webhook: &Webhook,
         implicit: Vec<Audience>,
         provider: &Arc<CryptoProvider>,
+        metrics: &Metrics,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             client: Client::new(&webhook.tls, provider)?,
@@ -59,13 +79,13 @@ impl WebhookAuthenticator {
             version: webhook.version,
             implicit,
             first_wait: FIRST_WAIT,
+            missing_san: metrics.webhook_missing_san.clone(),
         })
     }
 
-    /// Waits as long as this before the second call, and ever longer before the next ones.
-    #[must_use]
-    pub fn waiting_first(self, first_wait: Duration) -> Self {
-        Self { first_wait, ..self }
+    fn remembered(self, ttl: Duration, runtime: Handle, metrics: &TokenCache) -> CachedTokens {
+        let keep = Keep { success: ttl, failure: ttl, errors: false };
+        CachedTokens::new(Arc::new(self), keep, runtime, metrics)
     }
 
     async fn review(&self, token: &BearerToken, context: TokenContext<'_>) -> Result<Status, Trouble> {
@@ -95,6 +115,9 @@ impl WebhookAuthenticator {
                 (review::read(self.version, &answer), format!("the webhook answered {}", answer.status))
             }
             Err(error) => {
+                if matches!(error, OutboundError::NoSubjectAltName { .. }) {
+                    self.missing_san.inc();
+                }
                 let text = error.to_string();
                 let again = matches!(error, OutboundError::Lost { .. }).then_some(Duration::ZERO);
                 (Err(Trouble { text: text.clone(), again }), text)
@@ -183,15 +206,4 @@ fn random() -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_grow_by_half_and_by_a_fifth_at_most_of_chance() {
-        let millis =
-            |chance: f64| waits(FIRST_WAIT, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>();
-        assert_eq!(millis(0.0), [500, 750, 1125, 1687]);
-        assert_eq!(millis(1.0), [600, 900, 1350, 2025]);
-        assert!((0..100).map(|_| random()).all(|chance| (0.0..=1.0).contains(&chance)));
-    }
-}
+mod tests;

@@ -36,6 +36,10 @@ struct Spec<'a> {
     audiences: Vec<&'a str>,
 }
 
+/// Makes what it is a part of an object. Without it, a list of the values would do as well.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+struct Object {}
+
 /// What the webhook says of a token.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -48,6 +52,8 @@ pub(super) struct Status {
     pub(super) audiences: Vec<String>,
     #[serde(deserialize_with = "or_null")]
     pub(super) error: String,
+    #[serde(flatten)]
+    object: Object,
 }
 
 /// Who the token is.
@@ -62,6 +68,8 @@ pub(super) struct User {
     pub(super) groups: Vec<String>,
     #[serde(deserialize_with = "or_null")]
     pub(super) extra: BTreeMap<String, Option<Vec<String>>>,
+    #[serde(flatten)]
+    object: Object,
 }
 
 #[derive(Default, Deserialize)]
@@ -73,6 +81,8 @@ struct Review {
     api_version: String,
     #[serde(deserialize_with = "or_null")]
     status: Status,
+    #[serde(flatten)]
+    object: Object,
 }
 
 /// A `v1` Status, as far as it says whether to ask again.
@@ -90,6 +100,8 @@ struct Failure {
     #[serde(deserialize_with = "or_null")]
     code: u16,
     details: Option<Details>,
+    #[serde(flatten)]
+    object: Object,
 }
 
 #[derive(Default, Deserialize)]
@@ -97,6 +109,8 @@ struct Failure {
 struct Details {
     #[serde(deserialize_with = "or_null")]
     retry_after_seconds: u32,
+    #[serde(flatten)]
+    object: Object,
 }
 
 /// Why there is no verdict, and whether there may be one later.
@@ -175,7 +189,7 @@ fn failure(answer: &Answer) -> Trouble {
         message: message(code, &text_of(&answer.body)),
         reason: reason(code).to_owned(),
         code: code.as_u16(),
-        details: Some(Details { retry_after_seconds: retry_after(answer) }),
+        details: Some(Details { retry_after_seconds: retry_after(answer), ..Details::default() }),
         ..Failure::default()
     });
     let hint = told.details.map(|details| details.retry_after_seconds);

@@ -171,6 +171,18 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "a list of what is in an answer",
+        body: r#"["TokenReview","authentication.k8s.io/v1",[true,["mallory"]]]"#,
+        text: "the answer is no TokenReview: line 1, column 0 is wrong",
+        ..CASE
+    },
+    Case {
+        name: "a list within an answer",
+        body: r#"{"status":[true,["mallory"]]}"#,
+        text: "the answer is no TokenReview: line 1, column 10 is wrong",
+        ..CASE
+    },
+    Case {
         name: "another kind",
         body: r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"authenticated":true}}"#,
         text: "the answer is \"SubjectAccessReview\" of \"authorization.k8s.io/v1\", not a TokenReview of \
@@ -211,8 +223,10 @@ fn an_answer_is_taken_as_it_is() {
         "status":{"authenticated":true,"user":{"username":"a b","uid":"7","groups":["x","","x"],
         "extra":{"Foo":["1","2"],"none":null}},"audiences":["api"],"error":"e"}}"#;
     let expected = Status {
+        object: Object {},
         authenticated: true,
         user: User {
+            object: Object {},
             username: "a b".to_owned(),
             uid: "7".to_owned(),
             groups: ["x", "", "x"].map(str::to_owned).to_vec(),
