@@ -209,6 +209,9 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         let count = tokens.count();
         methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
     }
+    if let Some(webhook) = &authentication.webhook {
+        methods.push(format!("webhook {}", webhook.url));
+    }
     if authentication.anonymous {
         methods.push("anonymous".to_owned());
     }

@@ -1,5 +1,7 @@
 //! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
 
+mod webhook;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,7 +35,8 @@ impl Resolver<'_> {
             .and_then(|file| self.static_tokens(&given.place("token-auth-file"), file));
         let none_on = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
-            && flags.token_auth_file.is_none();
+            && flags.token_auth_file.is_none()
+            && flags.authentication_token_webhook_config_file.is_none();
         if none_on && !flags.anonymous_auth {
             let [certificates, tokens, front_proxies] =
                 ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
@@ -51,7 +54,7 @@ impl Resolver<'_> {
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
             service_accounts: None,
             jwt: Vec::new(),
-            webhook: None,
+            webhook: self.webhook(given),
             anonymous: flags.anonymous_auth,
             audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
         }
