@@ -17,6 +17,7 @@ mod listen;
 mod lookups;
 mod methods;
 mod metrics;
+pub mod outbound;
 mod pipeline;
 pub mod query;
 mod reload;

@@ -38,6 +38,8 @@ pub(crate) struct Metrics {
     pub(crate) authenticated_user_requests: IntCounterVec,
     /// What is remembered of tokens.
     pub(crate) token_cache: TokenCache,
+    /// Webhooks that could not be asked because their certificate has a common name alone.
+    pub(crate) webhook_missing_san: IntCounter,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
     /// By verb and code.
@@ -180,6 +182,11 @@ impl Metrics {
                     &["status"],
                 )?,
             ),
+            // apiserver: pkg/util/webhook/metrics.go
+            webhook_missing_san: counter(
+                "apiserver_webhooks_x509_missing_san_total",
+                "Counter of connections to webhooks that failed for a certificate without a subject alternative name.",
+            )?,
             client_certificate_expiration: expiration,
             requests: counters(
                 "apiserver_request_total",

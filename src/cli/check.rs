@@ -246,6 +246,9 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
     }
     methods.extend(authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer).line()));
+    if let Some(webhook) = &authentication.webhook {
+        methods.push(format!("webhook {}", webhook.url));
+    }
     match &authentication.anonymous {
         Anonymous::Nowhere => {}
         Anonymous::Everywhere => methods.push("anonymous".to_owned()),
