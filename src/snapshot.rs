@@ -115,7 +115,8 @@ fn build_cluster(
     let (known, methods) = before.unzip();
     let (upstream, waiting) = upstreams(backend, provider, known)
         .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
-    let methods = Methods::of(name, authentication, &upstream, methods, means);
+    let methods = Methods::of(name, authentication, &upstream, methods, means)
+        .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
     let cluster = Cluster {
         name: name.clone(),
         chain: methods

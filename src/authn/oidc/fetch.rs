@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use http::header::CONTENT_TYPE;
+
 use crate::authn::BoxFuture;
+use crate::outbound::{Client, Question};
 
 /// Fetches documents of issuers.
 pub trait Fetch: Send + Sync + fmt::Debug {
@@ -20,6 +23,21 @@ pub struct Fetched {
     pub content_type: Option<String>,
     /// The body, complete.
     pub body: Vec<u8>,
+}
+
+impl Fetch for Client {
+    fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
+        Box::pin(async move {
+            let answer =
+                self.ask(Question::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
+            let content_type = answer.headers.get(CONTENT_TYPE);
+            Ok(Fetched {
+                status: answer.status.as_u16(),
+                content_type: content_type.and_then(|value| value.to_str().ok()).map(str::to_owned),
+                body: answer.body.to_vec(),
+            })
+        })
+    }
 }
 
 impl Fetched {
