@@ -65,6 +65,14 @@ impl Signer {
         Self { key, algorithm, public: PublicKey::from_spki(&public).unwrap() }
     }
 
+    /// The point that is the public half of an ECDSA key: both coordinates.
+    pub(crate) fn point(&self) -> Vec<u8> {
+        match &self.key {
+            Key::Ecdsa(pair) => pair.public_key().as_ref()[1..].to_vec(),
+            Key::Rsa(..) => panic!("an RSA key is no point"),
+        }
+    }
+
     /// A header that names the algorithm and the key.
     pub(crate) fn header(&self) -> String {
         format!(r#"{{"alg":"{}","kid":"{}"}}"#, self.algorithm, self.public.id())
