@@ -6,6 +6,7 @@
 pub mod anonymous;
 pub mod bearer;
 pub mod bootstrap;
+pub mod cache;
 pub mod chain;
 pub mod jwt;
 pub mod lookup;
@@ -83,6 +84,8 @@ pub struct Authenticated {
     pub audiences: Vec<Audience>,
     /// The authenticator that vouched, for metrics and the log.
     pub method: &'static str,
+    /// When the authenticator itself will begin to refuse the credential, if it knows: a remembered verdict ends then.
+    pub expires: Option<UnixTime>,
 }
 
 /// An authentication that a [`chain::Chain`] has made, and nobody else can.
@@ -166,13 +169,13 @@ impl fmt::Display for AuthnError {
     }
 }
 
-/// A bearer token. Shown nowhere.
+/// A bearer token. Shown nowhere. Shared: some are large.
 #[derive(Clone, PartialEq, Eq)]
-pub struct BearerToken(String);
+pub struct BearerToken(Arc<str>);
 
 impl BearerToken {
     /// Wraps the text of a token.
-    pub fn new(token: impl Into<String>) -> Self {
+    pub fn new(token: impl Into<Arc<str>>) -> Self {
         Self(token.into())
     }
 

@@ -82,6 +82,11 @@ impl<'a> Jwt<'a> {
         &self.claims
     }
 
+    /// The claims alone, for who has verified them.
+    pub fn into_claims(self) -> Map<String, Value> {
+        self.claims
+    }
+
     /// A claim that is text.
     pub fn text(&self, claim: &str) -> Option<&str> {
         self.claims.get(claim)?.as_str()

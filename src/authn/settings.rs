@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Audience;
+use super::anonymous::Anonymous;
 use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
 use super::service_account::ServiceAccounts;
@@ -25,8 +26,8 @@ pub struct Authentication {
     pub service_accounts: Option<ServiceAccounts>,
     /// The issuers of JSON Web Tokens.
     pub jwt: Vec<Arc<JwtAuthenticator>>,
-    /// Whether requests without a credential are let in.
-    pub anonymous: bool,
+    /// Which requests are let in without a credential.
+    pub anonymous: Anonymous,
     /// The audiences of this API server.
     pub audiences: Vec<Audience>,
 }

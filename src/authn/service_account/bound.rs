@@ -69,7 +69,9 @@ impl BoundTokens {
         let mut user = identity::user(&claims.namespace, &account.name, &account.uid);
         user.extra = identity::extra(&public.id, claims.pod.as_ref(), claims.node.as_ref());
         checks.pass("user", || user.name.clone());
-        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: METHOD }))
+        let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
+        let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
+        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: METHOD, expires }))
     }
 
     /// Whether it should have been replaced by now; it is good all the same.

@@ -1,5 +1,6 @@
 //! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
 
+mod oidc;
 mod service_account;
 
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 
 use super::{Resolver, listed};
 use crate::authn::Audience;
+use crate::authn::anonymous::Anonymous;
 use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::{Authentication, RequestHeader};
 use crate::authn::static_token::StaticTokenAuthenticator;
@@ -33,13 +35,17 @@ impl Resolver<'_> {
             .token_auth_file
             .as_ref()
             .and_then(|file| self.static_tokens(&given.place("token-auth-file"), file));
+        let errors = self.errors.len();
+        let (jwt, anonymous) = self.issuers(given);
         let none_on = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
             && flags.token_auth_file.is_none()
             && !flags.enable_bootstrap_token_auth
             && flags.service_account_issuer.is_empty()
-            && flags.service_account_key_file.is_empty();
-        if none_on && !flags.anonymous_auth {
+            && flags.service_account_key_file.is_empty()
+            && jwt.is_empty()
+            && self.errors.len() == errors;
+        if none_on && anonymous == Anonymous::Nowhere {
             let [certificates, tokens, front_proxies] =
                 ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
                     .map(|flag| given.key(flag));
@@ -59,8 +65,8 @@ impl Resolver<'_> {
             static_tokens,
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
             service_accounts: self.service_accounts(given),
-            jwt: Vec::new(),
-            anonymous: flags.anonymous_auth,
+            jwt,
+            anonymous,
             audiences: audiences.into_iter().map(Audience).collect(),
         }
     }
