@@ -164,7 +164,7 @@ fn names_of_service_accounts_are_taken_apart() {
         (&format!("system:serviceaccount:foo:{}", "a".repeat(254)), None),
     ];
     for (user, expected) in cases {
-        assert_eq!(super::super::identity::split(user), expected, "{user:?}");
+        assert_eq!(identity::split(user), expected, "{user:?}");
     }
 }
 
