@@ -382,6 +382,12 @@ mod tests {
             "authentication_attempts{result=\"success\"} 1",
             "authenticated_user_requests{username=\"email_id\"} 1",
             "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 1",
+            "serviceaccount_legacy_tokens_total 0",
+            "serviceaccount_stale_tokens_total 0",
+            "serviceaccount_valid_tokens_total 0",
+            "serviceaccount_legacy_auto_token_uses_total 0",
+            "serviceaccount_legacy_manual_token_uses_total 0",
+            "serviceaccount_invalid_legacy_auto_token_uses_total 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }

@@ -34,6 +34,7 @@ mod limits;
 mod pki;
 mod reference;
 mod reload;
+mod service_accounts;
 mod streaming;
 mod support;
 mod tunnels;
