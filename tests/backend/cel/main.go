@@ -63,6 +63,12 @@ func describe(value ref.Val) any {
 	case types.String:
 		return map[string]any{"string": string(v)}
 	case traits.Lister:
+		switch value.Value().(type) {
+		case []any, []ref.Val:
+		default:
+			// The authenticator takes only those two for a list.
+			return map[string]any{"other": value.Type().TypeName()}
+		}
 		items := []any{}
 		for i := types.Int(0); i < v.Size().(types.Int); i++ {
 			items = append(items, describe(v.Get(i)))
