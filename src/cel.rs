@@ -157,6 +157,15 @@ impl Expression {
     }
 }
 
+/// Equal are expressions that are written alike and for the same purpose.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        (self.text(), self.0.purpose) == (other.text(), other.0.purpose)
+    }
+}
+
+impl Eq for Expression {}
+
 impl fmt::Debug for Expression {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Compiled { text, purpose, .. } = &*self.0;

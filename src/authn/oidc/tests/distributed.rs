@@ -222,3 +222,21 @@ async fn an_endpoint_cannot_name_issuers_without_end() {
         (0..100).map(|n| web.asked(&format!("{OTHER}/{n}/.well-known/openid-configuration"))).sum::<usize>();
     assert_eq!(asked, 64);
 }
+
+#[tokio::test]
+async fn errors_do_not_repeat_what_may_be_an_access_token() {
+    let names = json!({"groups": "src1"});
+    for (names, sources, expected) in [
+        (json!("hunter2"), json!({}), "_claim_names"),
+        (json!({"groups": ["hunter2"]}), json!({}), "_claim_names"),
+        (names.clone(), json!("hunter2"), "_claim_sources"),
+        (names.clone(), json!({"src1": "hunter2"}), "_claim_sources"),
+        (names.clone(), json!({"src1": {"endpoint": GROUPS, "access_token": ["hunter2"]}}), "_claim_sources"),
+    ] {
+        let web = Web::of_issuer(&[RSA.jwk("key")]);
+        let more = json!({"_claim_names": names, "_claim_sources": sources});
+        let error = ask(of_groups("groups"), &web, &claims(&more)).await.unwrap_err();
+        let text = format!("{expected} is not of the type it must be");
+        assert_eq!(error, format!("oidc: verify token: oidc: failed to unmarshal claims: {text}"));
+    }
+}
