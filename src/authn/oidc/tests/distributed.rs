@@ -160,6 +160,11 @@ async fn the_access_token_goes_to_the_endpoint_alone() {
     assert_eq!(web.bearers("https://issuer.example/rabbits"), [Some("rabbits_token".to_owned())]);
     assert_eq!(web.bearers(CONFIGURATION), [None]);
     assert_eq!(web.asked(GROUPS), 0);
+
+    let mut settings = settings();
+    settings.groups = Some(claim("rabbits", "groups:"));
+    let found = ask(settings, &web, &claims(&names)).await;
+    assert_eq!(found, Ok(Some(user("jane", &["groups:team1"]))));
 }
 
 #[tokio::test]

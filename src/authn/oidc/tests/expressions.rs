@@ -395,7 +395,7 @@ async fn tokens_of_service_accounts() {
         .claims(&format!("claims.sub == ({name})"), "")
         .claims("has(claims.kubernetes__dot__io.pod.uid)", "")
         .claims("claims[\"kubernetes.io\"][\"node\"][\"uid\"] != \"\"", "")
-        .claims("claims[?\"kubernetes.io\"][\"node\"][\"ip\"].orValue(true) == true", "")
+        .claims("claims[?\"kubernetes.io\"][\"node\"][\"ip\"].orValue(true)", "")
         .user("user.username.startsWith(\"system:serviceaccount:\" + user.extra[\"test.x-kubernetes.io/namespace\"][0] + \":\")", "")
         .user("user.uid != \"\"", "")
         .user("\"system:serviceaccounts\" in user.groups && user.groups.size() == 2", "")
