@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod cel;
 mod chains;
 mod cli;
 mod clusters;

@@ -1,0 +1,103 @@
+//! Numbers that equal and order across their types, and the conversions between them.
+
+use std::cmp::Ordering;
+
+use super::value::Datum;
+
+/// 2^63 and 2^64 as doubles, which they are exactly.
+const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+const TWO_64: f64 = 18_446_744_073_709_551_616.0;
+
+/// The whole number in reach of an `i64` that a double is.
+pub(super) fn exact_int(number: f64) -> Option<i64> {
+    (number.fract() == 0.0).then(|| truncated_int(number)).flatten()
+}
+
+/// The whole number in reach of a `u64` that a double is.
+pub(super) fn exact_uint(number: f64) -> Option<u64> {
+    (number.fract() == 0.0).then(|| truncated_uint(number)).flatten()
+}
+
+/// A double without its fraction, where an `i64` holds it.
+pub(super) fn truncated_int(number: f64) -> Option<i64> {
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        reason = "the range is checked before"
+    )]
+    (-TWO_63..TWO_63).contains(&number).then(|| number as i64)
+}
+
+/// A double without its fraction, where a `u64` holds it.
+pub(super) fn truncated_uint(number: f64) -> Option<u64> {
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range is checked before"
+    )]
+    (0.0..TWO_64).contains(&number).then(|| number as u64)
+}
+
+/// The nearest double.
+pub(super) fn double(number: i128) -> f64 {
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "rounding is what is asked for")]
+    let nearest = number as f64;
+    nearest
+}
+
+/// The order of two numbers of any types; `None` with a NaN among them, or for something else than numbers.
+pub(super) fn compare(left: &Datum, right: &Datum) -> Option<Ordering> {
+    match (left, right) {
+        (Datum::Double(left), Datum::Double(right)) => left.partial_cmp(right),
+        (Datum::Double(left), right) => against(*left, whole(right)?),
+        (left, Datum::Double(right)) => against(*right, whole(left)?).map(Ordering::reverse),
+        (left, right) => Some(whole(left)?.cmp(&whole(right)?)),
+    }
+}
+
+/// A double against a whole number of 64 bits.
+fn against(left: f64, right: i128) -> Option<Ordering> {
+    if left.is_nan() {
+        return None;
+    }
+    if left >= TWO_64 {
+        return Some(Ordering::Greater);
+    }
+    if left < -TWO_63 {
+        return Some(Ordering::Less);
+    }
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        reason = "in reach of an i128: checked above"
+    )]
+    let floor = left.floor() as i128;
+    Some(floor.cmp(&right).then(if left.fract() == 0.0 { Ordering::Equal } else { Ordering::Greater }))
+}
+
+fn whole(number: &Datum) -> Option<i128> {
+    match number {
+        Datum::Int(number) => Some(i128::from(*number)),
+        Datum::Uint(number) => Some(i128::from(*number)),
+        _ => None,
+    }
+}
+
+/// A double as Go's `%v`, and as CEL's `string`, if `plain`, write it.
+pub(super) fn text(number: f64, plain: bool) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let exponent =
+        scientific.split_once('e').and_then(|(_, exponent)| exponent.parse::<i32>().ok()).unwrap_or(0);
+    if plain || number == 0.0 || (-4..21).contains(&exponent) {
+        return format!("{number}");
+    }
+    let mantissa = scientific.split_once('e').map_or("", |(mantissa, _)| mantissa);
+    format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
