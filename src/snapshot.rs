@@ -165,6 +165,7 @@ fn chain(authentication: &Authentication) -> Result<Chain, EmptyChain> {
     if let Some(client_ca) = &authentication.client_ca {
         members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
     }
+    let mut reviewed = None;
     let mut tokens: Vec<Box<dyn TokenAuthenticator>> = Vec::new();
     if let Some(static_tokens) = &authentication.static_tokens {
         tokens.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(Arc::clone(static_tokens)))));
@@ -172,8 +173,13 @@ fn chain(authentication: &Authentication) -> Result<Chain, EmptyChain> {
     if let Some(union) = token_union(tokens, OnError::Continue) {
         let union: Arc<dyn TokenAuthenticator> = Arc::from(union);
         members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
-        members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
+        members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&union)))));
+        reviewed = Some(union);
     }
     let everywhere = || AnonymousAuthenticator::new([]);
-    Chain::new(members, authentication.anonymous.then(everywhere))
+    let chain = Chain::new(members, authentication.anonymous.then(everywhere))?;
+    Ok(match reviewed {
+        Some(tokens) => chain.reviewing(tokens),
+        None => chain,
+    })
 }

@@ -36,4 +36,5 @@ mod reference;
 mod reload;
 mod streaming;
 mod support;
+mod token_review;
 mod tunnels;
