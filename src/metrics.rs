@@ -57,7 +57,7 @@ pub(crate) struct Metrics {
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,
-    /// Requests whose handling panicked.
+    /// Panics while a request was handled or a token checked.
     pub(crate) panics: IntCounter,
     /// By cluster, endpoint and result.
     pub(crate) self_checks: IntCounterVec,
@@ -133,6 +133,8 @@ impl Metrics {
             ]),
         )?;
         registry.register(Box::new(expiration.clone()))?;
+        let panics =
+            counter("portcullis_panics_total", "Panics while a request was handled or a token checked.")?;
         Ok(Self {
             authentication_attempts: counters(
                 "authentication_attempts",
@@ -172,6 +174,7 @@ impl Metrics {
                     "Verdicts in the making (in_flight), and requests that wait for one (blocked).",
                     &["status"],
                 )?,
+                &panics,
             ),
             client_certificate_expiration: expiration,
             requests: counters(
@@ -220,7 +223,7 @@ impl Metrics {
                 "portcullis_unfit_identities_total",
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
-            panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            panics,
             self_checks: counters(
                 "portcullis_self_checks_total",
                 "Checks whether an API server takes identities as they are, by cluster, endpoint and result.",

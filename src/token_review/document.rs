@@ -161,9 +161,9 @@ impl Document {
         &self.status
     }
 
-    /// Whether somebody asked for a token that was not known.
+    /// Whether nobody has vouched for the token.
     pub(super) fn is_refused(&self) -> bool {
-        !self.spec.token.is_empty() && !self.status.authenticated
+        !self.status.authenticated
     }
 
     /// The same document with another status; `None` if it cannot be written.
