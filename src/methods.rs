@@ -130,14 +130,20 @@ impl Methods {
         if let Some(client_ca) = &settings.client_ca {
             members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
         }
+        let mut reviewed = None;
         if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
             let metrics = &self.means.metrics.token_cache;
             let cached = CachedTokens::new(union.into(), Keep::TOKENS, self.means.runtime.clone(), metrics);
             let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
-            members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
+            members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&union)))));
+            reviewed = Some(union);
         }
-        Chain::new(members, settings.anonymous.authenticator())
+        let chain = Chain::new(members, settings.anonymous.authenticator())?;
+        Ok(match reviewed {
+            Some(tokens) => chain.reviewing(tokens),
+            None => chain,
+        })
     }
 
     fn tokens(&self, settings: &Authentication) -> Vec<Box<dyn TokenAuthenticator>> {

@@ -35,6 +35,7 @@ use crate::request::wellformed::Malformed;
 use crate::snapshot::Snapshot;
 use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
 use crate::status::Status;
+use crate::token_review::Reviewing;
 
 /// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
 pub(crate) struct Gateway {
@@ -93,11 +94,13 @@ impl Gateway {
         }
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
+        let reviewing = Reviewing::of(&admitted);
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
         let answer =
             forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open())).await?;
         Ok(match asked {
             Some(health::Asked::Single(endpoint, name)) => self.health.in_place_of(answer, endpoint, &name),
+            _ if let Some(reviewing) = reviewing => reviewing.answer(answer, self.clock.now()).await?,
             _ if is_watch => answer.map(|body| body.ending(connection.watches_end())),
             _ => answer,
         })

@@ -167,6 +167,21 @@ impl Admitted {
         Self(authorized)
     }
 
+    /// What the request means.
+    pub(crate) fn info(&self) -> &RequestInfo {
+        self.0.info()
+    }
+
+    /// The cluster it is for.
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.0.identified.routed.cluster
+    }
+
+    /// When it must be answered.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.0.identified.routed.deadline
+    }
+
     /// Whether its answer is a stream of events.
     pub(crate) fn is_watch(&self) -> bool {
         self.0.info().verb() == "watch"

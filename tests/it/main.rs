@@ -38,4 +38,5 @@ mod reload;
 mod service_accounts;
 mod streaming;
 mod support;
+mod token_review;
 mod tunnels;
