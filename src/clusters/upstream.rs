@@ -60,6 +60,11 @@ impl Upstream {
         self.backend == *backend
     }
 
+    /// Whether it is of the cluster that these settings are for.
+    pub(crate) fn serves_for(&self, backend: &Backend) -> bool {
+        self.backend.is_of_the_cluster_of(backend)
+    }
+
     /// Its endpoints, in the order of the configuration.
     pub(crate) fn targets(&self) -> &[Arc<Target>] {
         &self.targets

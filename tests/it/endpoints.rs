@@ -272,6 +272,36 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     assert_eq!(gateway.count(&trusted).await, 1);
 }
 
+/// Whom a new configuration lets in is not sent to the cluster of the old one, however long the new one takes.
+#[tokio::test]
+async fn another_cluster_is_not_stood_in_for() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let before = Backend::start(&pki, H2, named("before")).await;
+    let gateway = Gateway::with(flags(&pki, before.address));
+    gateway.checked().await;
+    let mut client = gateway.http1(None).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "before");
+    before.take().unwrap();
+
+    let forgetful = |request: &Request<Incoming>| misread(request, |user| user["groups"] = json!([]));
+    let after = Backend::start_saying(&other, H2, forgetful, named("after")).await;
+    let directory: &Path = pki.directory.path();
+    let ca = pki.write("other-ca.crt", other.servers.cert_pem());
+    let (cert, key) = pki.write_pair("other-front", &other.front.leaf().cn("portcullis").issue());
+    replace(&directory.join("tokens.csv"), "good-token,carol,7,\"system:masters\"\n");
+    let generation = gateway.generation().await;
+    replace(&directory.join("backend.kubeconfig"), kubeconfig(after.address, &ca, &cert, &key));
+    gateway.server.as_ref().unwrap().reload();
+    gateway.reloaded(generation).await;
+    let checked = format!(
+        "portcullis_self_checks_total{{cluster=\"backend\",endpoint=\"{}\",result=\"differs\"}}",
+        after.address
+    );
+    soon(async { while gateway.count(&checked).await == 0 {} }).await;
+    assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!((before.pending(), after.pending()), (0, 0));
+}
+
 #[tokio::test]
 async fn a_backend_that_comes_later_is_used_then() {
     let pki = Pki::new();
