@@ -146,6 +146,7 @@ fn route(
     let server_name = connection.info.server_name.as_deref();
     let route = snapshot.router.route(server_name, host(request), request.uri().path())?;
     let cluster = Arc::clone(route.cluster);
+    exchange.note_cluster(&cluster);
     if route.prefix > 0 {
         received.cut_path(route.prefix);
     }
