@@ -84,11 +84,13 @@ impl Gateway {
         let routed = route(snapshot, connection, exchange, received)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(identified)?;
-        let asked = health::Asked::by(authorized.info().path()).filter(|_| !authorized.is_impersonating());
+        let cluster = authorized.cluster();
+        let asked = health::Asked::by(authorized.info().path())
+            .filter(|asked| !authorized.is_impersonating() && !asked.is_about_another_than(&cluster.name));
         if let Some(health::Asked::Root(endpoint)) = asked
             && authorized.info().verb() == "get"
         {
-            return Ok(exchange.own(self.health.root(endpoint, authorized.query())));
+            return Ok(exchange.own(self.health.root(endpoint, Some(&cluster.name), authorized.query())));
         }
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
