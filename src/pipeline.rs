@@ -86,11 +86,13 @@ impl Gateway {
         let routed = route(snapshot, connection, exchange, received)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(identified)?;
-        let asked = health::Asked::by(authorized.info().path()).filter(|_| !authorized.is_impersonating());
+        let cluster = authorized.cluster();
+        let asked = health::Asked::by(authorized.info().path())
+            .filter(|asked| !authorized.is_impersonating() && !asked.is_about_another_than(&cluster.name));
         if let Some(health::Asked::Root(endpoint)) = asked
             && authorized.info().verb() == "get"
         {
-            return Ok(exchange.own(self.health.root(endpoint, authorized.query())));
+            return Ok(exchange.own(self.health.root(endpoint, Some(&cluster.name), authorized.query())));
         }
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
@@ -150,6 +152,7 @@ fn route(
     let server_name = connection.info.server_name.as_deref();
     let route = snapshot.router.route(server_name, host(request), request.uri().path())?;
     let cluster = Arc::clone(route.cluster);
+    exchange.note_cluster(&cluster);
     if route.prefix > 0 {
         received.cut_path(route.prefix);
     }

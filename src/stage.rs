@@ -150,6 +150,11 @@ impl Authorized {
         &self.identified.routed.info
     }
 
+    /// The cluster that judged it.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.identified.routed.cluster
+    }
+
     /// The query, as it came.
     pub(crate) fn query(&self) -> Option<&str> {
         self.identified.routed.request.uri().query()
