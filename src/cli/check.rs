@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{failed, misconfigured};
 use crate::authn::anonymous::Anonymous;
+use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::clusters::settings::{Cluster, Endpoint, Routes};
@@ -222,10 +223,13 @@ impl IssuerReport {
         let rules = self.claim_validation_rules + self.user_validation_rules;
         let plural = if rules == 1 { "" } else { "s" };
         let Self { url, audiences, algorithms, .. } = self;
+        let algorithms = match algorithms.len() {
+            all if all == Algorithm::ALL.len() => "RSA or ECDSA".to_owned(),
+            _ => algorithms.join(" or "),
+        };
         format!(
-            "tokens of {url}, for {}, signed with {}, {rules} rule{plural}",
-            audiences.join(", "),
-            algorithms.join(", ")
+            "tokens of {url} for {}, signed with {algorithms}, {rules} rule{plural}",
+            audiences.join(" or ")
         )
     }
 }
