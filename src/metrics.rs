@@ -35,7 +35,6 @@ pub(crate) struct Metrics {
     /// By `username`, compressed to a handful.
     pub(crate) authenticated_user_requests: IntCounterVec,
     /// What is remembered of tokens.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the caches of the snapshot"))]
     pub(crate) token_cache: TokenCache,
     /// Webhooks that could not be asked because their certificate has a common name alone.
     pub(crate) webhook_missing_san: IntCounter,

@@ -37,3 +37,4 @@ mod reload;
 mod streaming;
 mod support;
 mod tunnels;
+mod webhook;
