@@ -11,6 +11,7 @@ pub mod chain;
 pub mod jwt;
 pub mod lookup;
 pub mod oidc;
+mod pem;
 pub mod remarks;
 pub mod request_header;
 pub mod service_account;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::authn::anonymous::AnonymousAuthenticator;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
+use crate::authn::cache::{CachedTokens, Keep};
 use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
 use crate::authn::lookup::Lookup;
 use crate::authn::request_header::RequestHeaderAuthenticator;
+use crate::authn::service_account;
 use crate::authn::settings::Authentication;
 use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
@@ -31,9 +32,17 @@ pub(crate) struct Means {
     pub(crate) reload: Arc<Notify>,
 }
 
+impl Means {
+    /// Means of their own, for a command that ends soon.
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        Self { runtime: runtime.clone(), metrics: Arc::new(Metrics::new()), reload: Arc::default() }
+    }
+}
+
 /// What the authenticators of one cluster know.
 #[derive(Debug)]
 pub(crate) struct Methods {
+    means: Means,
     lookups: Option<Arc<Lookups>>,
 }
 
@@ -56,7 +65,12 @@ impl Methods {
             Some(known) => Some(Arc::clone(known)),
             None => Some(Arc::new(Lookups::start(cluster, upstream, needs, &means.runtime, &means.metrics))),
         };
-        Self { lookups }
+        Self { means: means.clone(), lookups }
+    }
+
+    /// Whether the API server is asked about tokens.
+    pub(crate) fn ask_the_backend(&self) -> bool {
+        self.lookups.is_some()
     }
 
     /// The authenticators in kube-apiserver's order. A method that is off is absent; nothing at all is an error.
@@ -74,22 +88,32 @@ impl Methods {
             members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
         }
         if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
-            let union: Arc<dyn TokenAuthenticator> = Arc::from(union);
+            let metrics = &self.means.metrics.token_cache;
+            let cached = CachedTokens::new(union.into(), Keep::TOKENS, self.means.runtime.clone(), metrics);
+            let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
             members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
         }
-        let everywhere = || AnonymousAuthenticator::new([]);
-        Chain::new(members, settings.anonymous.then(everywhere))
+        Chain::new(members, settings.anonymous.authenticator())
     }
 
     fn tokens(&self, settings: &Authentication) -> Vec<Box<dyn TokenAuthenticator>> {
         let agnostic = |delegate: Box<dyn TokenAuthenticator>| -> Box<dyn TokenAuthenticator> {
             Box::new(AudienceAgnostic::new(settings.audiences.clone(), delegate))
         };
-        let lookup = || self.lookups.clone().map(|lookups| lookups as Arc<dyn Lookup>);
+        let lookup = || self.lookups.clone().map(|lookups| -> Arc<dyn Lookup> { lookups });
         let mut tokens = Vec::new();
         if let Some(static_tokens) = &settings.static_tokens {
             tokens.push(agnostic(Box::new(Arc::clone(static_tokens))));
+        }
+        if let (Some(accounts), Some(lookups)) = (&settings.service_accounts, &self.lookups) {
+            tokens.extend(service_account::authenticators(
+                accounts,
+                || lookups.service_account_keys(),
+                Arc::<Lookups>::clone(lookups),
+                settings.audiences.clone(),
+                self.means.metrics.service_accounts.clone(),
+            ));
         }
         if let Some(lookup) = lookup().filter(|_| settings.bootstrap_tokens) {
             tokens.push(agnostic(Box::new(BootstrapTokens::new(lookup))));

@@ -2,6 +2,8 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+pub(crate) mod jwt;
+pub(crate) mod service_accounts;
 mod token_cache;
 
 use prometheus::core::Collector;
@@ -66,6 +68,10 @@ pub(crate) struct Metrics {
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
+    /// What is counted of service-account tokens.
+    pub(crate) service_accounts: service_accounts::ServiceAccounts,
+    /// What is counted of issuers of JSON Web Tokens.
+    pub(crate) jwt: jwt::Issuers,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,
     config_last_reload_successful: IntGauge,
@@ -244,6 +250,26 @@ impl Metrics {
                 "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
                 &["cluster", "endpoint"],
             )?,
+            service_accounts: service_accounts::ServiceAccounts::new(&registry)?,
+            jwt: jwt::Issuers {
+                latency: histograms(
+                    "apiserver_authentication_jwt_authenticator_latency_seconds",
+                    "Latency of jwt authentication operations in seconds, of tokens that were not remembered.",
+                    &["result", "jwt_issuer_hash"],
+                    vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+                )?,
+                fetched: gauges(
+                    "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds",
+                    "When the keys of an issuer were last fetched, by result and issuer.",
+                    &["result", "jwt_issuer_hash"],
+                )?,
+                key_set: gauges(
+                    "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info",
+                    "The keys of an issuer that were last fetched, by their hash.",
+                    &["jwt_issuer_hash", "hash"],
+                )?,
+                hashes: std::sync::Arc::default(),
+            },
             config_reloads: counters(
                 "portcullis_config_reloads_total",
                 "Configurations that were taken, the first one included, or refused.",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Audience;
+use super::anonymous::Anonymous;
 use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
 use super::service_account::ServiceAccounts;
@@ -28,8 +29,8 @@ pub struct Authentication {
     pub jwt: Vec<Arc<JwtAuthenticator>>,
     /// The webhook that is asked about every token nobody else knows.
     pub webhook: Option<Arc<Webhook>>,
-    /// Whether requests without a credential are let in.
-    pub anonymous: bool,
+    /// Which requests are let in without a credential.
+    pub anonymous: Anonymous,
     /// The audiences of this API server.
     pub audiences: Vec<Audience>,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Upstream {
 impl Upstream {
     /// Prepares an API server; fails if the gateway's certificate and key do not fit together.
     pub(crate) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
-        let connectors = Arc::new(Connectors::new(backend, provider)?);
+        let connectors = Connectors::new(backend, provider)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &backend.bearer_token {
             Some(token) => {

@@ -124,7 +124,11 @@ impl Reader<'_> {
 
     /// The server and the client of a context.
     fn parties(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
-        let read = self.inputs.read(self.file).map_err(|error| error.to_string());
+        // YAML may be UTF-16 too, which `kube` takes, and panics on half a character.
+        let read =
+            self.inputs.read(self.file).map_err(|error| error.to_string()).and_then(|content| {
+                String::from_utf8(content).map_err(|_| "it is not text in UTF-8".to_owned())
+            });
         self.checked(read, "give a readable kubeconfig")?;
         // Once more, by the one that knows what relative paths in it are relative to.
         let parsed = Kubeconfig::read_from(self.file).map_err(|error| unreadable(&error));

@@ -12,6 +12,9 @@ use super::*;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
+/// A name, what is changed in the secret, and the groups that result.
+type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], Option<Vec<String>>);
+
 /// One secret, or none, or no answer; and what was asked for.
 #[derive(Debug)]
 struct Known(Found<Secret>, Mutex<Vec<String>>);
@@ -85,7 +88,7 @@ fn secrets_are_judged_as_kube_apiserver_does() {
     };
     let longest = format!("system:bootstrappers:{}", "a".repeat(256));
     let too_long = format!("{longest}a");
-    let cases: &[(&str, &[(&str, Option<&str>)], Option<Vec<String>>)] = &[
+    let cases: &[Case<'_>] = &[
         ("valid", &[], groups(&[])),
         (
             "further groups",

@@ -10,7 +10,7 @@ use super::super::testing::{audiences_of, success};
 use super::*;
 use crate::metrics::Metrics;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 const NOW: UnixTime = UnixTime::from_secs(1_700_000_000);
 const SUCCESSES: Keep = Keep { success: MINUTE, failure: Duration::ZERO, errors: true };
 
@@ -84,7 +84,7 @@ impl TokenAuthenticator for Fake {
 }
 
 fn cache_with(fake: &Arc<Fake>, keep: Keep, limits: Limits) -> Arc<CachedTokens> {
-    let delegate: Arc<dyn TokenAuthenticator> = Arc::clone(fake) as _;
+    let delegate: Arc<dyn TokenAuthenticator> = fake.clone();
     let metrics = Metrics::new();
     Arc::new(CachedTokens::with_limits(delegate, keep, Handle::current(), &metrics.token_cache, limits))
 }
@@ -240,7 +240,7 @@ async fn a_clock_that_is_set_back_does_not_make_a_verdict_last() {
     let cache = cache(&fake, SUCCESSES);
     ask(&cache, "token").await.ok();
     advance(MINUTE).await;
-    ask_for(&cache, "token", &[], NOW - 60 * MINUTE, &Remarks::default()).await.ok();
+    ask_for(&cache, "token", &[], NOW.saturating_sub(60 * MINUTE), &Remarks::default()).await.ok();
     assert_eq!(fake.asked().len(), 2);
 }
 
@@ -436,7 +436,7 @@ async fn requests_and_lookups_are_counted() {
     let fake = Fake::new(|token, _| if token == "bad" { Err(invalid("x")) } else { Ok(None) });
     let metrics = Metrics::new();
     let keep = Keep { failure: MINUTE, errors: false, ..SUCCESSES };
-    let delegate: Arc<dyn TokenAuthenticator> = Arc::clone(&fake) as _;
+    let delegate: Arc<dyn TokenAuthenticator> = fake.clone();
     let cache = CachedTokens::new(delegate, keep, Handle::current(), &metrics.token_cache);
     for token in ["bad", "bad", "unknown", "unknown", "unknown"] {
         ask(&cache, token).await.ok();
