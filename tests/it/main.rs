@@ -40,3 +40,4 @@ mod streaming;
 mod support;
 mod token_review;
 mod tunnels;
+mod webhook;

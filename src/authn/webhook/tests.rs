@@ -313,6 +313,22 @@ async fn good_and_bad_answers_are_remembered_and_errors_are_not() {
 }
 
 #[tokio::test]
+async fn answers_hold_for_the_time_that_is_configured() {
+    let pki = Pki::new();
+    let service = Service::start(pki.serving(H2), Version::V1).await;
+    service.allow();
+    for (cache_ttl, calls) in [(Duration::ZERO, 2), (LONG, 1)] {
+        let webhook = Webhook { cache_ttl, ..service.webhook(pki.tls(), Version::V1) };
+        let provider = Arc::new(default_provider());
+        let made = remembered(&webhook, Vec::new(), &provider, Handle::current(), &Metrics::new()).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(plainly(&made, TOKEN).await, Ok(Some(_))));
+        }
+        assert_eq!(service.take().len(), calls, "{cache_ttl:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_call_is_a_step() {
     let pki = Pki::new();
     let service = Service::start(pki.serving(H2), Version::V1).await;
