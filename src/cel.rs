@@ -23,6 +23,7 @@ mod functions;
 mod lists;
 mod number;
 mod pattern;
+mod plan;
 mod signatures;
 mod strings;
 mod syntax;
@@ -36,7 +37,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pattern::Patterns;
-use syntax::{Fault, Kind, Node, Selection};
+use syntax::{Fault, Kind, Node};
 use value::{Datum, Root};
 
 /// What an expression is for: it decides the variable and the type of the result.
@@ -105,14 +106,10 @@ impl Expression {
     /// Compiles an expression. Takes milliseconds, and a thread of its own: for the loading of a configuration.
     pub fn compile(text: &str, purpose: Purpose) -> Result<Self, CompileError> {
         let compile = || {
-            let tree = syntax::parse(text)?;
+            let mut tree = syntax::parse(text)?;
             check::check(&tree, purpose)?;
             let mut patterns = Patterns::default();
-            visit(&tree, &mut |node| {
-                if let Kind::Literal(Datum::String(text)) = &node.kind {
-                    patterns.add(text);
-                }
-            });
+            plan::plan(&mut tree, &mut patterns)?;
             Ok(Compiled { text: text.to_owned(), purpose, tree, patterns })
         };
         compile().map(|compiled| Self(Arc::new(compiled))).map_err(|Fault { at, text: reason }| {
@@ -135,13 +132,13 @@ impl Expression {
     /// count.
     // apiserver: pkg/apis/apiserver/validation/validation.go — usesEmailClaim
     pub fn uses_claim(&self, field: &str) -> bool {
-        let mut found = false;
-        visit(&self.0.tree, &mut |node| {
-            if let Kind::Select { operand, field: selected, how: _ } = &node.kind {
-                found |= selected == field && matches!(&operand.kind, Kind::Name(name) if name == "claims");
+        let selects = |node: &Node| match &node.kind {
+            Kind::Select { operand, field: selected, how: _ } => {
+                selected == field && matches!(&operand.kind, Kind::Name(name) if name == "claims")
             }
-        });
-        found
+            _ => false,
+        };
+        self.0.tree.any(&selects)
     }
 
     /// Evaluates the expression. The variable must be the one of its purpose.
@@ -199,28 +196,5 @@ impl From<&Datum> for Value {
             Datum::List(list) if !list.opaque => Self::List(list.items.iter().map(Self::from).collect()),
             other => Self::Other(other.type_name().to_owned()),
         }
-    }
-}
-
-/// Shows every node of a tree.
-fn visit(node: &Node, see: &mut impl FnMut(&Node)) {
-    see(node);
-    let mut all = |nodes: &[&Node]| nodes.iter().for_each(|node| visit(node, see));
-    match &node.kind {
-        Kind::Literal(_) | Kind::Name(_) => {}
-        Kind::Select { operand, .. } => all(&[operand]),
-        Kind::Call { target, arguments, .. } => {
-            target.iter().for_each(|node| all(&[node]));
-            arguments.iter().for_each(|node| all(&[node]));
-        }
-        Kind::List(elements) => elements.iter().for_each(|(node, _)| all(&[node])),
-        Kind::Map(entries) => entries.iter().for_each(|(key, value, _)| all(&[key, value])),
-        Kind::And(operands) | Kind::Or(operands) => operands.iter().for_each(|node| all(&[node])),
-        Kind::Conditional(parts) => parts.iter().for_each(|node| all(&[node])),
-        Kind::Fold(fold) => {
-            all(&[&fold.range, &fold.body]);
-            fold.filter.iter().for_each(|node| all(&[node]));
-        }
-        Kind::WithOptional { target, body, .. } => all(&[target, body]),
     }
 }

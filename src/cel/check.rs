@@ -1,23 +1,23 @@
 //! The type checker: what the reference refuses when the configuration is loaded is refused here, then.
 
+use super::Purpose;
 use super::signatures::{self, Overload};
 use super::syntax::{Fault, Fold, FoldKind, Kind, Node, Selection};
 use super::types::{Solution, Type};
 use super::value::Datum;
-use super::{Purpose, pattern};
 
 /// Types that an expression may name, and what they are at run time.
 const TYPE_NAMES: [(&str, &str); 13] = [
     ("bool", "bool"),
     ("bytes", "bytes"),
     ("double", "double"),
-    ("dyn", "dyn"),
     ("google.protobuf.Duration", "duration"),
     ("google.protobuf.Timestamp", "timestamp"),
     ("int", "int"),
     ("list", "list"),
     ("map", "map"),
     ("null_type", "null_type"),
+    ("optional_type", "optional_type"),
     ("string", "string"),
     ("type", "type"),
     ("uint", "uint"),
@@ -188,12 +188,6 @@ impl<'a> Checker<'a> {
         for node in target.into_iter().chain(arguments) {
             given.push(self.node(node)?);
         }
-        if let (Some(Kind::Literal(Datum::String(text))), "matches" | "find" | "findAll") =
-            (arguments.get(usize::from(!member)).map(|node| &node.kind), function)
-        {
-            pattern::compile(text)
-                .or_else(|error| fault(at, format!("invalid matches argument: {error}")))?;
-        }
         self.resolve(at, function, &given, member)
     }
 
@@ -334,6 +328,11 @@ impl<'a> Checker<'a> {
                 );
             }
         };
+        if two && matches!(&fold.range.kind, Kind::Name(name) if name == "claims") && range.parts().0 == "map"
+        {
+            // The reference goes over the values there, and looks each up as if it were a key.
+            return fault(fold.range.at, "a macro with two variables over all claims is not supported here");
+        }
         let outside = self.scope.len();
         self.scope.push((&fold.variable, first.clone()));
         if let Some(name) = &fold.second {
@@ -390,7 +389,7 @@ fn constant(value: &Datum) -> Type {
 fn type_of_type(name: &str) -> Option<Type> {
     let (_, name) = TYPE_NAMES.iter().find(|(known, _)| *known == name)?;
     let parameters = match *name {
-        "list" => vec![Type::DYN],
+        "list" | "optional_type" => vec![Type::DYN],
         "map" => vec![Type::DYN, Type::DYN],
         _ => Vec::new(),
     };

@@ -34,8 +34,10 @@ pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
 }
 
 pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
-    error("no such overload")
+    error(NO_SUCH_OVERLOAD)
 }
+
+pub(super) const NO_SUCH_OVERLOAD: &str = "no such overload";
 
 /// One evaluation.
 pub(super) struct Machine<'a> {
@@ -188,7 +190,7 @@ impl<'a> Machine<'a> {
             match self.eval(operand) {
                 Ok(Datum::Bool(value)) if value == decides => return Ok(Datum::Bool(decides)),
                 Ok(Datum::Bool(_)) => {}
-                Ok(_) => failed = failed.or(Some(Halt::Error("no such overload".to_owned()))),
+                Ok(_) => failed = failed.or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
                 Err(Halt::Cost) => return Err(Halt::Cost),
                 Err(halt) => failed = failed.or(Some(halt)),
             }
@@ -237,7 +239,7 @@ impl<'a> Machine<'a> {
                     return Ok(false);
                 }
                 Ok(Datum::Bool(_)) => {}
-                Ok(_) => *failed = failed.take().or(Some(Halt::Error("no such overload".to_owned()))),
+                Ok(_) => *failed = failed.take().or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
                 Err(Halt::Cost) => return Err(Halt::Cost),
                 Err(halt) => *failed = failed.take().or(Some(halt)),
             },
@@ -254,7 +256,12 @@ impl<'a> Machine<'a> {
             Gathered::List(list) | Gathered::Keys(list) => list.push(value?),
             Gathered::Map(map) => insert_new(map, &first, value?)?,
             Gathered::Entries(map) => {
-                let Datum::Map(entries) = value? else { return no_such_overload() };
+                let entries = match value? {
+                    Datum::Map(entries) => entries,
+                    other => {
+                        return error(format!("no such overload: cel.@mapInsert(map, {})", other.type_name()));
+                    }
+                };
                 for (key, value) in entries.entries.iter() {
                     self.charge(1)?;
                     insert_new(map, &key.datum(), value.clone())?;
@@ -324,10 +331,34 @@ fn pairs(range: &Datum, two: bool) -> Result<Vec<(Datum, Datum)>, Halt> {
             .collect(),
         // The iterator of the variable itself hands out values, not keys.
         Datum::Root(root) if !two => {
-            root.fields.values().map(|value| (value.clone().escaped(), Datum::Null)).collect()
+            let values = root.fields.keys().map(|name| match root.find(name) {
+                Some(value) => Ok((value, Datum::Null)),
+                None => error(format!("no such key: {name}")),
+            });
+            values.collect::<Result<_, Halt>>()?
         }
-        _ => return no_such_overload(),
+        other => return error(format!("got '{}', expected iterable type", go_type(other))),
     })
+}
+
+/// The name of a value's type in the reference's own language.
+fn go_type(value: &Datum) -> &'static str {
+    match value {
+        Datum::Null => "types.Null",
+        Datum::Bool(_) => "types.Bool",
+        Datum::Int(_) => "types.Int",
+        Datum::Uint(_) => "types.Uint",
+        Datum::Double(_) => "types.Double",
+        Datum::String(_) => "types.String",
+        Datum::Bytes(_) => "types.Bytes",
+        Datum::List(_) => "types.Lister",
+        Datum::Map(_) => "types.Mapper",
+        Datum::Optional(_) => "*types.Optional",
+        Datum::Type(_) => "*types.Type",
+        Datum::Duration(_) => "types.Duration",
+        Datum::Timestamp(_) => "types.Timestamp",
+        Datum::Root(_) => "*lazy.MapValue",
+    }
 }
 
 fn insert(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
@@ -366,7 +397,15 @@ pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> Outc
     }
 }
 
+/// Whether a value can be written between brackets at all.
+pub(super) fn is_index(value: &Datum) -> bool {
+    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
+}
+
 fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
+    if !is_index(index) {
+        return error(format!("invalid qualifier type: {}", go_type(index)));
+    }
     match target {
         Datum::Map(map) => Ok(map.find(index)),
         Datum::Root(root) => match index {

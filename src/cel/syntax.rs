@@ -99,6 +99,52 @@ pub(super) enum FoldKind {
     SortBy,
 }
 
+impl Node {
+    /// The nodes right below.
+    pub(super) fn children(&self) -> Vec<&Self> {
+        match &self.kind {
+            Kind::Literal(_) | Kind::Name(_) => Vec::new(),
+            Kind::Select { operand, .. } => vec![operand],
+            Kind::Call { target, arguments, .. } => {
+                target.iter().map(|target| &**target).chain(arguments).collect()
+            }
+            Kind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
+            Kind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
+            Kind::And(operands) | Kind::Or(operands) => operands.iter().collect(),
+            Kind::Conditional(parts) => parts.iter().collect(),
+            Kind::Fold(fold) => {
+                [Some(&fold.range), fold.filter.as_ref(), Some(&fold.body)].into_iter().flatten().collect()
+            }
+            Kind::WithOptional { target, body, .. } => vec![target, body],
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn children_mut(&mut self) -> Vec<&mut Self> {
+        match &mut self.kind {
+            Kind::Literal(_) | Kind::Name(_) => Vec::new(),
+            Kind::Select { operand, .. } => vec![operand],
+            Kind::Call { target, arguments, .. } => {
+                target.iter_mut().map(|target| &mut **target).chain(arguments).collect()
+            }
+            Kind::List(elements) => elements.iter_mut().map(|(element, _)| element).collect(),
+            Kind::Map(entries) => entries.iter_mut().flat_map(|(key, value, _)| [key, value]).collect(),
+            Kind::And(operands) | Kind::Or(operands) => operands.iter_mut().collect(),
+            Kind::Conditional(parts) => parts.iter_mut().collect(),
+            Kind::Fold(fold) => {
+                let Fold { range, filter, body, .. } = &mut **fold;
+                [Some(range), filter.as_mut(), Some(body)].into_iter().flatten().collect()
+            }
+            Kind::WithOptional { target, body, .. } => vec![target, body],
+        }
+    }
+
+    /// Whether something holds for this node or one below.
+    pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
+        holds(self) || self.children().into_iter().any(|child| child.any(holds))
+    }
+}
+
 /// Reads an expression.
 pub(super) fn parse(text: &str) -> Result<Node, Fault> {
     bounded(text)?;
@@ -338,7 +384,7 @@ fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
         ("all", 3) => (FoldKind::All, 2, false),
         ("exists", 2) => (FoldKind::Exists, 1, false),
         ("exists", 3) => (FoldKind::Exists, 2, false),
-        ("exists_one" | "existsOne", 2) => (FoldKind::ExistsOne, 1, false),
+        ("exists_one", 2) => (FoldKind::ExistsOne, 1, false),
         ("exists_one" | "existsOne", 3) => (FoldKind::ExistsOne, 2, false),
         ("map", 2) => (FoldKind::Map, 1, false),
         ("map", 3) => (FoldKind::Map, 1, true),
