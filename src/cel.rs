@@ -198,3 +198,15 @@ impl From<&Datum> for Value {
         }
     }
 }
+
+/// The overloads of a function as the reference writes them, for comparison with its own.
+#[doc(hidden)]
+pub fn overloads(function: &str) -> Option<Vec<String>> {
+    signatures::overloads(function).map(|overloads| overloads.iter().map(ToString::to_string).collect())
+}
+
+/// Whether a function of the reference is missing here.
+#[doc(hidden)]
+pub fn is_missing(function: &str) -> bool {
+    signatures::is_missing(function)
+}

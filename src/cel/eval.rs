@@ -75,24 +75,7 @@ impl<'a> Machine<'a> {
                 self.name(name)
             }
             Kind::Select { operand, field, how } => self.select(node, operand, field, *how),
-            Kind::Call { function, target, arguments } => {
-                let mut values = Vec::with_capacity(arguments.len() + 1);
-                for argument in target.iter().map(|target| &**target).chain(arguments) {
-                    values.push(self.eval(argument)?);
-                }
-                match (function.as_str(), values.as_slice()) {
-                    ("_[_]", [target, index]) => {
-                        self.charge(1)?;
-                        index_value(target, index, false)
-                    }
-                    ("_[?_]", [target, index]) => {
-                        self.charge(1)?;
-                        index_value(target, index, true)
-                    }
-                    // `or` and `orValue` are calls here, but the reference does not look at what it does not need.
-                    _ => functions::call(self, function, values),
-                }
-            }
+            Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
             Kind::List(elements) => {
                 self.charge(10)?;
                 let mut list = Vec::with_capacity(elements.len());
@@ -123,7 +106,10 @@ impl<'a> Machine<'a> {
             }
             Kind::Fold(fold) => self.fold(fold),
             Kind::WithOptional { target, variable, body, flat } => {
-                let Datum::Optional(held) = self.eval(target)? else { return no_such_overload() };
+                let held = match self.eval(target)? {
+                    Datum::Optional(held) => held,
+                    other => return error(format!("no such overload: hasValue({})", other.type_name())),
+                };
                 self.charge(2)?;
                 let Some(held) = held else { return Ok(Datum::Optional(None)) };
                 self.scope.push((variable, held.as_ref().clone()));
@@ -131,6 +117,29 @@ impl<'a> Machine<'a> {
                 self.scope.pop();
                 result.map(|value| if *flat { value } else { Datum::Optional(Some(Arc::new(value))) })
             }
+        }
+    }
+
+    fn call(&mut self, function: &str, target: Option<&'a Node>, arguments: &'a [Node]) -> Outcome {
+        // These two do not look at what they do not need, and take what is no optional for one that is full.
+        if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
+            self.charge(1)?;
+            return match self.eval(target)? {
+                Datum::Optional(None) => self.eval(other),
+                Datum::Optional(Some(held)) if function == "orValue" => Ok(held.as_ref().clone()),
+                value => Ok(value),
+            };
+        }
+        let mut values = Vec::with_capacity(arguments.len() + 1);
+        for argument in target.into_iter().chain(arguments) {
+            values.push(self.eval(argument)?);
+        }
+        match (function, values.as_slice()) {
+            ("_[_]" | "_[?_]", [target, index]) => {
+                self.charge(1)?;
+                index_value(target, index, function == "_[?_]")
+            }
+            _ => functions::call(self, function, values),
         }
     }
 
@@ -259,7 +268,10 @@ impl<'a> Machine<'a> {
                 let entries = match value? {
                     Datum::Map(entries) => entries,
                     other => {
-                        return error(format!("no such overload: cel.@mapInsert(map, {})", other.type_name()));
+                        return error(format!(
+                            "no such overload: cel.@mapInsert(map, {})",
+                            other.type_name()
+                        ));
                     }
                 };
                 for (key, value) in entries.entries.iter() {
@@ -337,6 +349,7 @@ fn pairs(range: &Datum, two: bool) -> Result<Vec<(Datum, Datum)>, Halt> {
             });
             values.collect::<Result<_, Halt>>()?
         }
+        other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
         other => return error(format!("got '{}', expected iterable type", go_type(other))),
     })
 }
@@ -351,8 +364,20 @@ fn go_type(value: &Datum) -> &'static str {
         Datum::Double(_) => "types.Double",
         Datum::String(_) => "types.String",
         Datum::Bytes(_) => "types.Bytes",
-        Datum::List(_) => "types.Lister",
-        Datum::Map(_) => "types.Mapper",
+        Datum::List(list) => {
+            if list.escaped {
+                "*oidc.unescapeLister"
+            } else {
+                "*types.baseList"
+            }
+        }
+        Datum::Map(map) => {
+            if map.escaped {
+                "*oidc.unescapeMapper"
+            } else {
+                "*types.baseMap"
+            }
+        }
         Datum::Optional(_) => "*types.Optional",
         Datum::Type(_) => "*types.Type",
         Datum::Duration(_) => "types.Duration",

@@ -13,7 +13,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>
     let result = dispatch(machine, function, &values);
     match result {
         // Which of the texts the reference has for it.
-        Err(Halt::Error(text)) if text == NO_SUCH_OVERLOAD => unsuited(function, &values),
+        Err(Halt::Error(text)) if text == NO_SUCH_OVERLOAD => unsuited(machine, function, &values),
         result => result,
     }
 }
@@ -62,12 +62,6 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
             Some(value) => Ok(value.as_ref().clone()),
             None => error("optional.none() dereference"),
         },
-        ("orValue", [Datum::Optional(held), other]) => {
-            Ok(held.as_ref().map_or_else(|| other.clone(), |value| value.as_ref().clone()))
-        }
-        ("or", [Datum::Optional(held), other]) => {
-            Ok(if held.is_some() { Datum::Optional(held.clone()) } else { other.clone() })
-        }
         (_, [Datum::String(_), ..]) => strings::call(machine, function, values),
         _ => lists::call(machine, function, values),
     }
@@ -75,23 +69,27 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
 
 /// No overload takes the values. Operators look for a trait of the first one, then that decides; functions of the
 /// standard library do not say their name, all others show what they were called with.
-fn unsuited(function: &str, values: &[Datum]) -> Outcome {
+fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
     use Datum::{Bool, Bytes, Double, Duration, Int, List, String, Timestamp, Uint};
     let Some(first) = values.first() else { return no_such_overload() };
+    // A call with a literal pattern is another one over there.
+    let literal_pattern =
+        matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
+    // Strings and times take any operator for a method that they might have.
+    let receiver = matches!(first, String(_) | Timestamp(_) | Duration(_));
     let named = match function {
-        "_+_" => !matches!(
-            first,
-            Int(_) | Uint(_) | Double(_) | String(_) | Bytes(_) | List(_) | Timestamp(_) | Duration(_)
-        ),
-        "_-_" => !matches!(first, Int(_) | Uint(_) | Double(_) | Timestamp(_) | Duration(_)),
-        "_*_" | "_/_" => !matches!(first, Int(_) | Uint(_) | Double(_)),
-        "_%_" => !matches!(first, Int(_) | Uint(_)),
-        "_<_" | "_<=_" | "_>_" | "_>=_" => !matches!(
-            first,
-            Bool(_) | Int(_) | Uint(_) | Double(_) | String(_) | Bytes(_) | Timestamp(_) | Duration(_)
-        ),
-        "size" => true,
-        "!_" | "-_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" | "matches" => false,
+        "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
+        "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
+        "_%_" => !receiver && !matches!(first, Int(_) | Uint(_)),
+        "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            !receiver && !matches!(first, Bool(_) | Int(_) | Uint(_) | Double(_) | Bytes(_))
+        }
+        "size" | "sort" => !receiver,
+        "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
+        "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
+        "matches" | "find" | "findAll" if literal_pattern => false,
+        "matches" => !matches!(first, String(_)),
+        "flatten" => return error(format!("no such overload: {}.flatten()", first.type_name())),
         _ => {
             let types: Vec<&str> = values.iter().map(Datum::type_name).collect();
             return error(format!("no such overload: {function}({})", types.join(", ")));
@@ -170,7 +168,7 @@ fn unsigned(value: Option<u64>) -> Outcome {
     value.map_or_else(|| error("unsigned integer overflow"), |value| Ok(Datum::Uint(value)))
 }
 
-fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
+pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
     match (left, right) {
         (Datum::Int(left), Datum::Int(right)) => integer(left.checked_add(*right)),
         (Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_add(*right)),

@@ -111,12 +111,12 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> Outcome {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
     let mut total = first.clone();
     for item in rest {
-        total = functions::call(machine, "_+_", vec![total, item.clone()])?;
+        if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
+            return no_such_overload();
+        }
+        total = functions::add(machine, &total, item)?;
     }
-    match total {
-        Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) => Ok(total),
-        _ => no_such_overload(),
-    }
+    Ok(total)
 }
 
 /// The items in the order of their keys; equal keys keep their order.
@@ -124,6 +124,9 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> Outcome
     // All keys must be of the type of the first, and have an order.
     if let Some(first) = keys.first() {
         for key in keys {
+            if !is_ordered(key) {
+                return error("list elements must be comparable");
+            }
             if key.type_name() != first.type_name() {
                 return error("list elements must have the same type");
             }
@@ -144,6 +147,20 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> Outcome
         Some(halt) => Err(halt),
         None => Ok(Datum::list(pairs.into_iter().map(|(_, item)| item.clone()).collect())),
     }
+}
+
+fn is_ordered(value: &Datum) -> bool {
+    matches!(
+        value,
+        Datum::Bool(_)
+            | Datum::Int(_)
+            | Datum::Uint(_)
+            | Datum::Double(_)
+            | Datum::String(_)
+            | Datum::Bytes(_)
+            | Datum::Duration(_)
+            | Datum::Timestamp(_)
+    )
 }
 
 fn slice(list: &List, from: i64, to: i64) -> Outcome {

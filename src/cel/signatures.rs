@@ -4,6 +4,7 @@
 //! first that fits settles type parameters.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::LazyLock;
 
 use super::types::Type;
@@ -123,6 +124,19 @@ pub(super) struct Overload {
     pub(super) result: Type,
 }
 
+impl fmt::Display for Overload {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parameters = self.parameters.iter();
+        if self.member
+            && let Some(target) = parameters.next()
+        {
+            write!(out, "{target}.")?;
+        }
+        let parameters: Vec<String> = parameters.map(Type::to_string).collect();
+        write!(out, "({}) -> {}", parameters.join(", "), self.result)
+    }
+}
+
 static FUNCTIONS: LazyLock<BTreeMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
     let lines = TABLE.lines().filter(|line| !line.is_empty());
     lines
@@ -148,15 +162,6 @@ pub(super) fn is_function(name: &str) -> bool {
 /// Whether the reference knows the function and we do not.
 pub(super) fn is_missing(name: &str) -> bool {
     MISSING.contains(&name) || name.starts_with("format.")
-}
-
-/// One line of the reference's style per overload.
-#[cfg(test)]
-pub(super) fn listing() -> Vec<(&'static str, &'static Overload)> {
-    FUNCTIONS
-        .iter()
-        .flat_map(|(name, overloads)| overloads.iter().map(|overload| (*name, overload)))
-        .collect()
 }
 
 /// An overload for each type that `C` or `N` stands for.

@@ -86,7 +86,11 @@ impl Type {
 impl fmt::Display for Type {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Parameter(_) => out.write_str("dyn"),
+            // Those of the table are letters.
+            Self::Parameter(number) => match u8::try_from(*number) {
+                Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
+                _ => out.write_str("dyn"),
+            },
             Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
             Self::Named(name, parameters) => {
                 let parameters: Vec<String> = parameters.iter().map(Self::to_string).collect();
@@ -109,7 +113,8 @@ impl Solution {
     /// A parameter that nothing is known about.
     pub(super) fn fresh(&mut self) -> Type {
         self.next += 1;
-        Type::Parameter(self.next)
+        // Behind the letters of the table of functions.
+        Type::Parameter(self.next + 0x100)
     }
 
     /// Tries to let `from` stand where `to` is wanted.
