@@ -147,6 +147,7 @@ impl Expression {
         match eval::Machine::new(variable.name, variable.value.clone(), patterns).eval(&self.0.tree) {
             Ok(value) => Ok(Value::from(&value)),
             Err(eval::Halt::Error(text)) => Err(EvalError(text)),
+            Err(eval::Halt::Unsuited) => Err(EvalError("no such overload".to_owned())),
             Err(eval::Halt::Cost) => {
                 Err(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
             }

@@ -7,7 +7,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::check::{named_type, qualified};
 use super::functions;
 use super::number;
 use super::pattern::Patterns;
@@ -23,6 +22,8 @@ pub(super) const LIMIT: u64 = 1_000_000;
 pub(super) enum Halt {
     /// An error that `&&` and `||` may outvote.
     Error(String),
+    /// The values are of types that a function does not take; becomes an error in the words of the function.
+    Unsuited,
     /// The purse is empty.
     Cost,
 }
@@ -37,7 +38,7 @@ pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
     error(NO_SUCH_OVERLOAD)
 }
 
-pub(super) const NO_SUCH_OVERLOAD: &str = "no such overload";
+const NO_SUCH_OVERLOAD: &str = "no such overload";
 
 /// One evaluation.
 pub(super) struct Machine<'a> {
@@ -74,7 +75,7 @@ impl<'a> Machine<'a> {
                 self.charge(1)?;
                 self.name(name)
             }
-            Kind::Select { operand, field, how } => self.select(node, operand, field, *how),
+            Kind::Select { operand, field, how } => self.select(operand, field, *how),
             Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
             Kind::List(elements) => {
                 self.charge(10)?;
@@ -144,20 +145,14 @@ impl<'a> Machine<'a> {
     }
 
     fn name(&self, name: &str) -> Outcome {
-        if let Some((_, value)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
-            return Ok(value.clone());
-        }
-        match named_type(name) {
-            Some(name) => Ok(Datum::Type(name.into())),
+        match self.scope.iter().rev().find(|(known, _)| *known == name) {
+            Some((_, value)) => Ok(value.clone()),
             None => error(format!("no such attribute(s): {name}")),
         }
     }
 
-    fn select(&mut self, node: &'a Node, operand: &'a Node, field: &str, how: Selection) -> Outcome {
+    fn select(&mut self, operand: &'a Node, field: &str, how: Selection) -> Outcome {
         self.charge(1)?;
-        if let Some(name) = qualified(node).as_deref().and_then(named_type) {
-            return Ok(Datum::Type(name.into()));
-        }
         let target = self.eval(operand)?;
         let key = Datum::string(field);
         match how {
@@ -532,6 +527,6 @@ pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) ->
         }
         (Datum::Duration(left), Datum::Duration(right)) => left.cmp(right),
         (Datum::Timestamp(left), Datum::Timestamp(right)) => left.cmp(right),
-        _ => return no_such_overload(),
+        _ => return Err(Halt::Unsuited),
     })
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{Halt, Machine, NO_SUCH_OVERLOAD, Outcome, compare, equal, error, no_such_overload};
+use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
 use super::value::{Datum, List};
 use super::{lists, number, strings};
 
@@ -13,7 +13,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>
     let result = dispatch(machine, function, &values);
     match result {
         // Which of the texts the reference has for it.
-        Err(Halt::Error(text)) if text == NO_SUCH_OVERLOAD => unsuited(machine, function, &values),
+        Err(Halt::Unsuited) => unsuited(machine, function, &values),
         result => result,
     }
 }
@@ -52,7 +52,7 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
                 match item {
                     Datum::Optional(Some(value)) => held.push(value.as_ref().clone()),
                     Datum::Optional(None) => {}
-                    _ => return no_such_overload(),
+                    _ => return Err(Halt::Unsuited),
                 }
             }
             Ok(Datum::list(held))
@@ -156,7 +156,7 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> Outcome
             return failed.map_or(Ok(Datum::Bool(false)), Err);
         }
         Datum::Map(map) => map.raw(needle).is_some(),
-        _ => return no_such_overload(),
+        _ => return Err(Halt::Unsuited),
     }))
 }
 
@@ -182,7 +182,7 @@ pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Out
             Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
         }
         (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -216,7 +216,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> Outcome {
         }
         ("_%_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_rem(*right)),
         ("_%_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_rem(*right)),
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -261,7 +261,7 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
                 Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
             }
         }
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         machine.charge(count)?;
         return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
     }
-    let Some((Datum::List(list), arguments)) = values.split_first() else { return no_such_overload() };
+    let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     let items = list.items.as_slice();
     machine.charge(items.len())?;
     match (function, arguments) {
@@ -23,7 +23,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("lastIndexOf", [needle]) => position(machine, items.iter().enumerate().rev(), needle),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
-                if compare(machine, left, right)?.is_gt() {
+                if order(machine, left, right)?.is_gt() {
                     return Ok(Datum::Bool(false));
                 }
             }
@@ -72,7 +72,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             }
             Ok(Datum::Bool(false))
         }
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -89,6 +89,14 @@ fn position<'a>(
     Ok(Datum::Int(-1))
 }
 
+/// The order of two elements; without one the reference does not say which function asked.
+fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    match compare(machine, left, right) {
+        Err(Halt::Unsuited) => no_such_overload(),
+        result => result,
+    }
+}
+
 fn extreme(
     machine: &mut Machine<'_>,
     name: &str,
@@ -98,9 +106,12 @@ fn extreme(
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
+    if !is_ordered(first) {
+        return Err(Halt::Unsuited);
+    }
     let mut best = first;
     for item in rest {
-        if better(compare(machine, item, best)?) {
+        if better(order(machine, item, best)?) {
             best = item;
         }
     }
@@ -112,7 +123,7 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> Outcome {
     let mut total = first.clone();
     for item in rest {
         if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
-            return no_such_overload();
+            return Err(Halt::Unsuited);
         }
         total = functions::add(machine, &total, item)?;
     }

@@ -37,6 +37,7 @@ pub(super) fn plan(node: &mut Node, patterns: &mut Patterns) -> Result<(), Fault
     match Machine::new("", Datum::Null, patterns).eval(node) {
         Ok(value) => node.kind = Kind::Literal(value),
         Err(Halt::Error(text)) => return fault(text),
+        Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
         Err(Halt::Cost) => return fault("constant is too large".to_owned()),
     }
     Ok(())

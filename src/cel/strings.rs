@@ -1,11 +1,11 @@
 //! Functions of strings. Indices count characters.
 
-use super::eval::{Halt, Machine, Outcome, error, no_such_overload};
+use super::eval::{Halt, Machine, Outcome, error};
 use super::functions::{length, shown};
 use super::value::Datum;
 
 pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
-    let Some((Datum::String(text), arguments)) = values.split_first() else { return no_such_overload() };
+    let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     machine.charge_reading(text.len())?;
     match (function, arguments) {
         ("contains", [Datum::String(part)]) => {
@@ -46,7 +46,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         },
         ("substring", [Datum::Int(from), Datum::Int(to)]) => substring(text, *from, *to),
         ("strings.quote", []) => Ok(quote(text)),
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
