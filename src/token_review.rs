@@ -14,7 +14,7 @@ mod document;
 use std::sync::Arc;
 
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
@@ -63,7 +63,7 @@ impl Reviewing {
         }
         let (mut head, body) = theirs.into_parts();
         let bytes = read(body).await?;
-        let content_type = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes()).unwrap_or_default();
+        let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let Some(document) = Document::read(content_type, &bytes).filter(Document::is_refused) else {
             return Ok(Response::from_parts(head, Body::bytes(bytes)));
         };

@@ -24,7 +24,7 @@ pub(super) struct Document {
 enum Form {
     Json { review: Value, is_pretty: bool },
     Yaml { review: Value },
-    Protobuf { envelope: Envelope, review: Review },
+    Protobuf(Box<(Envelope, Review)>),
 }
 
 /// What is asked.
@@ -133,7 +133,7 @@ impl Document {
                 let mut review = Review::decode(envelope.raw.as_slice()).ok()?;
                 let spec = Spec::decode(review.spec.as_slice()).ok()?;
                 let status = review.status.take().unwrap_or_default();
-                Some(Self { form: Form::Protobuf { envelope, review }, spec, status })
+                Some(Self { form: Form::Protobuf(Box::new((envelope, review))), spec, status })
             }
             _ => None,
         }
@@ -182,7 +182,8 @@ impl Document {
                 review.as_object_mut()?.insert("status".to_owned(), serde_json::to_value(status).ok()?);
                 serde_saphyr::to_string(&review).ok().map(String::into_bytes)
             }
-            Form::Protobuf { mut envelope, mut review } => {
+            Form::Protobuf(parts) => {
+                let (mut envelope, mut review) = *parts;
                 review.status = Some(status);
                 envelope.raw = review.encode_to_vec();
                 let mut bytes = MAGIC.to_vec();
