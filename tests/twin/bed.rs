@@ -15,12 +15,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rustls::RootCertStore;
 
+use crate::authenticators::{self, Setting};
 use crate::build::{self, Programs};
 use crate::client::{self, Identity, Request, Target, Until, Version};
 use crate::fixtures;
 use crate::kubelet::Kubelet;
+use crate::mint::Mint;
+use crate::outside::Outside;
 use crate::people::{Authorities, TOKENS};
-use crate::pki::{Issued, Key, KeyKind, pem};
+use crate::pki::Issued;
 use crate::servers::{Process, free_ports};
 
 /// How long a server may take to become ready, on a machine that is busy with the others.
@@ -33,6 +36,10 @@ pub(crate) enum Side {
     Second,
     Backend,
     Gateway,
+    /// The same three with the authenticators of [`Setting::Flags`], before the same backend.
+    FlagsReference,
+    FlagsSecond,
+    FlagsGateway,
 }
 
 impl Side {
@@ -42,7 +49,31 @@ impl Side {
             Self::Second => "second",
             Self::Backend => "backend",
             Self::Gateway => "gateway",
+            Self::FlagsReference => "flags-reference",
+            Self::FlagsSecond => "flags-second",
+            Self::FlagsGateway => "flags-gateway",
         }
+    }
+
+    /// The side that has this set of authenticators.
+    pub(crate) fn with(self, setting: Setting) -> Self {
+        match (setting, self) {
+            (Setting::Flags, Self::Reference) => Self::FlagsReference,
+            (Setting::Flags, Self::Second) => Self::FlagsSecond,
+            (Setting::Flags, Self::Gateway) => Self::FlagsGateway,
+            (_, side) => side,
+        }
+    }
+
+    fn setting(self) -> Setting {
+        match self {
+            Self::FlagsReference | Self::FlagsSecond | Self::FlagsGateway => Setting::Flags,
+            _ => Setting::Config,
+        }
+    }
+
+    fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway | Self::FlagsGateway)
     }
 }
 
@@ -70,6 +101,7 @@ pub(crate) struct Bed {
     controllers: OnceLock<Result<Process, String>>,
     _etcd: Process,
     pub(crate) kubelet: Kubelet,
+    pub(crate) outside: Outside,
 }
 
 /// One API server, or the gateway.
@@ -142,29 +174,33 @@ impl Bed {
         let authorities = Authorities::new();
         let people = authorities.people(now);
         let identities = people.iter().map(|(name, issued)| (*name, identity(issued))).collect();
+        let local = authorities.server.server(&["127.0.0.1"]);
+        let outside = Outside::start(runtime, &local)?;
         write_pki(&dir, &authorities).map_err(text)?;
+        authenticators::write(&dir, &outside.mint, &authorities.server.cert_pem()).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
         let roots = Arc::new(roots);
 
         let (etcd_port, etcd) = start_etcd(&programs, &dir, runtime)?;
-        let kubelet = Kubelet::start(runtime, &authorities.server.server(&["127.0.0.1"]))?;
+        let kubelet = Kubelet::start(runtime, &local)?;
         let admin = identity(&authorities.client.leaf().cn("admin").org("system:masters").issue());
         let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
-        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner };
+        let mint = &outside.mint;
+        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner, mint };
 
         let mut sides: Vec<Side> = wanted.to_vec();
         sides.push(Side::Reference);
         sides.sort_unstable();
         sides.dedup();
-        let behind = wanted.contains(&Side::Gateway) || wanted.contains(&Side::Backend);
+        let behind = wanted.iter().any(|side| side.is_gateway() || *side == Side::Backend);
         if behind && !sides.contains(&Side::Backend) {
             sides.push(Side::Backend);
         }
         let (sides, resource_version) = std::thread::scope(|scope| {
             let starting: Vec<_> = sides
                 .iter()
-                .filter(|side| **side != Side::Gateway)
+                .filter(|side| !side.is_gateway())
                 .map(|side| (*side, scope.spawn(|| starter.apiserver(*side))))
                 .collect();
             let mut running = BTreeMap::new();
@@ -181,11 +217,11 @@ impl Bed {
                     starter.wait_for_rights(*side, server)?;
                 }
             }
-            if sides.contains(&Side::Gateway)
-                && let Some(Ok(backend)) = running.get(&Side::Backend)
-            {
-                let gateway = starter.gateway(backend.target.address);
-                running.insert(Side::Gateway, gateway);
+            if let Some(Ok(backend)) = running.get(&Side::Backend) {
+                let backend = backend.target.address;
+                for side in sides.iter().filter(|side| side.is_gateway()) {
+                    running.insert(*side, starter.gateway(*side, backend));
+                }
             }
             Ok((running, resource_version))
         })?;
@@ -199,6 +235,7 @@ impl Bed {
             controllers: OnceLock::new(),
             _etcd: etcd,
             kubelet,
+            outside,
         })
     }
 
@@ -261,6 +298,7 @@ struct Starter<'a> {
     runtime: &'a tokio::runtime::Runtime,
     admin: Identity,
     inner: Identity,
+    mint: &'a Mint,
 }
 
 impl Starter<'_> {
@@ -277,9 +315,7 @@ impl Starter<'_> {
                 format!("--tls-private-key-file={}", file("server.key")),
                 "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
                 "--authorization-mode=Node,RBAC".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
                 format!("--service-account-signing-key-file={}", file("sa.key")),
-                format!("--service-account-key-file={}", file("sa.pub")),
                 "--requestheader-allowed-names=front-proxy".to_owned(),
                 "--requestheader-username-headers=X-Remote-User".to_owned(),
                 "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
@@ -289,9 +325,12 @@ impl Starter<'_> {
                 "--etcd-compaction-interval=0".to_owned(),
                 "--endpoint-reconciler-type=none".to_owned(),
             ];
+            flags.extend(authenticators::accounts(self.dir));
             if side == Side::Backend {
                 flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
+                flags.push(authenticators::AUDIENCES.to_owned());
             } else {
+                flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
                 flags.push(format!("--requestheader-client-ca-file={}", file("front-ca.crt")));
                 flags.push(format!("--client-ca-file={}", file("client-ca.crt")));
                 flags.push(format!("--token-auth-file={}", file("tokens.csv")));
@@ -314,13 +353,13 @@ impl Starter<'_> {
         })
     }
 
-    fn gateway(&self, backend: SocketAddr) -> Result<Server, String> {
+    fn gateway(&self, side: Side, backend: SocketAddr) -> Result<Server, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let kubeconfig = kubeconfig(self.dir, backend, "inner.crt", "inner.key");
         fs::write(file("backend.kubeconfig"), kubeconfig.to_string()).map_err(text)?;
         retry_on_collision(|| {
             let [port, metrics] = free_ports()?;
-            let flags = [
+            let mut flags = vec![
                 "serve".to_owned(),
                 "--bind-address=127.0.0.1".to_owned(),
                 format!("--secure-port={port}"),
@@ -337,17 +376,19 @@ impl Starter<'_> {
                 "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
                 format!("--backend-kubeconfig={}", file("backend.kubeconfig")),
             ];
+            flags.extend(authenticators::accounts(self.dir));
+            flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
             let program = Path::new(env!("CARGO_BIN_EXE_portcullis"));
-            let mut process = Process::start(self.dir, "gateway", program, &flags)?;
+            let mut process = Process::start(self.dir, side.name(), program, &flags)?;
             let target = self.target(port);
-            self.eventually("gateway", || {
+            self.eventually(side.name(), || {
                 process.check()?;
-                Ok(self.get(Side::Gateway, &target, "admin", "system:masters", "/readyz") == 200)
+                Ok(self.get(side, &target, "admin", "system:masters", "/readyz") == 200)
             })
             .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
             Ok(Server { target, process: Mutex::new(Some(process)) })
         })
-        .map_err(|error| format!("the gateway does not start: {error}"))
+        .map_err(|error| format!("the {} does not start: {error}", side.name()))
     }
 
     /// Creates the fixtures and returns the resource version of the last.
@@ -547,7 +588,6 @@ fn start_etcd(
 fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
     let server = authorities.server.server(&["127.0.0.1", "localhost"]);
     let inner = authorities.inner.leaf().cn("front-proxy").issue();
-    let accounts = Key::generate(KeyKind::P256);
     for (name, content) in [
         ("server-ca.crt", authorities.server.cert_pem()),
         ("client-ca.crt", authorities.client.cert_pem()),
@@ -557,8 +597,6 @@ fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
         ("server.key", server.key_pem()),
         ("inner.crt", inner.cert_pem()),
         ("inner.key", inner.key_pem()),
-        ("sa.key", accounts.pem()),
-        ("sa.pub", pem("PUBLIC KEY", &accounts.spki())),
         ("tokens.csv", TOKENS.to_owned()),
     ] {
         fs::write(dir.join(name), content)?;

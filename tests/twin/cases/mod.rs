@@ -1,6 +1,7 @@
 //! The cases, by group. A group is what a reader looks for; every group holds cases that the bare backend answers otherwise.
 
 mod answers;
+mod bootstrap;
 mod front_proxy;
 mod health;
 mod impersonation;
@@ -18,6 +19,7 @@ pub(crate) fn all() -> Vec<Case> {
     [
         x509::cases(),
         tokens::cases(),
+        bootstrap::cases(),
         front_proxy::cases(),
         impersonation::cases(),
         paths::cases(),

@@ -4,7 +4,7 @@ use base64::Engine as _;
 
 use crate::case::{Case, get, whoami};
 
-const ALL: &str = "system:authenticated";
+pub(super) const ALL: &str = "system:authenticated";
 
 /// The rows of `people::TOKENS`, one by one.
 fn rows() -> Vec<Case> {
