@@ -88,18 +88,24 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
 
 /// The issuers that become usable, each with the key that it signs with at first.
 pub(crate) const USABLE: &[&str] = &[
-    "plain", "email", "bare", "required", "multi", "distributed", "rotating", "slash/", "cel", "celemail",
-    "celraw", "dots",
+    "plain",
+    "email",
+    "bare",
+    "required",
+    "multi",
+    "distributed",
+    "rotating",
+    "slash/",
+    "cel",
+    "celemail",
+    "celraw",
+    "dots",
 ];
 
 /// `--authentication-config`.
 fn configuration(ca: &str) -> Value {
-    let issuer = |path: &str| {
-        json!({"url": format!("{{issuer}}/{path}"), "certificateAuthority": ca, "audiences": ["portcullis"]})
-    };
-    let by_sub = |path: &str| {
-        json!({"issuer": issuer(path), "claimMappings": {"username": {"claim": "sub", "prefix": format!("{path}:")}}})
-    };
+    let issuer = |path: &str| json!({"url": format!("{{issuer}}/{path}"), "certificateAuthority": ca, "audiences": ["portcullis"]});
+    let by_sub = |path: &str| json!({"issuer": issuer(path), "claimMappings": {"username": {"claim": "sub", "prefix": format!("{path}:")}}});
     let plain = |path: &str, prefix: &str| {
         let mut plain = by_sub(path);
         plain["claimMappings"]["groups"] = json!({"claim": "groups", "prefix": prefix});
@@ -156,7 +162,7 @@ fn configuration(ca: &str) -> Value {
                 "extra": [{"key": "twin.example/raw", "valueExpression": "claims.raw"}]}},
             {"issuer": issuer("dots"), "claimMappings": {
                 "username": {"expression": "claims.user__dot__name"},
-                "groups": {"expression": "claims.nested.map(one, one.group__dot__name)"},
+                "groups": {"expression": "dyn(claims.nested).map(one, one.group__dot__name)"},
                 "extra": [{"key": "twin.example/dotted", "valueExpression": "claims.outer__dot__er.inner"}]},
              "userValidationRules": [
                 {"expression": "user.extra['twin.example/dotted'] != ['refused']", "message": "refused"}]},

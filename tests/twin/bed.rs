@@ -43,7 +43,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
             Self::Second => "second",
@@ -187,7 +187,8 @@ impl Bed {
         let admin = identity(&authorities.client.leaf().cn("admin").org("system:masters").issue());
         let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
         let mint = &outside.mint;
-        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner, mint };
+        let starter =
+            Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner, mint };
 
         let mut sides: Vec<Side> = wanted.to_vec();
         sides.push(Side::Reference);
@@ -397,15 +398,18 @@ impl Starter<'_> {
         for (path, object) in fixtures::objects(kubelet_port) {
             let (method, content): (_, &[u8]) = if path.ends_with("/status") {
                 ("PATCH", b"application/merge-patch+json")
+            } else if object.is_null() {
+                ("DELETE", b"application/json")
             } else {
                 ("POST", b"application/json")
             };
+            let body = if object.is_null() { String::new() } else { self.mint.fill(&object.to_string()) };
             let request = Request {
                 version: Version::H1,
                 method: method.to_owned(),
                 target: path.clone(),
                 headers: vec![("Content-Type".to_owned(), content.to_vec())],
-                body: Bytes::from(object.to_string()),
+                body: Bytes::from(body),
                 raw: None,
                 frames: Vec::new(),
                 until: Until::End,
@@ -419,11 +423,21 @@ impl Starter<'_> {
                 match got.status {
                     200 | 201 => Ok(true),
                     403 => Ok(false),
+                    // The system's namespaces come after the server's start.
+                    404 if path.contains("/kube-system/") => Ok(false),
                     status => Err(format!("fixture for {path}: {status} {answer}")),
                 }
             })?;
             let made: serde_json::Value = serde_json::from_str(&answer).map_err(text)?;
-            made["metadata"]["resourceVersion"].as_str().unwrap_or_default().clone_into(&mut last);
+            if method == "POST" {
+                let resource = path.rsplit('/').next().unwrap_or_default();
+                let name = made["metadata"]["name"].as_str().unwrap_or_default();
+                let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
+                self.mint.remember(&format!("{resource}/{name}"), uid);
+            }
+            if let Some(version) = made["metadata"]["resourceVersion"].as_str() {
+                version.clone_into(&mut last);
+            }
         }
         Ok(last)
     }

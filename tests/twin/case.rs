@@ -72,6 +72,8 @@ pub(crate) enum Expected {
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     pub(crate) unique: String,
+    /// `side-` and its name: for fixtures that each side has to itself.
+    pub(crate) side: String,
     pub(crate) address: String,
     pub(crate) resource_version: String,
     /// The continue token of the last list that had one.
@@ -85,6 +87,7 @@ impl Values {
     pub(crate) fn fill(&self, text: &str) -> String {
         let mut text = text
             .replace("{unique}", &self.unique)
+            .replace("{side}", &self.side)
             .replace("{addr}", &self.address)
             .replace("{rv}", &self.resource_version)
             .replace("{continue}", &self.next);
@@ -100,7 +103,8 @@ impl Values {
     /// Signs the tokens of a case.
     pub(crate) fn mint(&mut self, tokens: &BTreeMap<&'static str, Token>) {
         if let Some(mint) = &self.mint {
-            let signed = tokens.iter().map(|(name, token)| (*name, mint.mint(token, &self.unique)));
+            let signed =
+                tokens.iter().map(|(name, token)| (*name, mint.mint(token, &self.unique, &self.side)));
             self.tokens = signed.collect();
         }
     }
@@ -341,6 +345,12 @@ impl Case {
     /// Leaves the body out of the comparison of the last step.
     pub(crate) fn any_body(mut self, reason: &'static str) -> Self {
         self.last().any_body = Some(reason);
+        self
+    }
+
+    /// One more request, made elsewhere.
+    pub(crate) fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
         self
     }
 

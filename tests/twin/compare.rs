@@ -155,7 +155,10 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     for (name, token) in &values.tokens {
         text = text.replace(token, &format!("{{token:{name}}}"));
     }
-    let text = text.replace(&values.unique, "{unique}").replace(&values.address, "{addr}");
+    let text = text
+        .replace(&values.unique, "{unique}")
+        .replace(&values.side, "{side}")
+        .replace(&values.address, "{addr}");
     let text = replace_shape(&text, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh", "<uuid>");
     // RFC 3339 with a fraction, then without.
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:dd.ddddddZ", "<time>");

@@ -1,7 +1,7 @@
 //! Tokens that the cases send: JSON Web Tokens, signed when a case begins, right or wrong in every way a case wants.
 //!
 //! A token is described by value. Strings within may hold `{issuer}`, the address of the issuers, `{uid:NAME}`, the uid of a
-//! fixture, `{unique}`, and, alone in their string, `{now}`, `{now+SECONDS}` or `{now-SECONDS}`, which become numbers.
+//! fixture, `{made:NAME}`, a token that a fixture holds, `{unique}`, and, alone in their string, `{now}`, `{now+SECONDS}` or `{now-SECONDS}`, which become numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -40,6 +40,9 @@ pub(crate) struct Mint {
     /// `https://127.0.0.1:PORT`.
     pub(crate) issuer: String,
     uids: Mutex<BTreeMap<String, String>>,
+    /// Tokens that are signed but once.
+    table: BTreeMap<String, Jwt>,
+    made: Mutex<BTreeMap<String, String>>,
 }
 
 /// A token before it is signed.
@@ -129,14 +132,14 @@ impl From<&str> for Token {
 }
 
 impl Mint {
-    pub(crate) fn new(issuer: String) -> Self {
+    pub(crate) fn new(issuer: String, table: BTreeMap<String, Jwt>) -> Self {
         // RSA keys take long to make: all at once.
         let keys = std::thread::scope(|scope| {
             let making: Vec<_> =
                 KEYS.iter().map(|(name, kind)| (*name, scope.spawn(|| Key::generate(*kind)))).collect();
             making.into_iter().map(|(name, key)| (name, key.join().expect("a key"))).collect()
         });
-        Self { keys, issuer, uids: Mutex::default() }
+        Self { keys, issuer, uids: Mutex::default(), table, made: Mutex::default() }
     }
 
     pub(crate) fn key(&self, name: &str) -> &Arc<Key> {
@@ -182,19 +185,24 @@ impl Mint {
 
     /// Replaces the placeholders of a text.
     pub(crate) fn fill(&self, text: &str) -> String {
-        let mut text = text.replace("{issuer}", &self.issuer);
-        while let Some((before, rest)) = text.split_once("{uid:") {
-            let (object, after) = rest.split_once('}').expect("a closed placeholder");
+        let text = text.replace("{issuer}", &self.issuer);
+        let text = each(text, "{uid:", |object| {
             let uids = self.uids.lock().expect("no panic while held");
-            let uid = uids.get(object).unwrap_or_else(|| panic!("the fixtures have no {object}"));
-            text = format!("{before}{uid}{after}");
-        }
-        text
+            uids.get(object).unwrap_or_else(|| panic!("the fixtures have no {object}")).clone()
+        });
+        each(text, "{made:", |name| {
+            if let Some(made) = self.made.lock().expect("no panic while held").get(name) {
+                return made.clone();
+            }
+            let jwt = self.table.get(name).unwrap_or_else(|| panic!("the fixtures have no token {name}"));
+            let made = self.mint(&Token::Jwt(jwt.clone()), "", "");
+            self.made.lock().expect("no panic while held").entry(name.to_owned()).or_insert(made).clone()
+        })
     }
 
     /// The finished token.
-    pub(crate) fn mint(&self, token: &Token, unique: &str) -> String {
-        let fill = |text: &str| self.fill(&text.replace("{unique}", unique));
+    pub(crate) fn mint(&self, token: &Token, unique: &str, side: &str) -> String {
+        let fill = |text: &str| self.fill(&text.replace("{unique}", unique).replace("{side}", side));
         let jwt = match token {
             Token::Text(text) => return fill(text),
             Token::Jwt(jwt) => jwt,
@@ -214,6 +222,15 @@ impl Mint {
         let signature = sign(key, &algorithm, signed.as_bytes());
         (jwt.twist)(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
+}
+
+/// Replaces every placeholder that begins so by the value of what is named in it.
+fn each(mut text: String, begins: &str, value: impl Fn(&str) -> String) -> String {
+    while let Some((before, rest)) = text.split_once(begins) {
+        let (name, after) = rest.split_once('}').expect("a closed placeholder");
+        text = format!("{before}{}{after}", value(name));
+    }
+    text
 }
 
 fn own_algorithm(kind: KeyKind) -> &'static str {

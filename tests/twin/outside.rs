@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
+use crate::fixtures::credentials;
 use crate::listener::{Bound, Listener};
 use crate::mint::Mint;
 use crate::pki::Issued;
@@ -32,7 +33,7 @@ pub(crate) struct Outside {
 impl Outside {
     pub(crate) fn start(runtime: &tokio::runtime::Runtime, certificate: &Issued) -> Result<Self, String> {
         let bound = Bound::new(runtime)?;
-        let mint = Arc::new(Mint::new(format!("https://127.0.0.1:{}", bound.port)));
+        let mint = Arc::new(Mint::new(format!("https://127.0.0.1:{}", bound.port), credentials::made()));
         let rotation = Rotation::default();
         let webhook = Arc::new(webhook::Webhook::default());
         let shared = (Arc::clone(&mint), rotation.clone(), webhook);
@@ -40,7 +41,8 @@ impl Outside {
             let (mint, rotation, webhook) = shared.clone();
             async move {
                 let service = hyper::service::service_fn(move |request| {
-                    let (mint, rotation, webhook) = (Arc::clone(&mint), rotation.clone(), Arc::clone(&webhook));
+                    let (mint, rotation, webhook) =
+                        (Arc::clone(&mint), rotation.clone(), Arc::clone(&webhook));
                     async move { Ok::<_, Infallible>(answer(request, &mint, &rotation, &webhook).await) }
                 });
                 let server = hyper::server::conn::http1::Builder::new();

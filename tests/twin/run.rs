@@ -126,7 +126,9 @@ impl Plan {
                 Kind::Http { case, side, .. } => {
                     vec![side.with(case.setting), Side::Reference.with(case.setting)]
                 }
-                Kind::Kubectl { side, .. } | Kind::Tunnel { side, .. } | Kind::RustClient { side } => vec![*side],
+                Kind::Kubectl { side, .. } | Kind::Tunnel { side, .. } | Kind::RustClient { side } => {
+                    vec![*side]
+                }
                 Kind::Differs { http, .. } => {
                     let references = http.iter().map(|case| Side::Reference.with(case.setting));
                     references.chain([Side::Backend]).collect()
@@ -344,6 +346,7 @@ pub(crate) fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values)
     let target = bed.target(side).map_err(Failed::from)?;
     let values = Values {
         unique: unique(),
+        side: format!("side-{}", side.name()),
         address: target.address.to_string(),
         resource_version: bed.resource_version.clone(),
         next: String::new(),
@@ -376,6 +379,7 @@ const RULES: &[(&str, Rule)] = &[
     ("what differs between equal servers is replaced", || {
         let values = Values {
             unique: "uniq000001".to_owned(),
+            side: "side-second".to_owned(),
             address: "127.0.0.1:6443".to_owned(),
             resource_version: "7".to_owned(),
             next: String::new(),

@@ -2,6 +2,7 @@
 
 mod answers;
 mod bootstrap;
+mod credentials;
 mod front_proxy;
 mod health;
 mod impersonation;

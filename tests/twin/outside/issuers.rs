@@ -63,7 +63,7 @@ fn claims(variant: &str, head: &http::request::Parts, mint: &Mint) -> Answer {
         )
     };
     let token = |jwt: Jwt| {
-        let mut answer = status(200, &mint.mint(&jwt.into(), ""));
+        let mut answer = status(200, &mint.mint(&jwt.into(), "", ""));
         answer.headers_mut().insert("content-type", http::HeaderValue::from_static("application/jwt"));
         answer
     };
