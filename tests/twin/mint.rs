@@ -1,7 +1,7 @@
 //! Tokens that the cases send: JSON Web Tokens, signed when a case begins, right or wrong in every way a case wants.
 //!
 //! A token is described by value. Strings within may hold `{issuer}`, the address of the issuers, `{uid:NAME}`, the uid of a
-//! fixture, `{made:NAME}`, a token that a fixture holds, `{unique}`, and, alone in their string, `{now}`, `{now+SECONDS}` or `{now-SECONDS}`, which become numbers.
+//! fixture, `{kid:NAME}` of a key, `{made:NAME}`, a token that a fixture holds, `{unique}`, and, alone in their string, `{now}`, `{now+SECONDS}` or `{now-SECONDS}`, which become numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -190,6 +190,7 @@ impl Mint {
             let uids = self.uids.lock().expect("no panic while held");
             uids.get(object).unwrap_or_else(|| panic!("the fixtures have no {object}")).clone()
         });
+        let text = each(text, "{kid:", |name| self.kid(name));
         each(text, "{made:", |name| {
             if let Some(made) = self.made.lock().expect("no panic while held").get(name) {
                 return made.clone();

@@ -8,6 +8,7 @@ mod health;
 mod impersonation;
 mod malformed;
 mod paths;
+mod service_accounts;
 mod streams;
 mod tokens;
 mod writes;
@@ -21,6 +22,7 @@ pub(crate) fn all() -> Vec<Case> {
         x509::cases(),
         tokens::cases(),
         bootstrap::cases(),
+        service_accounts::cases(),
         front_proxy::cases(),
         impersonation::cases(),
         paths::cases(),

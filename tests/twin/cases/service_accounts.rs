@@ -1,0 +1,498 @@
+//! Tokens of service accounts that expire and are bound to audiences and objects.
+
+use serde_json::{Value, json};
+
+use super::credentials::{ALL, by};
+use crate::case::{BOTH, Case, H1, case};
+use crate::mint::{Jwt, jwt};
+
+const GROUP: &str = "service_account";
+const ISSUER: &str = "https://kubernetes.default.svc";
+const ROBOT: &str = "system:serviceaccount:twin-tokens:robot";
+const GROUPS: [&str; 3] = ["system:serviceaccounts", "system:serviceaccounts:twin-tokens", ALL];
+
+/// A good token of the service account `robot`.
+pub(super) fn robot() -> Jwt {
+    jwt(
+        "accounts",
+        json!({
+            "iss": ISSUER, "aud": ["https://api.twin.example"], "sub": ROBOT,
+            "exp": "{now+3600}", "iat": "{now-5}", "nbf": "{now-5}", "jti": "0f1e",
+            "kubernetes.io": {"namespace": "twin-tokens",
+                "serviceaccount": {"name": "robot", "uid": "{uid:serviceaccounts/robot}"}},
+        }),
+    )
+}
+
+/// The same with these references beside the service account, or in its place.
+fn refers(to: Value) -> Jwt {
+    let mut claim = json!({"namespace": "twin-tokens",
+        "serviceaccount": {"name": "robot", "uid": "{uid:serviceaccounts/robot}"}});
+    if let (Value::Object(claim), Value::Object(to)) = (&mut claim, to) {
+        claim.extend(to);
+    }
+    robot().with(json!({"kubernetes.io": claim}))
+}
+
+fn good(name: &str, token: Jwt) -> Case {
+    by(GROUP, name, token).accepted(ROBOT, &GROUPS)
+}
+
+fn bad(name: &str, token: Jwt, why: &str) -> Case {
+    by(GROUP, name, token).refused(why)
+}
+
+/// Not taken for a token of a service account at all.
+fn foreign(name: &str, token: Jwt) -> Case {
+    by(GROUP, name, token).unknown()
+}
+
+fn identity() -> Vec<Case> {
+    vec![
+        good("good", robot())
+            .only(BOTH)
+            .contains(r#""uid":"{uid:serviceaccounts/robot}""#)
+            .contains(r#"{"authentication.kubernetes.io/credential-id":["JTI=0f1e"]}"#),
+        good("no token id", robot().without("jti")).lacks(r#""extra""#),
+        good("empty token id", robot().with(json!({"jti": ""}))).lacks(r#""extra""#),
+        good("sub does not matter", robot().with(json!({"sub": "system:serviceaccount:kube-system:admin"}))),
+        good("no sub", robot().without("sub")),
+        good("unknown claims", robot().with(json!({"groups": ["system:masters"], "username": "admin"}))),
+        by(
+            GROUP,
+            "another account",
+            refers(json!({"serviceaccount": {"name": "other", "uid": "{uid:serviceaccounts/other}"}})),
+        )
+        .accepted("system:serviceaccount:twin-tokens:other", &GROUPS),
+        good("system groups in the claim", refers(json!({"groups": ["system:masters"]}))),
+    ]
+}
+
+fn signatures() -> Vec<Case> {
+    let crypto = "go-jose/go-jose: error in cryptographic primitive";
+    let none = "invalid signature, no keys found";
+    vec![
+        good("RS256", robot().key("accounts-rsa")),
+        good("RS384", robot().key("accounts-rsa").alg("RS384")),
+        good("RS512", robot().key("accounts-rsa").alg("RS512")),
+        good("PS256", robot().key("accounts-rsa").alg("PS256")),
+        good("PS384", robot().key("accounts-rsa").alg("PS384")),
+        good("PS512", robot().key("accounts-rsa").alg("PS512")),
+        good("ES384", robot().key("accounts-p384")),
+        good("ES512", robot().key("accounts-p521")),
+        good("key from a private key file", robot().key("accounts-private")),
+        good("no key id", robot().head("kid", Value::Null)),
+        good("empty key id", robot().head("kid", json!(""))),
+        good("no key id RS256", robot().key("accounts-rsa").head("kid", Value::Null)),
+        bad("unknown key id", robot().head("kid", json!("nobody")), none),
+        bad("key id of another key", robot().head("kid", json!("{kid:accounts-rsa}")), ""),
+        bad("strange key", robot().key("strange-p256"), none),
+        bad("strange key without key id", robot().key("strange-p256").head("kid", Value::Null), crypto),
+        bad(
+            "strange key with a known key id",
+            robot().key("strange-p256").head("kid", json!("{kid:accounts}")),
+            crypto,
+        ),
+        bad(
+            "strange RSA key with a known key id",
+            robot().key("strange").head("kid", json!("{kid:accounts-rsa}")),
+            crypto,
+        ),
+        foreign("alg none", robot().key("accounts-rsa").alg("none")),
+        foreign("alg none without key id", robot().key("accounts-rsa").alg("none").head("kid", Value::Null)),
+        foreign("alg None", robot().key("accounts-rsa").alg("None").twist(without_signature)),
+        foreign("HS256 with the public key", robot().key("accounts-rsa").alg("HS256")),
+        bad("EdDSA label", robot().key("accounts-rsa").alg("EdDSA"), ""),
+        foreign("unknown alg", robot().key("accounts-rsa").alg("RS1")),
+        foreign("alg in lower case", robot().key("accounts-rsa").alg("rs256")),
+        bad("ES384 label on an ES256 signature", robot().alg("ES384"), crypto),
+        bad("RS256 label on an ES256 signature", robot().alg("RS256"), ""),
+    ]
+}
+
+fn without_signature(text: String) -> String {
+    let (signed, _) = text.rsplit_once('.').unwrap_or_default();
+    format!("{signed}.")
+}
+
+fn shapes() -> Vec<Case> {
+    let crypto = "go-jose/go-jose: error in cryptographic primitive";
+    vec![
+        bad("no signature", robot().twist(without_signature), crypto),
+        bad("cut signature", robot().twist(|mut text| { text.truncate(text.len() - 6); text }), crypto),
+        bad("longer signature", robot().twist(|text| format!("{text}AAAA")), crypto),
+        foreign("padded", robot().twist(|text| format!("{text}=="))),
+        foreign("two parts", robot().twist(|text| text.rsplit_once('.').unwrap_or_default().0.to_owned())),
+        foreign("four parts", robot().twist(|text| format!("{text}.e30"))),
+        foreign("newline in the payload", robot().raw("{\"iss\":\"https://kubernetes.default.svc\"}\n").twist(|text| text.replacen('.', ".=", 1))),
+        bad("payload changed", robot().twist(|text| {
+            let mut parts: Vec<&str> = text.split('.').collect();
+            parts[1] = "eyJpc3MiOiJodHRwczovL2t1YmVybmV0ZXMuZGVmYXVsdC5zdmMifQ";
+            parts.join(".")
+        }), crypto),
+        foreign("payload is no JSON", robot().raw("iss")),
+        foreign("payload is an array", robot().raw("[]")),
+        foreign("payload is null", robot().raw("null")),
+        foreign("empty payload", robot().raw("")),
+        foreign("header is no base64", robot().twist(|text| format!("!{text}"))),
+        bad("unknown critical header", robot().head("crit", json!(["x"])).head("x", json!(1)), ""),
+        good("another type in the header", robot().head("typ", json!("at+jwt"))),
+        good("key in the header is ignored", robot().head("x5u", json!("https://evil.example"))),
+        foreign("header says it is not base64", robot().head("b64", json!(false)).head("crit", json!(["b64"]))),
+        good("issuer given twice, the last counts", robot().raw(concat!(
+            r#"{"iss":"https://nobody.example","iss":"https://kubernetes.default.svc","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
+            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#))),
+        foreign("issuer given twice, the last is foreign", robot().raw(concat!(
+            r#"{"iss":"https://kubernetes.default.svc","iss":"https://nobody.example","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
+            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#))),
+        foreign("names of claims in another case", robot().without("iss").with(json!({"ISS": ISSUER}))),
+        by(GROUP, "JSON serialisation", robot().twist(|text| {
+            let parts: Vec<&str> = text.split('.').collect();
+            format!(r#"{{"payload":"{}","protected":"{}","signature":"{}"}}"#, parts[1], parts[0], parts[2])
+        })).unauthorized(),
+        by(GROUP, "blanks around", robot().twist(|text| format!(" {text} "))).is(ROBOT, &GROUPS),
+    ]
+}
+
+fn issuers_and_audiences() -> Vec<Case> {
+    let aud = |value: Value| robot().with(json!({"aud": value}));
+    vec![
+        good("second issuer", robot().with(json!({"iss": "https://old.issuer.example"}))),
+        foreign("foreign issuer", robot().with(json!({"iss": "https://nobody.example"}))),
+        foreign("issuer with a slash", robot().with(json!({"iss": "https://kubernetes.default.svc/"}))),
+        foreign("issuer in another case", robot().with(json!({"iss": "https://Kubernetes.default.svc"}))),
+        foreign("no issuer", robot().without("iss")),
+        foreign("empty issuer", robot().with(json!({"iss": ""}))),
+        foreign("issuer is a list", robot().with(json!({"iss": [ISSUER]}))),
+        bad(
+            "issuer of secret tokens",
+            robot().with(json!({"iss": "kubernetes/serviceaccount"})),
+            "namespace claim is missing",
+        ),
+        good("audience as a string", aud(json!("https://api.twin.example"))),
+        good("second audience", aud(json!(["second.twin"]))),
+        good("both audiences", aud(json!(["second.twin", "https://api.twin.example"]))),
+        good("one audience of several", aud(json!(["elsewhere", "second.twin"]))),
+        good("no audience", robot().without("aud")),
+        good("empty list of audiences", aud(json!([]))),
+        good("audience null", aud(Value::Null)),
+        bad(
+            "foreign audience",
+            aud(json!(["elsewhere"])),
+            r#"token audiences ["elsewhere"] is invalid for the target audiences ["https://api.twin.example" "second.twin"]"#,
+        ),
+        bad("issuer for an audience", aud(json!([ISSUER])), "token audiences"),
+        bad("empty audience", aud(json!([""])), r#"token audiences [""] is invalid"#),
+        bad(
+            "audience in another case",
+            aud(json!(["https://API.twin.example"])),
+            "is invalid for the target audiences",
+        ),
+        bad(
+            "audience with a slash",
+            aud(json!(["https://api.twin.example/"])),
+            "is invalid for the target audiences",
+        ),
+        bad("audience is a number", aud(json!(5)), ""),
+        bad("audience is a list of numbers", aud(json!([5])), ""),
+        bad("audience is an object", aud(json!({})), ""),
+        bad(
+            "foreign audience before expiry",
+            aud(json!(["elsewhere"])).with(json!({"exp": "{now-600}"})),
+            "token audiences",
+        ),
+    ]
+}
+
+fn times() -> Vec<Case> {
+    let (late, early, future) = (
+        "service account token has expired",
+        "service account token is not valid yet",
+        "service account token is issued in the future",
+    );
+    let at = |claim: &str, value: Value| robot().with(json!({claim: value}));
+    vec![
+        bad("expired", at("exp", json!("{now-600}")), late),
+        good("expired within leeway", at("exp", json!("{now-25}"))),
+        bad("expired beyond leeway", at("exp", json!("{now-85}")), late),
+        good("no expiry", robot().without("exp")),
+        bad("expired in 1970", at("exp", json!(1)), late),
+        good("expiry zero is none", at("exp", json!(0))),
+        bad("expiry negative", at("exp", json!(-5)), late),
+        good("expiry null", at("exp", Value::Null)),
+        good("expiry with a fraction", at("exp", json!(4_000_000_000.5))),
+        good("expiry in the far future", at("exp", json!(9_000_000_000_i64))),
+        bad("expiry is a string", at("exp", json!("4000000000")), ""),
+        bad("expiry is too large", at("exp", json!(1e30)), ""),
+        good("expiry with an exponent", robot().raw(&at_exponent())),
+        bad("not yet valid", at("nbf", json!("{now+600}")), early),
+        good("not yet valid within leeway", at("nbf", json!("{now+35}"))),
+        bad("not yet valid beyond leeway", at("nbf", json!("{now+120}")), early),
+        good("no not-before", robot().without("nbf")),
+        bad("issued in the future", at("iat", json!("{now+600}")), future),
+        good("issued within leeway", at("iat", json!("{now+35}"))),
+        bad("issued beyond leeway", at("iat", json!("{now+120}")), future),
+        good("no issue time", robot().without("iat")),
+        bad("expiry before not-before", at("exp", json!("{now-600}")).with(json!({"nbf": "{now+600}"})), ""),
+        good("warning time is past", refers(json!({"warnafter": "{now-600}"}))),
+        good("warning time is to come", refers(json!({"warnafter": "{now+600}"}))),
+        good("warning time zero", refers(json!({"warnafter": 0}))),
+        bad("warning time is a string", refers(json!({"warnafter": "soon"})), ""),
+    ]
+}
+
+fn at_exponent() -> String {
+    concat!(
+        r#"{"iss":"https://kubernetes.default.svc","exp":4e9,"aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
+        r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#
+    )
+    .to_owned()
+}
+
+fn accounts() -> Vec<Case> {
+    let account = |name: &str, uid: &str| refers(json!({"serviceaccount": {"name": name, "uid": uid}}));
+    let robot_uid = "{uid:serviceaccounts/robot}";
+    vec![
+        bad("no claim of its own", robot().without("kubernetes.io"), "resource name may not be empty"),
+        bad(
+            "empty claim of its own",
+            robot().with(json!({"kubernetes.io": {}})),
+            "resource name may not be empty",
+        ),
+        bad("claim of its own is a string", robot().with(json!({"kubernetes.io": "twin-tokens"})), ""),
+        bad(
+            "no account in the claim",
+            refers(json!({"serviceaccount": {}})),
+            "resource name may not be empty",
+        ),
+        bad("no namespace", refers(json!({"namespace": ""})), ""),
+        bad(
+            "namespace that does not exist",
+            refers(json!({"namespace": "nowhere"})),
+            r#"serviceaccounts "robot" not found"#,
+        ),
+        bad(
+            "another namespace",
+            refers(json!({"namespace": "twin"})),
+            r#"serviceaccounts "robot" not found"#,
+        ),
+        bad(
+            "account of the same name elsewhere",
+            refers(json!({"namespace": "twin", "serviceaccount": {"name": "default", "uid": robot_uid}})),
+            ") does not match claim (",
+        ),
+        bad("unknown account", account("nobody", robot_uid), r#"serviceaccounts "nobody" not found"#),
+        bad(
+            "deleted account",
+            account("fleeting", "{uid:serviceaccounts/fleeting}"),
+            r#"serviceaccounts "fleeting" not found"#,
+        ),
+        bad(
+            "uid of another account",
+            account("robot", "{uid:serviceaccounts/other}"),
+            "service account UID ({uid:serviceaccounts/robot}) does not match claim ({uid:serviceaccounts/other})",
+        ),
+        bad(
+            "no uid",
+            account("robot", ""),
+            "service account UID ({uid:serviceaccounts/robot}) does not match claim ()",
+        ),
+        bad("uid in upper case", account("robot", "ABCDEF"), "does not match claim (ABCDEF)"),
+        bad("account with a slash", account("../secrets/held", robot_uid), ""),
+        bad("account with a dot", account("..", robot_uid), ""),
+        bad("namespace with a slash", refers(json!({"namespace": "twin-tokens/serviceaccounts"})), ""),
+        bad("account is a number", refers(json!({"serviceaccount": {"name": 5, "uid": robot_uid}})), ""),
+    ]
+}
+
+fn bindings() -> Vec<Case> {
+    let gone = "service account token has been invalidated";
+    let to = |kind: &str, name: &str, uid: &str| refers(json!({kind: {"name": name, "uid": uid}}));
+    let pod = json!({"name": "holder", "uid": "{uid:pods/holder}"});
+    let extra = |key: &str, value: &str| format!(r#""authentication.kubernetes.io/{key}":["{value}"]"#);
+    vec![
+        good("secret", to("secret", "held", "{uid:secrets/held}")),
+        bad("secret that does not exist", to("secret", "nothing", "{uid:secrets/held}"), gone),
+        bad("secret deleted", to("secret", "fleeting", "{uid:secrets/fleeting}"), gone),
+        bad(
+            "secret of another uid",
+            to("secret", "held", "u"),
+            "secret UID ({uid:secrets/held}) does not match service account secret ref claim (u)",
+        ),
+        bad(
+            "secret without a uid",
+            to("secret", "held", ""),
+            "does not match service account secret ref claim ()",
+        ),
+        bad("secret without a name", to("secret", "", ""), gone),
+        good("secret null", refers(json!({"secret": null}))),
+        good("pod", to("pod", "holder", "{uid:pods/holder}"))
+            .contains(&extra("pod-name", "holder"))
+            .contains(&extra("pod-uid", "{uid:pods/holder}"))
+            .lacks("node-name"),
+        bad("pod that does not exist", to("pod", "nothing", "u"), gone),
+        bad("pod deleted", to("pod", "fleeting", "{uid:pods/fleeting}"), gone),
+        bad(
+            "pod of another uid",
+            to("pod", "holder", "u"),
+            "pod UID ({uid:pods/holder}) does not match service account pod ref claim (u)",
+        ),
+        bad("empty pod", refers(json!({"pod": {}})), gone),
+        bad("pod is a string", refers(json!({"pod": "holder"})), ""),
+        good("node", to("node", "twin-node", "{uid:nodes/twin-node}"))
+            .contains(&extra("node-name", "twin-node"))
+            .contains(&extra("node-uid", "{uid:nodes/twin-node}")),
+        bad("node that does not exist", to("node", "nothing", "u"), gone),
+        bad("node deleted", to("node", "fleeting", "{uid:nodes/fleeting}"), gone),
+        bad(
+            "node of another uid",
+            to("node", "twin-node", "u"),
+            "node UID ({uid:nodes/twin-node}) does not match service account node ref claim (u)",
+        ),
+        good(
+            "pod and node",
+            refers(json!({"pod": pod, "node": {"name": "twin-node", "uid": "{uid:nodes/twin-node}"}})),
+        )
+        .contains(&extra("node-name", "twin-node"))
+        .contains(&extra("pod-name", "holder")),
+        good(
+            "node of a pod is not looked up",
+            refers(json!({"pod": pod, "node": {"name": "imaginary", "uid": "u-1"}})),
+        )
+        .contains(&extra("node-name", "imaginary"))
+        .contains(&extra("node-uid", "u-1")),
+        good("node of a pod without a uid", refers(json!({"pod": pod, "node": {"name": "imaginary"}})))
+            .contains(&extra("node-name", "imaginary"))
+            .lacks("node-uid"),
+        good("node of a pod without a name", refers(json!({"pod": pod, "node": {"uid": "u-1"}})))
+            .lacks("node-uid"),
+        bad(
+            "secret and pod, the secret is gone",
+            refers(json!({"pod": pod, "secret": {"name": "nothing", "uid": "u"}})),
+            gone,
+        ),
+        good(
+            "secret and pod",
+            refers(json!({"pod": pod, "secret": {"name": "held", "uid": "{uid:secrets/held}"}})),
+        ),
+    ]
+}
+
+/// Tokens that the server itself signs.
+fn requested() -> Vec<Case> {
+    let request = |name: &str, account: &str, spec: Value| {
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+        case(GROUP, name, "POST", &format!("/api/v1/namespaces/twin-tokens/serviceaccounts/{account}/token"))
+            .only(H1)
+            .cert("admin")
+            .json(&body.to_string())
+            .answers(201)
+    };
+    let used = |name: &str, spec: Value| request(name, "robot", spec).then_by("minted");
+    let minted = json!({"token": "{token:minted}"});
+    let bound =
+        |kind: &str, name: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name}});
+    let space = "/api/v1/namespaces/twin-tokens";
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "{unique}", "finalizers": ["twin.example/stays"]}});
+    vec![
+        used("requested", json!({}))
+            .is(ROBOT, &GROUPS)
+            .contains(r#""authentication.kubernetes.io/credential-id":["JTI="#),
+        used("requested for an audience of ours", json!({"audiences": ["second.twin"]})).is(ROBOT, &GROUPS),
+        used("requested for a foreign audience", json!({"audiences": ["vault"]}))
+            .unauthorized()
+            .review(&minted)
+            .cert("admin")
+            .answers(201)
+            .contains(r#"token audiences [\"vault\"]"#),
+        used("requested for a pod", bound("Pod", "holder"))
+            .is(ROBOT, &GROUPS)
+            .contains("node-name")
+            .contains("pod-uid"),
+        used("requested for a node", bound("Node", "twin-node")).is(ROBOT, &GROUPS).contains("node-uid"),
+        used("requested for a secret", bound("Secret", "held")).is(ROBOT, &GROUPS),
+        request("requested and reviewed for a foreign audience", "robot", json!({"audiences": ["vault"]}))
+            .review(&json!({"token": "{token:minted}", "audiences": ["vault", "bank"]}))
+            .cert("admin")
+            .answers(201)
+            .contains(r#""authenticated":true"#)
+            .contains(r#""audiences":["vault"]"#),
+        case(GROUP, "account just deleted", "POST", &format!("{space}/serviceaccounts"))
+            .only(H1)
+            .cert("admin")
+            .json(&account.to_string())
+            .answers(201)
+            .then("POST", &format!("{space}/serviceaccounts/{{unique}}/token"))
+            .json(r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}"#)
+            .answers(201)
+            .then("DELETE", &format!("{space}/serviceaccounts/{{unique}}"))
+            .answers(200)
+            .then_by("minted")
+            .is("system:serviceaccount:twin-tokens:{unique}", &GROUPS),
+        case(GROUP, "account deleted after its token was taken", "POST", &format!("{space}/serviceaccounts"))
+            .only(H1)
+            .cert("admin")
+            .json(&account.to_string().replace(r#""twin.example/stays""#, ""))
+            .answers(201)
+            .then("POST", &format!("{space}/serviceaccounts/{{unique}}/token"))
+            .json(r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}"#)
+            .answers(201)
+            .then_by("minted")
+            .is("system:serviceaccount:twin-tokens:{unique}", &GROUPS)
+            .then("DELETE", &format!("{space}/serviceaccounts/{{unique}}"))
+            .cert("admin")
+            .answers(200)
+            // Success is remembered for ten seconds.
+            .then_by("minted")
+            .is("system:serviceaccount:twin-tokens:{unique}", &GROUPS),
+    ]
+}
+
+/// The audiences are the issuers when nothing else is said, and nothing of a token's objects is forgotten without lookup.
+fn by_flags() -> Vec<Case> {
+    let aud = |value: &str| robot().with(json!({"aud": [value]}));
+    let good = |name: &str, token: Jwt| {
+        by(GROUP, &format!("flags {name}"), token).by_flags().accepted(ROBOT, &GROUPS)
+    };
+    let bad = |name: &str, token: Jwt, why: &str| {
+        by(GROUP, &format!("flags {name}"), token).by_flags().refused(why)
+    };
+    vec![
+        good("first issuer for an audience", aud(ISSUER)),
+        good("second issuer for an audience", aud("https://old.issuer.example")),
+        good("no audience", robot().without("aud")),
+        bad(
+            "foreign audience",
+            aud("https://api.twin.example"),
+            r#"is invalid for the target audiences ["https://kubernetes.default.svc" "https://old.issuer.example"]"#,
+        ),
+        bad(
+            "deleted pod without lookup",
+            refers(json!({"pod": {"name": "fleeting", "uid": "{uid:pods/fleeting}"}}))
+                .with(json!({"aud": ISSUER})),
+            "service account token has been invalidated",
+        ),
+        bad(
+            "deleted account without lookup",
+            refers(json!({"serviceaccount": {"name": "fleeting", "uid": "{uid:serviceaccounts/fleeting}"}}))
+                .with(json!({"aud": ISSUER})),
+            "not found",
+        ),
+    ]
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    [
+        identity(),
+        signatures(),
+        shapes(),
+        issuers_and_audiences(),
+        times(),
+        accounts(),
+        bindings(),
+        requested(),
+        by_flags(),
+    ]
+    .concat()
+}
