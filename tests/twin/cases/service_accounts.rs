@@ -85,7 +85,7 @@ fn signatures() -> Vec<Case> {
         good("empty key id", robot().head("kid", json!(""))),
         good("no key id RS256", robot().key("accounts-rsa").head("kid", Value::Null)),
         bad("unknown key id", robot().head("kid", json!("nobody")), none),
-        bad("key id of another key", robot().head("kid", json!("{kid:accounts-rsa}")), ""),
+        bad("key id of another key", robot().head("kid", json!("{kid:accounts-rsa}")), crypto),
         bad("strange key", robot().key("strange-p256"), none),
         bad("strange key without key id", robot().key("strange-p256").head("kid", Value::Null), crypto),
         bad(
@@ -98,15 +98,19 @@ fn signatures() -> Vec<Case> {
             robot().key("strange").head("kid", json!("{kid:accounts-rsa}")),
             crypto,
         ),
-        foreign("alg none", robot().key("accounts-rsa").alg("none")),
-        foreign("alg none without key id", robot().key("accounts-rsa").alg("none").head("kid", Value::Null)),
-        foreign("alg None", robot().key("accounts-rsa").alg("None").twist(without_signature)),
-        foreign("HS256 with the public key", robot().key("accounts-rsa").alg("HS256")),
-        bad("EdDSA label", robot().key("accounts-rsa").alg("EdDSA"), ""),
-        foreign("unknown alg", robot().key("accounts-rsa").alg("RS1")),
-        foreign("alg in lower case", robot().key("accounts-rsa").alg("rs256")),
+        bad("alg none", robot().key("accounts-rsa").alg("none"), crypto),
+        bad(
+            "alg none without key id",
+            robot().key("accounts-rsa").alg("none").head("kid", Value::Null),
+            crypto,
+        ),
+        bad("alg None", robot().key("accounts-rsa").alg("None").twist(without_signature), crypto),
+        bad("HS256 with the public key", robot().key("accounts-rsa").alg("HS256"), crypto),
+        bad("EdDSA label", robot().key("accounts-rsa").alg("EdDSA"), crypto),
+        bad("unknown alg", robot().key("accounts-rsa").alg("RS1"), crypto),
+        bad("alg in lower case", robot().key("accounts-rsa").alg("rs256"), crypto),
         bad("ES384 label on an ES256 signature", robot().alg("ES384"), crypto),
-        bad("RS256 label on an ES256 signature", robot().alg("RS256"), ""),
+        bad("RS256 label on an ES256 signature", robot().alg("RS256"), crypto),
     ]
 }
 
@@ -135,22 +139,22 @@ fn shapes() -> Vec<Case> {
         foreign("payload is null", robot().raw("null")),
         foreign("empty payload", robot().raw("")),
         foreign("header is no base64", robot().twist(|text| format!("!{text}"))),
-        bad("unknown critical header", robot().head("crit", json!(["x"])).head("x", json!(1)), ""),
+        bad("unknown critical header", robot().head("crit", json!(["x"])).head("x", json!(1)), crypto),
         good("another type in the header", robot().head("typ", json!("at+jwt"))),
         good("key in the header is ignored", robot().head("x5u", json!("https://evil.example"))),
-        foreign("header says it is not base64", robot().head("b64", json!(false)).head("crit", json!(["b64"]))),
-        good("issuer given twice, the last counts", robot().raw(concat!(
+        bad("header says it is not base64", robot().head("b64", json!(false)).head("crit", json!(["b64"])), crypto),
+        bad("issuer given twice, the last counts", robot().raw(concat!(
             r#"{"iss":"https://nobody.example","iss":"https://kubernetes.default.svc","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
-            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#))),
+            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#)), ""),
         foreign("issuer given twice, the last is foreign", robot().raw(concat!(
             r#"{"iss":"https://kubernetes.default.svc","iss":"https://nobody.example","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
             r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#))),
-        foreign("names of claims in another case", robot().without("iss").with(json!({"ISS": ISSUER}))),
+        bad("names of claims in another case", robot().without("iss").with(json!({"ISS": ISSUER})), "token issuer \"\" is invalid"),
         by(GROUP, "JSON serialisation", robot().twist(|text| {
             let parts: Vec<&str> = text.split('.').collect();
             format!(r#"{{"payload":"{}","protected":"{}","signature":"{}"}}"#, parts[1], parts[0], parts[2])
         })).unauthorized(),
-        by(GROUP, "blanks around", robot().twist(|text| format!(" {text} "))).is(ROBOT, &GROUPS),
+
     ]
 }
 
@@ -175,7 +179,7 @@ fn issuers_and_audiences() -> Vec<Case> {
         good("one audience of several", aud(json!(["elsewhere", "second.twin"]))),
         good("no audience", robot().without("aud")),
         good("empty list of audiences", aud(json!([]))),
-        good("audience null", aud(Value::Null)),
+        bad("audience null", aud(Value::Null), "go-jose"),
         bad(
             "foreign audience",
             aud(json!(["elsewhere"])),
@@ -193,9 +197,21 @@ fn issuers_and_audiences() -> Vec<Case> {
             aud(json!(["https://api.twin.example/"])),
             "is invalid for the target audiences",
         ),
-        bad("audience is a number", aud(json!(5)), ""),
-        bad("audience is a list of numbers", aud(json!([5])), ""),
-        bad("audience is an object", aud(json!({})), ""),
+        bad(
+            "audience is a number",
+            aud(json!(5)),
+            "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience",
+        ),
+        bad(
+            "audience is a list of numbers",
+            aud(json!([5])),
+            "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience",
+        ),
+        bad(
+            "audience is an object",
+            aud(json!({})),
+            "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience",
+        ),
         bad(
             "foreign audience before expiry",
             aud(json!(["elsewhere"])).with(json!({"exp": "{now-600}"})),
@@ -217,13 +233,17 @@ fn times() -> Vec<Case> {
         bad("expired beyond leeway", at("exp", json!("{now-85}")), late),
         good("no expiry", robot().without("exp")),
         bad("expired in 1970", at("exp", json!(1)), late),
-        good("expiry zero is none", at("exp", json!(0))),
+        bad("expiry zero is none", at("exp", json!(0)), ""),
         bad("expiry negative", at("exp", json!(-5)), late),
         good("expiry null", at("exp", Value::Null)),
         good("expiry with a fraction", at("exp", json!(4_000_000_000.5))),
         good("expiry in the far future", at("exp", json!(9_000_000_000_i64))),
-        bad("expiry is a string", at("exp", json!("4000000000")), ""),
-        bad("expiry is too large", at("exp", json!(1e30)), ""),
+        bad(
+            "expiry is a string",
+            at("exp", json!("4000000000")),
+            "go-jose/go-jose/jwt: expected number value to unmarshal NumericDate",
+        ),
+        bad("expiry is too large", at("exp", json!(1e30)), late),
         good("expiry with an exponent", robot().raw(&at_exponent())),
         bad("not yet valid", at("nbf", json!("{now+600}")), early),
         good("not yet valid within leeway", at("nbf", json!("{now+35}"))),
@@ -233,11 +253,19 @@ fn times() -> Vec<Case> {
         good("issued within leeway", at("iat", json!("{now+35}"))),
         bad("issued beyond leeway", at("iat", json!("{now+120}")), future),
         good("no issue time", robot().without("iat")),
-        bad("expiry before not-before", at("exp", json!("{now-600}")).with(json!({"nbf": "{now+600}"})), ""),
+        bad(
+            "expiry before not-before",
+            at("exp", json!("{now-600}")).with(json!({"nbf": "{now+600}"})),
+            early,
+        ),
         good("warning time is past", refers(json!({"warnafter": "{now-600}"}))),
         good("warning time is to come", refers(json!({"warnafter": "{now+600}"}))),
         good("warning time zero", refers(json!({"warnafter": 0}))),
-        bad("warning time is a string", refers(json!({"warnafter": "soon"})), ""),
+        bad(
+            "warning time is a string",
+            refers(json!({"warnafter": "soon"})),
+            "go-jose/go-jose/jwt: expected number value to unmarshal NumericDate",
+        ),
     ]
 }
 
@@ -259,13 +287,21 @@ fn accounts() -> Vec<Case> {
             robot().with(json!({"kubernetes.io": {}})),
             "resource name may not be empty",
         ),
-        bad("claim of its own is a string", robot().with(json!({"kubernetes.io": "twin-tokens"})), ""),
+        bad(
+            "claim of its own is a string",
+            robot().with(json!({"kubernetes.io": "twin-tokens"})),
+            "json: cannot unmarshal string",
+        ),
         bad(
             "no account in the claim",
             refers(json!({"serviceaccount": {}})),
             "resource name may not be empty",
         ),
-        bad("no namespace", refers(json!({"namespace": ""})), ""),
+        bad(
+            "no namespace",
+            refers(json!({"namespace": ""})),
+            "the server could not find the requested resource",
+        ),
         bad(
             "namespace that does not exist",
             refers(json!({"namespace": "nowhere"})),
@@ -298,10 +334,26 @@ fn accounts() -> Vec<Case> {
             "service account UID ({uid:serviceaccounts/robot}) does not match claim ()",
         ),
         bad("uid in upper case", account("robot", "ABCDEF"), "does not match claim (ABCDEF)"),
-        bad("account with a slash", account("../secrets/held", robot_uid), ""),
-        bad("account with a dot", account("..", robot_uid), ""),
-        bad("namespace with a slash", refers(json!({"namespace": "twin-tokens/serviceaccounts"})), ""),
-        bad("account is a number", refers(json!({"serviceaccount": {"name": 5, "uid": robot_uid}})), ""),
+        bad(
+            "account with a slash",
+            account("../secrets/held", robot_uid),
+            "invalid resource name \"../secrets/held\": [may not contain '/']",
+        ),
+        bad(
+            "account with a dot",
+            account("..", robot_uid),
+            "invalid resource name \"..\": [may not be '..']",
+        ),
+        bad(
+            "namespace with a slash",
+            refers(json!({"namespace": "twin-tokens/serviceaccounts"})),
+            "invalid namespace \"twin-tokens/serviceaccounts\": [may not contain '/']",
+        ),
+        bad(
+            "account is a number",
+            refers(json!({"serviceaccount": {"name": 5, "uid": robot_uid}})),
+            "json: cannot unmarshal number",
+        ),
     ]
 }
 
@@ -338,7 +390,7 @@ fn bindings() -> Vec<Case> {
             "pod UID ({uid:pods/holder}) does not match service account pod ref claim (u)",
         ),
         bad("empty pod", refers(json!({"pod": {}})), gone),
-        bad("pod is a string", refers(json!({"pod": "holder"})), ""),
+        bad("pod is a string", refers(json!({"pod": "holder"})), "json: cannot unmarshal string"),
         good("node", to("node", "twin-node", "{uid:nodes/twin-node}"))
             .contains(&extra("node-name", "twin-node"))
             .contains(&extra("node-uid", "{uid:nodes/twin-node}")),
