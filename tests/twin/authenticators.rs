@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::mint::Mint;
+use crate::mint::{Jwt, Mint, jwt};
 use crate::outside::MOVED;
 use crate::pki::pem;
 
@@ -86,8 +86,8 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
     flags
 }
 
-/// The issuers that become usable, each with the key that it signs with at first.
-pub(crate) const USABLE: &[&str] = &[
+/// The issuers of the configuration that become usable.
+const USABLE: &[&str] = &[
     "plain",
     "email",
     "bare",
@@ -101,6 +101,35 @@ pub(crate) const USABLE: &[&str] = &[
     "celraw",
     "dots",
 ];
+
+/// A token that this issuer's authenticator takes, whatever its rules are.
+pub(crate) fn token(issuer: &str) -> Jwt {
+    let issuer = if issuer == MOVED { MOVED.to_owned() } else { format!("{{issuer}}/{issuer}") };
+    jwt(
+        "issuer-rsa",
+        json!({"iss": issuer, "aud": "portcullis", "exp": "{now+3600}", "iat": "{now-5}", "sub": "jane"}),
+    )
+}
+
+/// Tokens by which a server shows that it has found its issuers.
+pub(crate) fn probes(setting: Setting) -> Vec<Jwt> {
+    let distant = json!({"_claim_names": {"groups": "src"},
+        "_claim_sources": {"src": {"endpoint": "{issuer}/distributed/claims/good"}}});
+    let rich = |issuer: &str| {
+        token(issuer).with(json!({
+            "aud": ["portcullis", "first"], "email": "jane@example.com", "hd": "example.com", "blank": "", "oid": "o-1",
+            "tier": "gold", "name": "jane", "roles": [], "uid": "u-1", "raw": "r", "user.name": "jane",
+            "nested": [{"group.name": "n"}], "outer.er": {"inner": "i"},
+        }))
+    };
+    match setting {
+        Setting::Flags => vec![rich("flags")],
+        Setting::Config => {
+            let usable = USABLE.iter().map(|issuer| rich(issuer));
+            usable.chain([rich(MOVED), token("distributed").with(distant)]).collect()
+        }
+    }
+}
 
 /// `--authentication-config`.
 fn configuration(ca: &str) -> Value {

@@ -29,6 +29,9 @@ use crate::servers::{Process, free_ports};
 /// How long a server may take to become ready, on a machine that is busy with the others.
 const PATIENCE: Duration = Duration::from_mins(3);
 
+/// How long all issuers may take to be found: another attempt comes after ten seconds.
+const ISSUER_PATIENCE: Duration = Duration::from_secs(25);
+
 /// The sides that a case can be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
@@ -224,6 +227,13 @@ impl Bed {
                     running.insert(*side, starter.gateway(*side, backend));
                 }
             }
+            for (side, server) in &running {
+                if let (Ok(server), true) = (server, *side != Side::Backend) {
+                    starter.wait_for_issuers(*side, server)?;
+                }
+            }
+            // From here on, who has kept the keys must ask again.
+            outside.rotation.rotate();
             Ok((running, resource_version))
         })?;
         Ok(Self {
@@ -467,6 +477,28 @@ impl Starter<'_> {
             Ok(answer
                 .is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains(r#""allowed":true"#)))
         })
+    }
+
+    /// Until the server takes a token of every issuer that answers.
+    fn wait_for_issuers(&self, side: Side, server: &Server) -> Result<(), String> {
+        let started = Instant::now();
+        for probe in authenticators::probes(side.setting()) {
+            let mut request = self.request("GET", "/api");
+            let token = self.mint.mint(&probe.clone().into(), "", "");
+            request.headers.push(("Authorization".to_owned(), format!("Bearer {token}").into_bytes()));
+            self.eventually(side.name(), || {
+                let sent = client::exchange(&server.target, None, &request);
+                let answer = self.runtime.block_on(sent).map_err(|broken| broken.0)?;
+                // A gateway that does not find an issuer fails the cases of that issuer, and no others.
+                match (answer.status, started.elapsed() > ISSUER_PATIENCE) {
+                    (200, _) => Ok(true),
+                    (_, true) if side.is_gateway() => Ok(true),
+                    (status, true) => Err(format!("it answers {status} to a token of {}", probe.issuer())),
+                    (_, false) => Ok(false),
+                }
+            })?;
+        }
+        Ok(())
     }
 
     fn target(&self, port: u16) -> Target {

@@ -55,6 +55,8 @@ pub(crate) struct Step {
     pub(crate) expected: Expected,
     pub(crate) contains: Vec<String>,
     pub(crate) lacks: Vec<String>,
+    /// The reference warns so.
+    pub(crate) warning: Option<&'static str>,
     /// The body is left out of the comparison, for this reason.
     pub(crate) any_body: Option<&'static str>,
 }
@@ -155,6 +157,7 @@ impl Step {
             expected: Expected::Unstated,
             contains: Vec::new(),
             lacks: Vec::new(),
+            warning: None,
             any_body: None,
         }
     }
@@ -308,6 +311,12 @@ impl Case {
     /// The reference's body does not hold this text.
     pub(crate) fn lacks(mut self, text: &str) -> Self {
         self.last().lacks.push(text.to_owned());
+        self
+    }
+
+    /// The reference's answer has a warning that begins so.
+    pub(crate) fn warns(mut self, text: &'static str) -> Self {
+        self.last().warning = Some(text);
         self
     }
 

@@ -46,6 +46,12 @@ pub(crate) fn against_expectation(step: &Step, outcome: &Outcome, values: &Value
             for text in step.lacks.iter().filter(|text| body.contains(&values.fill(text))) {
                 wrong.push(format!("the body contains {text}"));
             }
+            let warnings = answer.all("warning");
+            if let Some(text) = step.warning
+                && !warnings.iter().any(|warning| warning.contains(text))
+            {
+                wrong.push(format!("there is no warning of {text}, but {warnings:?}"));
+            }
             wrong.extend(rules(step, answer));
         }
     }

@@ -91,6 +91,14 @@ impl Jwt {
         self
     }
 
+    /// The claimed issuer, with its placeholders.
+    pub(crate) fn issuer(&self) -> &str {
+        match &self.claims {
+            Claims::Object(claims) => claims.get("iss").and_then(Value::as_str).unwrap_or_default(),
+            Claims::Raw(_) => "",
+        }
+    }
+
     /// This text in place of the claims.
     pub(crate) fn raw(mut self, claims: &str) -> Self {
         self.claims = Claims::Raw(claims.to_owned());

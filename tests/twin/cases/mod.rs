@@ -6,7 +6,9 @@ mod credentials;
 mod front_proxy;
 mod health;
 mod impersonation;
+mod legacy_accounts;
 mod malformed;
+mod oidc;
 mod paths;
 mod service_accounts;
 mod streams;
@@ -23,6 +25,8 @@ pub(crate) fn all() -> Vec<Case> {
         tokens::cases(),
         bootstrap::cases(),
         service_accounts::cases(),
+        legacy_accounts::cases(),
+        oidc::cases(),
         front_proxy::cases(),
         impersonation::cases(),
         paths::cases(),

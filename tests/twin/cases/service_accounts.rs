@@ -143,10 +143,10 @@ fn shapes() -> Vec<Case> {
         good("another type in the header", robot().head("typ", json!("at+jwt"))),
         good("key in the header is ignored", robot().head("x5u", json!("https://evil.example"))),
         bad("header says it is not base64", robot().head("b64", json!(false)).head("crit", json!(["b64"])), crypto),
-        bad("issuer given twice, the last counts", robot().raw(concat!(
+        bad("issuer given twice", robot().raw(concat!(
             r#"{"iss":"https://nobody.example","iss":"https://kubernetes.default.svc","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
-            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#)), ""),
-        foreign("issuer given twice, the last is foreign", robot().raw(concat!(
+            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#)), "json: duplicate key 'iss' in object"),
+        foreign("issuer given twice, the last one is foreign", robot().raw(concat!(
             r#"{"iss":"https://kubernetes.default.svc","iss":"https://nobody.example","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
             r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#))),
         bad("names of claims in another case", robot().without("iss").with(json!({"ISS": ISSUER})), "token issuer \"\" is invalid"),
@@ -233,7 +233,7 @@ fn times() -> Vec<Case> {
         bad("expired beyond leeway", at("exp", json!("{now-85}")), late),
         good("no expiry", robot().without("exp")),
         bad("expired in 1970", at("exp", json!(1)), late),
-        bad("expiry zero is none", at("exp", json!(0)), ""),
+        bad("expiry zero is 1970", at("exp", json!(0)), late),
         bad("expiry negative", at("exp", json!(-5)), late),
         good("expiry null", at("exp", Value::Null)),
         good("expiry with a fraction", at("exp", json!(4_000_000_000.5))),

@@ -35,6 +35,7 @@ pub(super) fn answer(head: &http::request::Parts, mint: &Mint, rotation: &Rotati
         // Only under another host name: what is asked is the discovery URL, and its host is told.
         ("moved", "metadata.json") => document(MOVED),
         ("moved", ".well-known/openid-configuration") => status(404, "not here"),
+        ("slash", ".well-known/openid-configuration") => document(&format!("{own}/")),
         (_, ".well-known/openid-configuration") => document(&own),
         ("rotating", "keys") if rotation.0.load(Ordering::SeqCst) => keys(mint, &["rotated"]),
         ("rotating", "keys") => keys(mint, &["issuer-rsa"]),
