@@ -191,8 +191,10 @@ fn configuration(ca: &str) -> Value {
                 "extra": [{"key": "twin.example/raw", "valueExpression": "claims.raw"}]}},
             {"issuer": issuer("dots"), "claimMappings": {
                 "username": {"expression": "claims.user__dot__name"},
-                "groups": {"expression": "dyn(claims.nested).map(one, one.group__dot__name)"},
-                "extra": [{"key": "twin.example/dotted", "valueExpression": "claims.outer__dot__er.inner"}]},
+                "groups": {"expression": "[claims.nested[0].group__dot__name]"},
+                "extra": [{"key": "twin.example/dotted", "valueExpression": "claims.outer__dot__er.inner"},
+                    {"key": "twin.example/iterated", "valueExpression":
+                        "dyn(claims.nested).all(one, has(one.group__dot__name)) ? 'seen' : 'unseen'"}]},
              "userValidationRules": [
                 {"expression": "user.extra['twin.example/dotted'] != ['refused']", "message": "refused"}]},
         ],

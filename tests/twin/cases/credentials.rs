@@ -9,6 +9,9 @@ use crate::mint::Token;
 /// In the groups of everybody who is somebody.
 pub(super) const ALL: &str = "system:authenticated";
 
+/// Why a reason is left out of the comparison.
+pub(super) const GO: &str = "the words of Go's JSON decoder, which name its types";
+
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 
 /// Who is it that sends this token?
@@ -41,7 +44,9 @@ impl Case {
 
     /// 401, and a review gives this reason.
     pub(super) fn refused(self, why: &str) -> Self {
-        let quoted = json!(why).to_string();
+        // Go escapes what HTML would read.
+        let quoted =
+            json!(why).to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
         self.unauthorized()
             .reviewed()
             .contains(r#""error":"#)

@@ -9,10 +9,13 @@ mod impersonation;
 mod legacy_accounts;
 mod malformed;
 mod oidc;
+mod oidc_flags;
+mod oidc_mappings;
 mod paths;
 mod service_accounts;
 mod streams;
 mod tokens;
+mod webhook;
 mod writes;
 mod x509;
 
@@ -27,6 +30,9 @@ pub(crate) fn all() -> Vec<Case> {
         service_accounts::cases(),
         legacy_accounts::cases(),
         oidc::cases(),
+        oidc_mappings::cases(),
+        oidc_flags::cases(),
+        webhook::cases(),
         front_proxy::cases(),
         impersonation::cases(),
         paths::cases(),
