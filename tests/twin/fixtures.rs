@@ -116,6 +116,11 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
+    // A service account that may have tokens reviewed.
+    let mut delegator = binding("twin-delegator", None, "system:auth-delegator", "ServiceAccount", "other");
+    delegator.1["subjects"] =
+        json!([{"kind": "ServiceAccount", "namespace": credentials::NAMESPACE, "name": "other"}]);
+    objects.push(delegator);
     // … and of the old kind.
     objects.push(role(
         "twin-legacy-impersonator",

@@ -12,7 +12,7 @@ pub(super) const ALL: &str = "system:authenticated";
 /// Why a reason is left out of the comparison.
 pub(super) const GO: &str = "the words of Go's JSON decoder, which name its types";
 
-const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+pub(super) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 
 /// Who is it that sends this token?
 pub(super) fn by(group: &'static str, name: &str, token: impl Into<Token>) -> Case {

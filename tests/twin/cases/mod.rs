@@ -12,6 +12,7 @@ mod oidc;
 mod oidc_flags;
 mod oidc_mappings;
 mod paths;
+mod reviews;
 mod service_accounts;
 mod streams;
 mod tokens;
@@ -33,6 +34,7 @@ pub(crate) fn all() -> Vec<Case> {
         oidc_mappings::cases(),
         oidc_flags::cases(),
         webhook::cases(),
+        reviews::cases(),
         front_proxy::cases(),
         impersonation::cases(),
         paths::cases(),
