@@ -5,6 +5,7 @@
 mod check;
 #[cfg(feature = "dev")]
 mod dev;
+mod explain;
 mod foreign_flags;
 mod serve;
 
@@ -40,6 +41,13 @@ enum Command {
     Serve(Box<ServeFlags>),
     /// Check a configuration: print what `serve` would say, and exit 64 if it would not start.
     Check(Box<check::CheckFlags>),
+    /// Explain a credential: print which authenticator accepts or refuses it, and why, step by step.
+    ///
+    /// Reads a bearer token from standard input, or takes a certificate with --certificate, and judges it exactly as
+    /// `serve` would with the same flags: issuers and the API server are asked. The token is printed nowhere. Exits 0 if
+    /// it is accepted, 1 if not, 64 if the configuration is bad.
+    #[command(after_help = explain::EXAMPLE)]
+    Explain(Box<explain::ExplainFlags>),
     /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
     ///
     /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -88,6 +96,7 @@ impl Cli {
         match self.command {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),
+            Command::Explain(flags) => explain::run(&flags),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {

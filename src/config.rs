@@ -1,6 +1,7 @@
 //! Configuration: wire types ([`flags`], the configuration file, kubeconfig), what they resolve to ([`settings`]), and
 //! the step between ([`resolve`]), which reads every file and reports every error at once.
 
+mod authentication_configuration;
 pub mod error;
 mod file;
 pub mod flags;

@@ -8,6 +8,7 @@ pub(crate) mod ask;
 pub(crate) mod body;
 mod headers;
 mod identity;
+pub(crate) mod own;
 mod pool;
 pub(crate) mod pools;
 mod upgrade;

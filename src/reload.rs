@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
 use crate::config::source::Source;
-use crate::metrics::Metrics;
+use crate::methods::Means;
 use crate::snapshot::Snapshot;
 
 /// How often files are compared with what was read of them.
@@ -25,7 +25,7 @@ pub(crate) struct Reloader {
     source: Arc<Mutex<Source>>,
     current: Arc<ArcSwap<Snapshot>>,
     fixed: Fixed,
-    metrics: Arc<Metrics>,
+    means: Means,
     clock: Clock,
     /// Told of each new snapshot.
     swapped: Arc<Notify>,
@@ -72,21 +72,13 @@ impl Reloader {
         source: Source,
         settings: &Settings,
         current: Arc<ArcSwap<Snapshot>>,
-        metrics: Arc<Metrics>,
+        means: Means,
         clock: Clock,
         swapped: Arc<Notify>,
     ) -> Self {
-        metrics.config_reloaded(current.load().generation, clock.now());
+        means.metrics.config_reloaded(current.load().generation, clock.now());
         let fixed = Fixed::of(settings);
-        Self {
-            source: Arc::new(Mutex::new(source)),
-            current,
-            fixed,
-            metrics,
-            clock,
-            swapped,
-            complaint: None,
-        }
+        Self { source: Arc::new(Mutex::new(source)), current, fixed, means, clock, swapped, complaint: None }
     }
 
     /// Looks every second, at once when asked, and when an API server has refused the gateway's credential. Never ends.
@@ -131,7 +123,8 @@ impl Reloader {
 
     fn swap(&self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
         let before = self.current.load_full();
-        let next = Snapshot::build(settings, Some(&before)).map_err(|error| error.to_string())?;
+        let next =
+            Snapshot::build(settings, Some(&before), &self.means).map_err(|error| error.to_string())?;
         for warning in warnings {
             warn!("{warning}");
         }
@@ -141,7 +134,7 @@ impl Reloader {
         let next = Arc::new(next);
         self.current.store(Arc::clone(&next));
         self.swapped.notify_one();
-        self.metrics.config_reloaded(next.generation, self.clock.now());
+        self.means.metrics.config_reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {
             info!(
@@ -163,7 +156,7 @@ impl Reloader {
             return;
         };
         if self.is_new(&complaint) {
-            self.metrics.config_refused();
+            self.means.metrics.config_refused();
             error!("the configuration is not reloaded, the old one stays in force: {complaint}");
             self.complaint = Some(complaint);
         }

@@ -1,6 +1,8 @@
 //! Whether an endpoint takes identities as they are: asked at start, after a reload, every minute, and when there is
 //! reason to doubt it. Requests go to no endpoint that was not seen to.
 
+mod headers;
+mod pace;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -8,18 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures_util::FutureExt as _;
-use serde::Deserialize;
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
-use tracing::{debug, error, info, warn};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{error, info, warn};
 
+use pace::Pace;
 use verdict::{Accepted, Certificate, Fault, judge};
 
-use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::settings::IdentityMode;
-use crate::clusters::target::Target;
+use crate::clusters::target::{Target, Trust};
 use crate::clusters::upstream::Upstream;
 use crate::forward::SendError;
 use crate::forward::ask::{AskError, Line};
@@ -29,17 +29,11 @@ use crate::user::{ALL_AUTHENTICATED, UserInfo};
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
-const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// How often a good endpoint is asked.
-const EVERY: Duration = Duration::from_mins(1);
-/// How soon a bad one is asked again: a young API server forbids everything until its roles are loaded.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LAST_RETRY: Duration = Duration::from_secs(10);
-/// How long one that was away may be there again before it is asked.
-const LAST_KNOCK: Duration = Duration::from_secs(1);
 /// Doubts are looked into this often at most.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a check that panicked is not tried again.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Checks every endpoint of the snapshot in force.
 pub(crate) struct SelfCheck {
@@ -58,55 +52,88 @@ impl SelfCheck {
     pub(crate) async fn run(self) {
         let mut checks: Vec<Running> = Vec::new();
         let mut tasks = JoinSet::new();
+        let mut shown = BTreeMap::new();
         loop {
             let snapshot = self.current.load_full();
-            let mut wanted = Vec::new();
-            for cluster in snapshot.router.clusters() {
-                let waiting = cluster.waiting.iter().map(|upstream| (upstream, true));
-                for (upstream, waits) in [(&cluster.upstream, false)].into_iter().chain(waiting) {
-                    for target in upstream.targets() {
-                        wanted.push((&cluster.name, upstream, target, waits));
+            self.follow(&snapshot, &mut checks, &mut tasks);
+            self.show(&snapshot, &mut shown);
+            drop(snapshot);
+            tokio::select! {
+                () = self.swapped.notified() => {}
+                Some(ended) = tasks.join_next() => {
+                    if ended.as_ref().is_err_and(JoinError::is_panic) {
+                        close_unchecked(&checks);
+                        sleep(AFTER_PANIC).await;
                     }
                 }
             }
-            checks.retain(|check| {
-                let kept = wanted.iter().any(|(_, _, wanted, _)| Arc::ptr_eq(wanted, &check.target));
-                if !kept {
-                    check.task.abort();
-                    self.metrics.forget_endpoint(&check.labels);
-                }
-                kept
-            });
-            for (cluster, upstream, target, waits) in wanted {
-                if checks.iter().any(|check| Arc::ptr_eq(&check.target, target)) {
-                    continue;
-                }
-                let labels = [cluster.clone(), target.address().to_string()];
-                let check = Check {
-                    cluster: cluster.clone(),
-                    upstream: Arc::clone(upstream),
-                    target: Arc::clone(target),
-                    line: Line::new(Arc::clone(upstream), Arc::clone(target)),
-                    metrics: Arc::clone(&self.metrics),
-                    reload: waits.then(|| Arc::clone(&self.reload)),
-                    refused: Arc::clone(&self.refused),
-                    told: None,
-                    unreadable: false,
-                };
-                checks.push(Running { target: Arc::clone(target), labels, task: tasks.spawn(check.run()) });
-            }
-            drop(snapshot);
-            self.swapped.notified().await;
-            while tasks.try_join_next().is_some() {}
         }
+    }
+
+    /// Ends the checks of endpoints that are no longer configured, and begins those that are missing.
+    fn follow(&self, snapshot: &Snapshot, checks: &mut Vec<Running>, tasks: &mut JoinSet<()>) {
+        let mut wanted = Vec::new();
+        for cluster in snapshot.router.clusters() {
+            for upstream in [&cluster.upstream].into_iter().chain(&cluster.waiting) {
+                wanted.extend(upstream.targets().iter().map(|target| (&cluster.name, upstream, target)));
+            }
+        }
+        checks.retain(|check| {
+            let kept = wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.target));
+            if !kept {
+                check.task.abort();
+            }
+            kept && !check.task.is_finished()
+        });
+        for (cluster, upstream, target) in wanted {
+            if checks.iter().any(|check| Arc::ptr_eq(&check.target, target)) {
+                continue;
+            }
+            let check = Check {
+                cluster: cluster.clone(),
+                upstream: Arc::clone(upstream),
+                target: Arc::clone(target),
+                line: Line::new(Arc::clone(upstream), target),
+                current: Arc::clone(&self.current),
+                metrics: Arc::clone(&self.metrics),
+                reload: Arc::clone(&self.reload),
+                refused: Arc::clone(&self.refused),
+                told: None,
+                forbidden: false,
+            };
+            checks.push(Running { target: Arc::clone(target), task: tasks.spawn(check.run()) });
+        }
+    }
+
+    /// Shows in the metrics which endpoints there are. One that waits may have the address of one in force, so only
+    /// those in force are shown.
+    fn show(&self, snapshot: &Snapshot, shown: &mut BTreeMap<[String; 2], Arc<Target>>) {
+        let before = std::mem::take(shown);
+        for cluster in snapshot.router.clusters() {
+            for target in cluster.upstream.targets() {
+                shown.insert([cluster.name.clone(), target.address().to_string()], Arc::clone(target));
+            }
+        }
+        for labels in before.keys().filter(|labels| !shown.contains_key(*labels)) {
+            self.metrics.forget_endpoint(labels);
+        }
+        for (labels, target) in shown.iter().filter(|(_, target)| target.is_checked()) {
+            self.metrics.endpoint_trusted.with_label_values(labels).set(i64::from(target.is_trusted()));
+        }
+    }
+}
+
+/// Closes the endpoints whose checks have ended though nobody ended them.
+fn close_unchecked(checks: &[Running]) {
+    for check in checks.iter().filter(|check| check.task.is_finished()) {
+        error!(endpoint = %check.target.address(), "the check of an API server panicked; it is not used until it is checked again");
+        check.target.distrust();
     }
 }
 
 /// A check that goes on until its endpoint is no longer configured.
 struct Running {
     target: Arc<Target>,
-    /// The cluster and the endpoint, as metrics name them.
-    labels: [String; 2],
     task: AbortHandle,
 }
 
@@ -116,13 +143,14 @@ struct Check {
     upstream: Arc<Upstream>,
     target: Arc<Target>,
     line: Line,
+    current: Arc<ArcSwap<Snapshot>>,
     metrics: Arc<Metrics>,
-    reload: Option<Arc<Notify>>,
+    reload: Arc<Notify>,
     refused: Arc<Notify>,
     /// What was last said of it.
     told: Option<String>,
-    /// Whether it was said that the names of its identity headers cannot be read.
-    unreadable: bool,
+    /// Whether it was said that the names of its identity headers may not be read.
+    forbidden: bool,
 }
 
 /// What one question found.
@@ -137,41 +165,43 @@ enum Finding {
 
 impl Check {
     async fn run(mut self) {
-        let mut retry = FIRST_RETRY;
+        let mut pace = Pace::default();
         loop {
+            let before = self.target.trust();
             let finding = self.ask().await;
-            let (wait, next) = match finding {
-                Finding::Good(_) => (EVERY, FIRST_RETRY),
-                Finding::Away(_) => (retry.min(LAST_KNOCK), retry * 2),
-                Finding::Bad(_) | Finding::Unknown(_) => (retry, retry * 2),
-            };
-            self.conclude(finding).await;
-            retry = next.min(LAST_RETRY);
+            let wait = pace.after(&finding);
+            self.conclude(finding, before);
             let now = Instant::now();
             sleep_until(now + PAUSE.min(wait)).await;
             tokio::select! {
                 () = sleep_until(now + wait) => {}
                 () = self.target.doubted() => {}
+                () = self.line.broken() => {}
             }
         }
     }
 
-    async fn ask(&self) -> Finding {
+    async fn ask(&mut self) -> Finding {
         let sent = subject();
         let (status, body) = match self.line.ask(&sent, REVIEWS, Some(REVIEW.to_owned())).await {
             Ok(answer) => answer,
             Err(AskError::Send(SendError::Connect(error))) => return Finding::Away(error.to_string()),
             Err(error) => return Finding::Unknown(error.to_string()),
         };
-        let certificate = Certificate::of(self.target.asked(), self.target.own_certificate());
+        let certificate = Certificate::of(self.line.asked(), self.target.own_certificate());
         match judge(&sent, status, &body, certificate) {
-            Some(Ok(accepted)) => Finding::Good(accepted),
+            Some(Ok(accepted)) => match self.learn_header_names().await {
+                Ok(()) => Finding::Good(accepted),
+                Err(cause) => {
+                    Finding::Unknown(format!("the names of its identity headers cannot be read: {cause}"))
+                }
+            },
             Some(Err(fault)) => Finding::Bad(fault),
             None => Finding::Unknown(format!("it answered {status}")),
         }
     }
 
-    async fn conclude(&mut self, finding: Finding) {
+    fn conclude(&mut self, finding: Finding, before: Trust) {
         let endpoint = self.target.address().to_string();
         let result = match &finding {
             Finding::Good(Accepted::Whole) => "ok",
@@ -183,13 +213,14 @@ impl Check {
         self.metrics.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
         match finding {
             Finding::Good(accepted) => {
-                if self.upstream.identity() == IdentityMode::RequestHeader {
-                    self.learn_header_names().await;
+                if !self.target.set_trusted(before) {
+                    // It went away meanwhile; that is a doubt, so it is asked again.
+                    return;
                 }
-                let first = !self.target.is_trusted();
-                self.target.set_trusted(true);
                 match accepted {
-                    Accepted::Whole => self.tell_good(&endpoint, "identities arrive as they are"),
+                    Accepted::Whole => self.tell("", |cluster| {
+                        info!(cluster, endpoint, "identities arrive as they are");
+                    }),
                     Accepted::WithoutUid => self.tell(
                         "uid",
                         |cluster| {
@@ -197,12 +228,9 @@ impl Check {
                         },
                     ),
                 }
-                if let Some(reload) = self.reload.take_if(|_| first) {
-                    reload.notify_one();
-                }
             }
             Finding::Bad(fault) => {
-                self.target.set_trusted(false);
+                self.target.distrust();
                 if matches!(fault, Fault::Unauthorized(_)) {
                     self.refused.notify_one();
                 }
@@ -212,9 +240,7 @@ impl Check {
                 });
             }
             Finding::Away(cause) => {
-                self.target.set_trusted(false);
-                // That of this very check.
-                self.target.doubted().now_or_never();
+                self.target.distrust();
                 self.tell(&cause.clone(), |cluster| {
                     warn!(cluster, endpoint, "this API server cannot be reached: {cause}");
                 });
@@ -227,12 +253,19 @@ impl Check {
             }
         }
         self.target.set_checked();
-        let trusted = i64::from(self.target.is_trusted());
-        self.metrics.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
+        let snapshot = self.current.load();
+        if snapshot.targets().any(|target| Arc::ptr_eq(target, &self.target)) {
+            let trusted = i64::from(self.target.is_trusted());
+            self.metrics.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
+        } else if self.target.is_trusted() && self.is_waiting(&snapshot) {
+            self.reload.notify_one();
+        }
     }
 
-    fn tell_good(&mut self, endpoint: &str, text: &str) {
-        self.tell("", |cluster| info!(cluster, endpoint, "{text}"));
+    /// Whether this is what a cluster waits for.
+    fn is_waiting(&self, snapshot: &Snapshot) -> bool {
+        let mut waiting = snapshot.router.clusters().iter().filter_map(|cluster| cluster.waiting.as_ref());
+        waiting.any(|upstream| Arc::ptr_eq(upstream, &self.upstream))
     }
 
     /// Says something once.
@@ -243,36 +276,28 @@ impl Check {
         }
     }
 
-    /// Finds out from which other headers the API server reads identities; they are taken out of every request.
-    // kubernetes: pkg/controlplane/controller/clusterauthenticationtrust/cluster_authentication_trust_controller.go
-    async fn learn_header_names(&mut self) {
-        let answer = self.line.ask(&ourselves(), HEADER_NAMES, None).await;
-        let names = match answer {
-            Ok((http::StatusCode::OK, body)) => header_names(&body),
-            Ok((http::StatusCode::FORBIDDEN, _)) => {
-                if !std::mem::replace(&mut self.unreadable, true) {
-                    info!(
-                        cluster = self.cluster,
-                        "the names of its identity headers cannot be read, so others than X-Remote-* are not taken out of \
-                         requests: kubectl create rolebinding portcullis -n kube-system \
-                         --role=extension-apiserver-authentication-reader --user=system:portcullis"
-                    );
-                }
-                None
-            }
-            Ok((status, _)) => {
-                debug!(cluster = self.cluster, %status, "the names of its identity headers cannot be read");
-                None
-            }
-            Err(error) => {
-                debug!(cluster = self.cluster, %error, "the names of its identity headers cannot be read");
-                None
-            }
-        };
-        // What was learnt once stays when it cannot be read.
-        if let Some(names) = names {
-            self.upstream.identity_headers.store(Some(Arc::new(names)));
+    /// Finds out from which other headers the API server reads identities; they are taken out of every request. An
+    /// error says why that is not known.
+    async fn learn_header_names(&mut self) -> Result<(), String> {
+        if self.upstream.identity() != IdentityMode::RequestHeader {
+            return Ok(());
         }
+        match headers::ask(&self.line).await? {
+            headers::Answer::Names(names) => {
+                self.upstream.identity_headers.store(Some(Arc::new(names)));
+                self.forbidden = false;
+            }
+            // What was learnt once stays.
+            headers::Answer::Forbidden if !std::mem::replace(&mut self.forbidden, true) => warn!(
+                cluster = self.cluster,
+                endpoint = %self.target.address(),
+                "the names of its identity headers may not be read, so no others than X-Remote-* are taken out of \
+                 requests: kubectl create rolebinding portcullis -n kube-system \
+                 --role=extension-apiserver-authentication-reader --user=system:portcullis"
+            ),
+            headers::Answer::Forbidden | headers::Answer::Unknown => {}
+        }
+        Ok(())
     }
 }
 
@@ -284,29 +309,4 @@ fn subject() -> UserInfo {
     user.extra
         .insert("portcullis.dev/self-check".to_owned(), vec!["one".to_owned(), "two, three".to_owned()]);
     user
-}
-
-/// The user that the gateway reads for itself as.
-fn ourselves() -> UserInfo {
-    UserInfo { groups: vec![ALL_AUTHENTICATED.to_owned()], ..UserInfo::named("system:portcullis") }
-}
-
-#[derive(Deserialize)]
-struct ConfigMap {
-    #[serde(default)]
-    data: BTreeMap<String, String>,
-}
-
-fn header_names(body: &[u8]) -> Option<RequestHeaderNames> {
-    let map: ConfigMap = serde_json::from_slice(body).ok()?;
-    let list = |key: &str| -> Vec<String> {
-        map.data.get(key).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
-    };
-    let names = RequestHeaderNames::new(
-        &list("requestheader-username-headers"),
-        &list("requestheader-uid-headers"),
-        &list("requestheader-group-headers"),
-        &list("requestheader-extra-headers-prefix"),
-    );
-    names.ok()
 }

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::info;
@@ -27,6 +28,7 @@ use crate::config::source::Source;
 use crate::forward::pools::Pools;
 use crate::health::Health;
 use crate::listen::{Drain, Gate, Listener, Worker, accept_into, accept_the_rest, raise_file_limit};
+use crate::methods::Means;
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
 use crate::reload::Reloader;
@@ -75,8 +77,15 @@ impl Server {
     /// returns.
     pub fn start(settings: &Settings, source: Source) -> Result<Self, StartError> {
         raise_file_limit();
-        let snapshot = Snapshot::build(settings, None)?;
         let metrics = Arc::new(Metrics::new());
+        let (drain, draining) = watch::channel(Drain::Serving);
+        let reload = Arc::new(Notify::new());
+        let means = Means {
+            runtime: tokens(draining.clone()).map_err(StartError::Thread)?,
+            metrics: Arc::clone(&metrics),
+            reload: Arc::clone(&reload),
+        };
+        let snapshot = Snapshot::build(settings, None, &means)?;
         let serving = &settings.serving;
         let bind = |address, share| {
             Listener::bind(address, share).map_err(|source| StartError::Bind { address, source })
@@ -90,20 +99,18 @@ impl Server {
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
 
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot));
-        let (drain, draining) = watch::channel(Drain::Serving);
         let health = Arc::new(Health::new(Arc::clone(&snapshot), draining.clone()));
         let workers: Vec<Worker> = (0..settings.operation.workers)
             .map(|index| worker(index, &snapshot, &health, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
-        let reload = Arc::new(Notify::new());
         let (asked, refused) = (Arc::clone(&reload), Arc::new(Notify::new()));
         let swapped = Arc::new(Notify::new());
         let reloader = Reloader::new(
             source,
             settings,
             Arc::clone(&snapshot),
-            Arc::clone(&metrics),
+            means,
             Clock::system(),
             Arc::clone(&swapped),
         );
@@ -203,6 +210,16 @@ fn control(
             }
         });
     })
+}
+
+/// The thread on which tokens are judged, with all that has to be asked for it.
+fn tokens(mut drain: watch::Receiver<Drain>) -> io::Result<Handle> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new().name("tokens".to_owned()).spawn(move || {
+        runtime.block_on(async { drain.wait_for(|phase| *phase == Drain::Abort).await.ok() });
+    })?;
+    Ok(handle)
 }
 
 /// The thread that accepts connections, and is there for scrapers and probes to the end. It gives the workers away

@@ -7,14 +7,7 @@ use http::HeaderValue;
 use rustls::crypto::CryptoProvider;
 use rustls::{DistinguishedName, ServerConfig};
 
-use crate::authn::anonymous::AnonymousAuthenticator;
-use crate::authn::bearer::BearerAuthenticator;
-use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
-use crate::authn::request_header::RequestHeaderAuthenticator;
-use crate::authn::settings::Authentication;
-use crate::authn::websocket::WebSocketAuthenticator;
-use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
-use crate::authn::{RequestAuthenticator, TokenAuthenticator};
+use crate::authn::chain::EmptyChain;
 use crate::clusters::router::Router;
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
@@ -22,6 +15,7 @@ use crate::clusters::{Cluster, settings};
 use crate::config::settings::{Backend, Settings, Shutdown};
 use crate::listen::settings::Limits;
 use crate::listen::tls;
+use crate::methods::{Means, Methods};
 
 /// One generation of the configuration.
 #[derive(Debug)]
@@ -30,6 +24,8 @@ pub(crate) struct Snapshot {
     pub(crate) generation: u64,
     /// The clusters.
     pub(crate) router: Router<Cluster>,
+    /// What their authenticators know, in the same order.
+    pub(crate) methods: Vec<Methods>,
     /// What each new connection is accepted with.
     pub(crate) tls: Arc<ServerConfig>,
     /// The limits of each new connection.
@@ -72,15 +68,22 @@ pub enum SnapshotError {
 
 impl Snapshot {
     /// Builds a generation. API servers that `before` knew by the same settings are taken over, with their connections.
-    pub(crate) fn build(settings: &Settings, before: Option<&Self>) -> Result<Self, SnapshotError> {
+    pub(crate) fn build(
+        settings: &Settings,
+        before: Option<&Self>,
+        means: &Means,
+    ) -> Result<Self, SnapshotError> {
         let serving = &settings.serving;
-        let clusters = settings.clusters.iter().map(|cluster| {
-            let built = build_cluster(cluster, &serving.provider, before)?;
-            Ok((cluster.routes.clone(), Arc::new(built)))
-        });
+        let (mut clusters, mut methods) = (Vec::new(), Vec::new());
+        for cluster in &settings.clusters {
+            let (built, known) = build_cluster(cluster, &serving.provider, before, means)?;
+            clusters.push((cluster.routes.clone(), Arc::new(built)));
+            methods.push(known);
+        }
         Ok(Self {
             generation: before.map_or(1, |before| before.generation + 1),
-            router: Router::new(clusters.collect::<Result<_, SnapshotError>>()?),
+            router: Router::new(clusters),
+            methods,
             tls: tls::server_config(serving, hints(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,
             strict_transport_security: serving.strict_transport_security.clone(),
@@ -102,20 +105,28 @@ fn build_cluster(
     settings: &settings::Cluster,
     provider: &Arc<CryptoProvider>,
     before: Option<&Snapshot>,
-) -> Result<Cluster, SnapshotError> {
+    means: &Means,
+) -> Result<(Cluster, Methods), SnapshotError> {
     let settings::Cluster { name, authentication, backend, .. } = settings;
-    let known = before.and_then(|before| before.router.clusters().iter().find(|known| known.name == *name));
+    let before = before.and_then(|before| {
+        let mut known = before.router.clusters().iter().zip(&before.methods);
+        known.find(|(known, _)| known.name == *name)
+    });
+    let (known, methods) = before.unzip();
     let (upstream, waiting) = upstreams(backend, provider, known)
         .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
-    Ok(Cluster {
+    let methods = Methods::of(name, authentication, &upstream, methods, means);
+    let cluster = Cluster {
         name: name.clone(),
-        chain: chain(authentication)
+        chain: methods
+            .chain(authentication)
             .map_err(|source| SnapshotError::NoAuthentication { cluster: name.clone(), source })?,
         audiences: authentication.audiences.clone(),
         front_proxy: authentication.request_header.as_ref().map(|proxies| proxies.headers.clone()),
         upstream,
         waiting,
-    })
+    };
+    Ok((cluster, methods))
 }
 
 /// The API server in force, and the one that waits to be. One that is trusted is not given up for one that is not yet:
@@ -149,31 +160,4 @@ fn hints(clusters: &[settings::Cluster]) -> Arc<[DistinguishedName]> {
         }
     }
     hints.into()
-}
-
-/// The authenticators in kube-apiserver's order. A method that is off is absent; nothing at all is an error.
-// kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
-fn chain(authentication: &Authentication) -> Result<Chain, EmptyChain> {
-    let audiences = &authentication.audiences;
-    let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
-    if let Some(request_header) = &authentication.request_header {
-        let verifier =
-            FrontProxyVerifier::new(Arc::clone(&request_header.ca), request_header.allowed_names.clone());
-        let authenticator = RequestHeaderAuthenticator::new(verifier, request_header.headers.clone());
-        members.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(authenticator))));
-    }
-    if let Some(client_ca) = &authentication.client_ca {
-        members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
-    }
-    let mut tokens: Vec<Box<dyn TokenAuthenticator>> = Vec::new();
-    if let Some(static_tokens) = &authentication.static_tokens {
-        tokens.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(Arc::clone(static_tokens)))));
-    }
-    if let Some(union) = token_union(tokens, OnError::Continue) {
-        let union: Arc<dyn TokenAuthenticator> = Arc::from(union);
-        members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
-        members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
-    }
-    let everywhere = || AnonymousAuthenticator::new([]);
-    Chain::new(members, authentication.anonymous.then(everywhere))
 }

@@ -38,6 +38,11 @@ impl UserInfo {
         Self { groups: vec![ALL_UNAUTHENTICATED.to_owned()], ..Self::named(ANONYMOUS) }
     }
 
+    /// The gateway itself, as it reads from API servers.
+    pub fn portcullis() -> Self {
+        Self { groups: vec![ALL_AUTHENTICATED.to_owned()], ..Self::named("system:portcullis") }
+    }
+
     /// Whether kube-apiserver counts the user as anonymous when it guards against HTTP/2 floods.
     // apiserver: pkg/endpoints/filters/authentication.go, isAnonymousUser
     pub fn is_unauthenticated(&self) -> bool {

@@ -9,6 +9,31 @@ use std::sync::Arc;
 use super::{Authenticated, AuthnInput};
 use crate::user::UserInfo;
 
+/// Which requests are let in without a credential.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Anonymous {
+    /// None.
+    #[default]
+    Nowhere,
+    /// Those for any path.
+    Everywhere,
+    /// Those for these paths.
+    At(BTreeSet<String>),
+}
+
+impl Anonymous {
+    /// What lets them in, unless none is.
+    pub fn authenticator(&self) -> Option<AnonymousAuthenticator> {
+        match self {
+            Self::Nowhere => None,
+            Self::Everywhere => Some(AnonymousAuthenticator::new([])),
+            // No path at all is not every path.
+            Self::At(paths) if paths.is_empty() => None,
+            Self::At(paths) => Some(AnonymousAuthenticator::new(paths.iter().cloned())),
+        }
+    }
+}
+
 /// Lets requests in as `system:anonymous`, all of them or those for certain paths.
 #[derive(Debug)]
 pub struct AnonymousAuthenticator {
@@ -34,6 +59,7 @@ impl AnonymousAuthenticator {
             user: Arc::clone(&self.user),
             audiences: input.audiences.to_vec(),
             method: "anonymous",
+            expires: None,
         })
     }
 }

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
+use super::remarks::{Outcome, Remarks};
 use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
 use crate::status::quote::Quoted;
+use crate::status::quote::QuotedList;
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 
 /// Everything that can authenticate a request to one cluster.
@@ -48,7 +50,9 @@ impl Chain {
         let mut errors = Vec::new();
         let mut found = None;
         for member in &self.members {
-            match member.authenticate(input).await {
+            let verdict = member.authenticate(input).await;
+            note(input.remarks, member.name(), &verdict);
+            match verdict {
                 Ok(Some(authenticated)) => {
                     found = Some(with_authenticated_group(authenticated));
                     break;
@@ -70,6 +74,20 @@ impl Chain {
     }
 }
 
+/// What a member said, for somebody who asks why.
+fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
+    let outcome = match verdict {
+        Ok(Some(_)) => Outcome::Passed,
+        Ok(None) => Outcome::NotApplicable,
+        Err(_) => Outcome::Failed,
+    };
+    remarks.step(name, "verdict", outcome, || match verdict {
+        Ok(Some(found)) => format!("vouches for {}", Quoted(&found.user.name)),
+        Ok(None) => "no opinion".to_owned(),
+        Err(error) => error.to_string(),
+    });
+}
+
 /// Adds the group of all authenticated users at the end, unless the identity says already what it is.
 // apiserver: pkg/authentication/group/authenticated_group_adder.go — never changes the original, which may be shared
 fn with_authenticated_group(found: Authenticated) -> Authenticated {
@@ -80,6 +98,32 @@ fn with_authenticated_group(found: Authenticated) -> Authenticated {
     let mut user = (*found.user).clone();
     user.groups.push(ALL_AUTHENTICATED.to_owned());
     Authenticated { user: Arc::new(user), ..found }
+}
+
+/// Token authenticators whose identities come with the group of all authenticated users: a chain that remembers them
+/// need not add it, and copy the identity, with every request.
+#[derive(Debug)]
+pub struct InAuthenticatedGroup(Box<dyn TokenAuthenticator>);
+
+impl InAuthenticatedGroup {
+    /// Adds the group to what `tokens` says.
+    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+        Self(tokens)
+    }
+}
+
+impl TokenAuthenticator for InAuthenticatedGroup {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move { Ok(self.0.authenticate(token, context).await?.map(with_authenticated_group)) })
+    }
 }
 
 // apiserver: pkg/endpoints/filters/authentication.go, audiencesAreAcceptable
@@ -99,7 +143,7 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
 
 /// The audiences of both lists, in the order of the second one.
 // apiserver: pkg/authentication/authenticator/audiences.go, Intersect
-fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
+pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
     requested.iter().filter(|audience| own.contains(audience)).cloned().collect()
 }
 
@@ -141,7 +185,9 @@ impl TokenAuthenticator for TokenUnion {
         Box::pin(async move {
             let mut errors = Vec::new();
             for member in &self.members {
-                match member.authenticate(token, context).await {
+                let verdict = member.authenticate(token, context).await;
+                note(context.remarks, member.name(), &verdict);
+                match verdict {
                     Ok(None) => {}
                     Err(error) if self.on_error == OnError::Continue => errors.push(error),
                     verdict => return verdict,
@@ -179,11 +225,10 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return Ok(None);
         };
         if !found.audiences.is_empty() {
-            let returned: Vec<_> =
-                found.audiences.iter().map(|audience| Quoted(&audience.0).to_string()).collect();
+            let returned: Vec<_> = found.audiences.iter().map(|audience| &audience.0).collect();
             return Err(AuthnError::Invalid(format!(
-                "audience agnostic authenticator wrapped an authenticator that returned audiences: [{}]",
-                returned.join(" ")
+                "audience agnostic authenticator wrapped an authenticator that returned audiences: {}",
+                QuotedList(&returned)
             )));
         }
         Ok(Some(Authenticated { audiences, ..found }))

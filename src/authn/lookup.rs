@@ -29,14 +29,14 @@ pub trait Lookup: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Found<ServiceAccount>>;
     /// A secret.
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>>;
+    /// A secret in `kube-system` that anybody can name by making a token up: few of these are read live.
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>>;
     /// A pod.
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>>;
     /// A node.
     fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>>;
     /// Writes a label of a secret, in its own time; a failure is logged and nothing else.
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String);
-    /// The key set of the API server's own service-account issuer, as JSON (`/openid/v1/jwks`).
-    fn service_account_keys(&self) -> BoxFuture<'_, Result<Vec<u8>, LookupError>>;
 }
 
 /// Which object this is, and whether it is on its way out.

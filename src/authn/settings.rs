@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::Audience;
+use super::anonymous::Anonymous;
 use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
 use super::service_account::ServiceAccounts;
 use super::static_token::StaticTokenAuthenticator;
+use super::webhook::settings::Webhook;
 use super::x509::CaBundle;
 
 /// Who clients may be: a method that is `None` is off. a snapshot turns this into a chain, which cannot be
@@ -25,8 +27,10 @@ pub struct Authentication {
     pub service_accounts: Option<ServiceAccounts>,
     /// The issuers of JSON Web Tokens.
     pub jwt: Vec<Arc<JwtAuthenticator>>,
-    /// Whether requests without a credential are let in.
-    pub anonymous: bool,
+    /// The webhook that is asked about every token nobody else knows.
+    pub webhook: Option<Arc<Webhook>>,
+    /// Which requests are let in without a credential.
+    pub anonymous: Anonymous,
     /// The audiences of this API server.
     pub audiences: Vec<Audience>,
 }

@@ -16,7 +16,7 @@ mod policy;
 mod signature;
 #[cfg(test)]
 pub(crate) mod tests;
-mod time;
+pub(super) mod time;
 mod uri;
 mod verify;
 
@@ -27,8 +27,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
+use super::remarks::Outcome;
 use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
-use crate::clock::UnixTime;
+use crate::clock::{self, UnixTime};
+use crate::status::quote::Quoted;
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 
 pub use bundle::{BundleError, CaBundle};
@@ -342,13 +344,29 @@ impl X509Authenticator {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
+        let step = |check, outcome, detail: &dyn Fn() -> String| {
+            input.remarks.step(self.name(), check, outcome, detail);
+        };
         let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
+            step("chain", Outcome::Failed, &|| refusal.error.to_string());
             let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
             AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
         })?;
+        step("chain", Outcome::Passed, &|| "leads to a CA for clients, for client authentication".to_owned());
+        step("validity", Outcome::Passed, &|| {
+            format!("{} to {}", clock::rfc3339(chain.valid_from()), clock::rfc3339(chain.valid_until()))
+        });
+        let named = if chain.common_name().is_empty() { Outcome::NotApplicable } else { Outcome::Passed };
+        step("subject CN", named, &|| Quoted(chain.common_name()).to_string());
+        for organization in chain.organizations() {
+            step("subject O", Outcome::Passed, &|| Quoted(organization).to_string());
+        }
+        if let Err(error) = chain.uid() {
+            step("subject UID", Outcome::Failed, &|| error.to_string());
+        }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is good for all of them.
-        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name() }))
+        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name(), expires: None }))
     }
 }
 

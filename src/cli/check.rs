@@ -7,12 +7,15 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
+use crate::authn::anonymous::Anonymous;
+use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::clusters::settings::{Cluster, Endpoint, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
+use crate::methods::Means;
 use crate::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
@@ -26,8 +29,9 @@ pub(super) struct CheckFlags {
     output: Output,
 }
 
+/// How to print a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     /// A table, for people.
     Text,
     /// JSON, for programs.
@@ -38,7 +42,7 @@ enum Output {
 
 impl Output {
     /// For programs; `None` if people are to read it.
-    fn rendered(self, value: &impl Serialize) -> Option<String> {
+    pub(super) fn rendered(self, value: &impl Serialize) -> Option<String> {
         match self {
             Self::Text => None,
             Self::Json => serde_json::to_string_pretty(value).ok().map(|text| text + "\n"),
@@ -69,6 +73,20 @@ struct ClusterReport {
     identity: String,
     authenticators: Vec<String>,
     tokens: usize,
+    issuers: Vec<IssuerReport>,
+}
+
+/// An issuer of JSON Web Tokens.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct IssuerReport {
+    url: String,
+    #[serde(rename = "discoveryURL")]
+    discovery_url: Option<String>,
+    audiences: Vec<String>,
+    algorithms: Vec<&'static str>,
+    claim_validation_rules: usize,
+    user_validation_rules: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -94,14 +112,20 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
             return misconfigured(&errors);
         }
     };
-    if let Err(error) = Snapshot::build(&resolved.settings, None) {
+    // Nothing runs on it: what a snapshot starts is only queued.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let means = Means::new(runtime.handle());
+    if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
         return failed(&error.to_string());
     }
     let report = Report::of(resolved);
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
-fn print(text: &str) -> ExitCode {
+pub(super) fn print(text: &str) -> ExitCode {
     std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
@@ -156,6 +180,7 @@ impl ClusterReport {
             endpoints: backend.endpoints.iter().map(address).collect(),
             identity: identity.map(|value| value.get_name().to_owned()).unwrap_or_default(),
             authenticators: authenticators(&authentication),
+            issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
         }
     }
@@ -178,6 +203,31 @@ impl ClusterReport {
     }
 }
 
+impl IssuerReport {
+    fn of(authenticator: &JwtAuthenticator) -> Self {
+        let JwtAuthenticator { issuer, algorithms, claim_rules, user_rules, .. } = authenticator;
+        Self {
+            url: issuer.url.clone(),
+            discovery_url: issuer.discovery_url.clone(),
+            audiences: issuer.audiences.clone(),
+            algorithms: algorithms.iter().map(|algorithm| algorithm.name()).collect(),
+            claim_validation_rules: claim_rules.len(),
+            user_validation_rules: user_rules.len(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let rules = self.claim_validation_rules + self.user_validation_rules;
+        let plural = if rules == 1 { "" } else { "s" };
+        let Self { url, audiences, algorithms, .. } = self;
+        format!(
+            "tokens of {url}, for {}, signed with {}, {rules} rule{plural}",
+            audiences.join(", "),
+            algorithms.join(", ")
+        )
+    }
+}
+
 /// The methods that are on, in the order they are tried.
 fn authenticators(authentication: &Authentication) -> Vec<String> {
     let mut methods = Vec::new();
@@ -195,8 +245,17 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         let count = tokens.count();
         methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
     }
-    if authentication.anonymous {
-        methods.push("anonymous".to_owned());
+    methods.extend(authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer).line()));
+    if let Some(webhook) = &authentication.webhook {
+        methods.push(format!("webhook {}", webhook.url));
+    }
+    match &authentication.anonymous {
+        Anonymous::Nowhere => {}
+        Anonymous::Everywhere => methods.push("anonymous".to_owned()),
+        Anonymous::At(paths) => {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            methods.push(format!("anonymous, at {}", paths.join(", ")));
+        }
     }
     methods
 }

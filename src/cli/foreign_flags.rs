@@ -6,10 +6,10 @@ use crate::config::{ConfigError, ConfigErrors};
 /// The flag that turns the errors into warnings.
 const IGNORE: &str = "--ignore-unknown-apiserver-flags";
 
-/// Takes kube-apiserver's other flags out of the arguments of `serve` and `check`. Returns what is left, and what was
+/// Takes kube-apiserver's other flags out of the arguments of `serve`, `check` and `explain`. Returns what is left, and what was
 /// left out.
 pub(super) fn take_out(arguments: Vec<String>) -> Result<(Vec<String>, Vec<String>), ConfigErrors> {
-    if !matches!(arguments.get(1).map(String::as_str), Some("serve" | "check")) {
+    if !matches!(arguments.get(1).map(String::as_str), Some("serve" | "check" | "explain")) {
         return Ok((arguments, Vec::new()));
     }
     let mut kept = Vec::with_capacity(arguments.len());

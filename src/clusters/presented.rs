@@ -11,7 +11,7 @@ use rustls::{CertificateError, SignatureScheme};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// How an API server asked for a client certificate in the last full handshake.
+/// How an API server asked for a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Not at all.
@@ -30,6 +30,11 @@ pub(super) struct Presented {
     /// For people: the common name of the subject, and the name of the issuer.
     pub(super) subject: String,
     pub(super) issuer: String,
+}
+
+/// It, and how one server asked for it. A resumed session asks for nothing, so there must be none.
+pub(super) struct Watched {
+    presented: Arc<Presented>,
     asked: AtomicU8,
 }
 
@@ -50,9 +55,25 @@ impl Presented {
             None => return Err(rustls::Error::NoCertificatesPresented),
         };
         let issuers = chain.into_iter().map(|(raw, ..)| raw).collect();
-        Ok(Self { certified: Arc::new(certified), issuers, subject, issuer, asked: AtomicU8::new(0) })
+        Ok(Self { certified: Arc::new(certified), issuers, subject, issuer })
     }
 
+    fn has_issuer(&self, names: &[&[u8]]) -> bool {
+        names.iter().any(|name| self.issuers.iter().any(|issuer| issuer == name))
+    }
+}
+
+impl Watched {
+    pub(super) fn new(presented: Arc<Presented>) -> Self {
+        Self { presented, asked: AtomicU8::new(0) }
+    }
+
+    /// Another handshake begins.
+    pub(super) fn begin(&self) {
+        self.asked.store(0, Ordering::Relaxed);
+    }
+
+    /// How the server asked in the last handshake.
     pub(super) fn asked(&self) -> Asked {
         match self.asked.load(Ordering::Relaxed) {
             0 => Asked::Never,
@@ -63,12 +84,21 @@ impl Presented {
 }
 
 impl ResolvesClientCert for Presented {
-    fn resolve(&self, root_hint_subjects: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let ours = root_hint_subjects.is_empty()
-            || root_hint_subjects.iter().any(|hint| self.issuers.iter().any(|issuer| issuer == hint));
-        self.asked.store(if ours { 2 } else { 1 }, Ordering::Relaxed);
-        // Shown all the same: the hints are only that.
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        // Shown to whoever asks: the names of CAs are only hints.
         Some(Arc::clone(&self.certified))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl ResolvesClientCert for Watched {
+    fn resolve(&self, hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let ours = hints.is_empty() || self.presented.has_issuer(hints);
+        self.asked.store(if ours { 2 } else { 1 }, Ordering::Relaxed);
+        self.presented.resolve(hints, schemes)
     }
 
     fn has_certs(&self) -> bool {
@@ -79,5 +109,11 @@ impl ResolvesClientCert for Presented {
 impl fmt::Debug for Presented {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Presented").field("subject", &self.subject).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("asked", &self.asked()).finish_non_exhaustive()
     }
 }

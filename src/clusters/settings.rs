@@ -1,13 +1,13 @@
 //! One cluster behind the gateway, read and found to fit together.
 
 use std::fmt;
-use std::sync::Arc;
 
 use clap::ValueEnum;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
 use crate::authn::settings::Authentication;
+pub use crate::outbound::tls::{ClientCertificate, Roots};
 
 /// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
 #[derive(Debug, Clone)]
@@ -63,45 +63,12 @@ pub struct Endpoint {
     pub server_name: ServerName<'static>,
 }
 
-/// Trusted CAs; equal if they are the same in the same order.
-#[derive(Debug, Clone)]
-pub struct Roots(pub Arc<rustls::RootCertStore>);
-
-impl PartialEq for Roots {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.roots == other.0.roots
-    }
-}
-
-impl Eq for Roots {}
-
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
             .field("endpoints", &self.endpoints)
             .field("identity", &self.identity)
             .finish_non_exhaustive()
-    }
-}
-
-/// A client certificate and its key.
-#[derive(PartialEq, Eq)]
-pub struct ClientCertificate {
-    /// The certificate and its intermediates.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// Its key.
-    pub key: PrivateKeyDer<'static>,
-}
-
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").field("chain", &self.chain.len()).finish_non_exhaustive()
-    }
-}
-
-impl Clone for ClientCertificate {
-    fn clone(&self) -> Self {
-        Self { chain: self.chain.clone(), key: self.key.clone_key() }
     }
 }
 

@@ -1,11 +1,12 @@
 //! One endpoint: how it is dialled (address, TLS with its CA, the gateway's credential), and whether it is used.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::ServerName;
@@ -17,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 pub(crate) use super::presented::Asked;
-use super::presented::Presented;
+use super::presented::{Presented, Watched};
 use super::settings::{Backend, ClientCertificate, Endpoint, HostPort};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -31,28 +32,36 @@ const AVOIDED: Duration = Duration::from_secs(5);
 pub(crate) struct Target {
     address: HostPort,
     server_name: ServerName<'static>,
-    tls: Arc<Connectors>,
-    standing: Standing,
+    tls: Connectors,
+    standing: Arc<Standing>,
+    doubted: Notify,
+    /// Whether it is dialled by nobody but the check.
+    is_for_checks: bool,
 }
 
-/// TLS to the endpoints of one backend, with the gateway's credential.
+/// TLS to an endpoint, with the gateway's credential.
+#[derive(Clone)]
 pub(super) struct Connectors {
-    either: TlsConnector,
-    http1: TlsConnector,
+    either: Arc<ClientConfig>,
+    http1: Arc<ClientConfig>,
     presented: Option<Arc<Presented>>,
+    watched: Option<Arc<Watched>>,
 }
 
 /// Whether an endpoint is used.
 #[derive(Debug, Default)]
 struct Standing {
-    /// Whether it was seen to take identities as they are.
-    trusted: AtomicBool,
+    /// Odd while it is seen to take identities as they are; grows with every change.
+    trust: AtomicU64,
     /// Since when it cannot be reached, and why.
     trouble: Mutex<Option<(Instant, ConnectError)>>,
-    doubted: Notify,
     /// Whether the first check has ended, well or not.
     checked: AtomicBool,
 }
+
+/// How far an endpoint was trusted when a check of it began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trust(u64);
 
 /// Why there is no connection to the backend. Nothing of the request was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -111,21 +120,47 @@ impl Connectors {
         let mut http1 = either.clone();
         either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self {
-            either: TlsConnector::from(Arc::new(either)),
-            http1: TlsConnector::from(Arc::new(http1)),
-            presented,
-        })
+        Ok(Self { either: Arc::new(either), http1: Arc::new(http1), presented, watched: None })
+    }
+
+    /// The same, such that every handshake is a whole one and is watched.
+    fn watched(&self) -> Self {
+        let watched = self.presented.as_ref().map(|presented| Arc::new(Watched::new(Arc::clone(presented))));
+        let anew = |config: &Arc<ClientConfig>| {
+            let mut config = ClientConfig::clone(config);
+            config.resumption = Resumption::disabled();
+            if let Some(watched) = &watched {
+                config.client_auth_cert_resolver = watched.clone();
+            }
+            Arc::new(config)
+        };
+        let (either, http1) = (anew(&self.either), anew(&self.http1));
+        Self { either, http1, presented: self.presented.clone(), watched }
     }
 }
 
 impl Target {
-    pub(super) fn new(endpoint: &Endpoint, tls: &Arc<Connectors>) -> Self {
+    pub(super) fn new(endpoint: &Endpoint, tls: &Connectors) -> Self {
         Self {
             address: endpoint.address.clone(),
             server_name: endpoint.server_name.clone(),
-            tls: Arc::clone(tls),
-            standing: Standing::default(),
+            tls: tls.clone(),
+            standing: Arc::default(),
+            doubted: Notify::new(),
+            is_for_checks: false,
+        }
+    }
+
+    /// The same endpoint for the connections of its check: what is found out by either is known to both, and what
+    /// happens to the connections of one is no doubt of the other.
+    pub(crate) fn for_checks(&self) -> Self {
+        Self {
+            address: self.address.clone(),
+            server_name: self.server_name.clone(),
+            tls: self.tls.watched(),
+            standing: Arc::clone(&self.standing),
+            doubted: Notify::new(),
+            is_for_checks: true,
         }
     }
 
@@ -136,12 +171,26 @@ impl Target {
 
     /// Whether it was seen to take identities as they are; requests go to no other.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.standing.trusted.load(Ordering::Acquire)
+        self.trust().0 % 2 == 1
     }
 
-    /// Says whether it takes identities as they are.
-    pub(crate) fn set_trusted(&self, trusted: bool) {
-        self.standing.trusted.store(trusted, Ordering::Release);
+    /// To be taken before a check begins.
+    pub(crate) fn trust(&self) -> Trust {
+        Trust(self.standing.trust.load(Ordering::Acquire))
+    }
+
+    /// Says that a check has found it to take identities as they are. That counts unless it has gone away since the
+    /// check began: whoever is there now may be another.
+    pub(crate) fn set_trusted(&self, Trust(before): Trust) -> bool {
+        let standing = &self.standing.trust;
+        standing.compare_exchange(before, before | 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Says that it is not known to take identities as they are.
+    pub(crate) fn distrust(&self) {
+        // The next even number.
+        let next = |trust: u64| Some((trust | 1).wrapping_add(1));
+        self.standing.trust.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
     }
 
     /// Whether it could not be reached a moment ago: others are tried first.
@@ -166,17 +215,25 @@ impl Target {
 
     /// Asks for a check: it said something that it should not say to a gateway it believes.
     pub(crate) fn doubt(&self) {
-        self.standing.doubted.notify_one();
+        self.doubted.notify_one();
     }
 
     /// Waits for a doubt.
     pub(crate) async fn doubted(&self) {
-        self.standing.doubted.notified().await;
+        self.doubted.notified().await;
     }
 
-    /// How it asked for a certificate.
+    /// Says that a connection over HTTP/1.1 has ended. Those that carry requests come and go; the check's stays, and
+    /// its end says that the server has ended.
+    pub(crate) fn http1_ended(&self) {
+        if self.is_for_checks {
+            self.doubt();
+        }
+    }
+
+    /// How it asked for a certificate when the check dialled it.
     pub(crate) fn asked(&self) -> Asked {
-        self.tls.presented.as_ref().map_or(Asked::Never, |presented| presented.asked())
+        self.tls.watched.as_ref().map_or(Asked::Never, |watched| watched.asked())
     }
 
     /// The common name and the issuer of the gateway's certificate, for people.
@@ -209,7 +266,7 @@ impl Target {
                 // Nobody is there, and whoever is there next may have been started with other flags. Other errors and
                 // silence say less: they may be this machine's.
                 if error.kind() == std::io::ErrorKind::ConnectionRefused {
-                    self.set_trusted(false);
+                    self.distrust();
                 }
                 return Err(tcp(error.to_string()));
             }
@@ -218,10 +275,14 @@ impl Target {
         stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
         keep_alive(&stream);
         let tls = |cause: String| ConnectError::Tls { address: address(), cause };
-        let connector = match offer {
+        if let Some(watched) = &self.tls.watched {
+            watched.begin();
+        }
+        let config = match offer {
             Offer::Either => &self.tls.either,
             Offer::Http1 => &self.tls.http1,
         };
+        let connector = TlsConnector::from(Arc::clone(config));
         match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(tls(error.to_string())),
@@ -256,3 +317,6 @@ impl std::fmt::Debug for Target {
         f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,20 @@
 //! The API server of one cluster: its endpoints, and what every request to any of them is written by.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use http::uri::Authority;
 use rustls::crypto::CryptoProvider;
+use tokio::time::sleep;
 
 use super::settings::{Backend, IdentityMode};
 use super::target::{Connectors, Target};
 use crate::authn::request_header::RequestHeaderNames;
+
+/// How often somebody who waits for an endpoint looks whether there is one.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// An API server and its endpoints.
 pub(crate) struct Upstream {
@@ -26,7 +31,7 @@ pub(crate) struct Upstream {
 impl Upstream {
     /// Prepares an API server; fails if the gateway's certificate and key do not fit together.
     pub(crate) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
-        let connectors = Arc::new(Connectors::new(backend, provider)?);
+        let connectors = Connectors::new(backend, provider)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &backend.bearer_token {
             Some(token) => {
@@ -75,6 +80,13 @@ impl Upstream {
     /// Whether requests may go to any of them.
     pub(crate) fn is_trusted(&self) -> bool {
         self.targets.iter().any(|target| target.is_trusted())
+    }
+
+    /// Waits until requests may go to one of them.
+    pub(crate) async fn until_trusted(&self) {
+        while !self.is_trusted() {
+            sleep(LOOK).await;
+        }
     }
 
     /// Whether every endpoint was looked at.

@@ -1,7 +1,6 @@
 //! The configuration file: what it is, and what it is made of. What is in it is judged by [`super::resolve`], together
 //! with the command line.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value};
 use super::error::{ConfigError, Position};
 use super::inputs::Inputs;
 use super::sections::{Layer, Origin, Section};
-use super::yaml;
+use super::yaml::{self, Lines};
 
 const ENVELOPE: [(&str, &str); 2] =
     [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "GatewayConfiguration")];
@@ -22,7 +21,7 @@ pub(super) struct GatewayFile {
     /// What it is made of.
     pub(super) sections: Section<Sections>,
     file: PathBuf,
-    lines: BTreeMap<String, u64>,
+    lines: Lines,
 }
 
 /// The sections of a file. None of it has a flag; `clap` is here because every section is read in one way.
@@ -77,16 +76,7 @@ impl GatewayFile {
     /// Writes into errors of keys where the file has them, or else the nearest key around them.
     pub(super) fn locate(&self, errors: &mut [ConfigError]) {
         for error in errors.iter_mut().filter(|error| !error.key.starts_with("--")) {
-            let mut path = error.key.as_str();
-            let line = loop {
-                match self.lines.get(path) {
-                    Some(line) => break *line,
-                    // Of the document as a whole.
-                    None if path.is_empty() => break 1,
-                    None => path = path.rsplit_once(['.', '[']).map_or("", |(around, _)| around),
-                }
-            };
-            error.position = Some(Position { file: self.file.clone(), line });
+            error.position = Some(Position { file: self.file.clone(), line: self.lines.of(&error.key) });
         }
     }
 }

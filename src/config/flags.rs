@@ -157,8 +157,8 @@ pub struct AuthenticationFlags {
     /// PS512.
     #[arg(long, value_name = "ALGORITHMS", value_delimiter = ',', default_values = ["RS256"])]
     pub oidc_signing_algs: Vec<String>,
-    /// Claims that ID tokens must have with these values, as claim=value; comma-separated, or given several times.
-    #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',')]
+    /// A claim that ID tokens must have with this value, as claim=value; may be given several times.
+    #[arg(long, value_name = "CLAIM=VALUE")]
     pub oidc_required_claim: Vec<String>,
     /// A kubeconfig for the webhook that is asked about every token nobody else knows (TokenReview).
     #[arg(long, value_name = "FILE")]

@@ -173,10 +173,15 @@ impl<T: Args + Serialize + DeserializeOwned> Section<T> {
         let mut home = Origin::CommandLine;
         for layer in layers {
             for (key, value) in layer.values {
+                let is_default = value.is_null();
                 match checked::<T>(&defaults, &key, value) {
-                    Ok(value) => {
-                        given.insert(key.clone(), layer.origin.clone());
-                        values.insert(key, value);
+                    Ok(checked) => {
+                        if is_default {
+                            given.remove(&key);
+                        } else {
+                            given.insert(key.clone(), layer.origin.clone());
+                        }
+                        values.insert(key, checked);
                     }
                     Err((problem, fix)) => {
                         unread.push(ConfigError::new(layer.origin.key(&key), problem).fix(fix));
@@ -197,6 +202,11 @@ impl<T> Section<T> {
     /// Where the value of a flag was given; where it belongs, if it was not.
     pub(super) fn place(&self, flag: &str) -> Place {
         self.given.get(&key_of(flag)).unwrap_or(&self.home).place(flag)
+    }
+
+    /// Whether a flag has a value that somebody gave, be it the default.
+    pub(super) fn is_given(&self, flag: &str) -> bool {
+        self.given.contains_key(&key_of(flag))
     }
 
     /// What was given below a key of the file, as a section of its own.

@@ -7,11 +7,29 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, Spanned};
 
-/// A document: its values, and the line of each by its path, such as `clusters[1].name`.
+/// A document, and where everything in it is.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) value: Value,
-    pub(super) lines: BTreeMap<String, u64>,
+    pub(super) lines: Lines,
+}
+
+/// The line of each value by its path, such as `clusters[1].name`.
+#[derive(Debug)]
+pub(super) struct Lines(BTreeMap<String, u64>);
+
+impl Lines {
+    /// The line of a path, or of the nearest value around it.
+    pub(super) fn of(&self, mut path: &str) -> u64 {
+        loop {
+            match self.0.get(path) {
+                Some(line) => return *line,
+                // Of the document as a whole.
+                None if path.is_empty() => return 1,
+                None => path = path.rsplit_once(['.', '[']).map_or("", |(around, _)| around),
+            }
+        }
+    }
 }
 
 /// Reads one document. Nothing in a configuration is deep or repeated; what is, is refused before it costs anything.
@@ -26,7 +44,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Document, String> {
         serde_saphyr::from_slice_with_options(text, options).map_err(|error| in_words(&error))?;
     let mut lines = BTreeMap::new();
     let value = flatten(node, "", &mut lines);
-    Ok(Document { value, lines })
+    Ok(Document { value, lines: Lines(lines) })
 }
 
 fn in_words(error: &serde_saphyr::Error) -> String {

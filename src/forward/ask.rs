@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::body::Body;
 use super::identity::{UnfitIdentity, write_identity};
 use super::pool::{Kind, Pool, SendError, Sent};
-use crate::clusters::target::Target;
+use crate::clusters::target::{Asked, Target};
 use crate::clusters::upstream::Upstream;
 use crate::user::UserInfo;
 
@@ -21,7 +21,8 @@ use crate::user::UserInfo;
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST_ANSWER: usize = 1 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const OURSELVES: HeaderValue = HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
+pub(super) const OURSELVES: HeaderValue =
+    HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +48,25 @@ pub(crate) enum AskError {
 #[derive(Debug)]
 pub(crate) struct Line {
     upstream: Arc<Upstream>,
+    target: Arc<Target>,
     pool: Arc<Pool>,
 }
 
 impl Line {
     /// A line to an endpoint of `upstream`, whether it is trusted or not. Nothing is dialled yet.
-    pub(crate) fn new(upstream: Arc<Upstream>, target: Arc<Target>) -> Self {
-        Self { upstream, pool: Pool::new(target) }
+    pub(crate) fn new(upstream: Arc<Upstream>, target: &Target) -> Self {
+        let target = Arc::new(target.for_checks());
+        Self { upstream, pool: Pool::new(Arc::clone(&target)), target }
+    }
+
+    /// How the endpoint asked for a certificate when this line was last opened.
+    pub(crate) fn asked(&self) -> Asked {
+        self.target.asked()
+    }
+
+    /// Waits until the line breaks.
+    pub(crate) async fn broken(&self) {
+        self.target.doubted().await;
     }
 
     /// Asks, as `user`. A question with a body is a POST.

@@ -340,10 +340,12 @@ impl Pool {
     {
         let handshake = http1_builder().handshake(io).await;
         let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
+        let target = Arc::clone(&self.target);
         let carrier = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
+            target.http1_ended();
         });
         Ok(Http1 { sender, carrier })
     }

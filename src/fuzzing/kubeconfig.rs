@@ -13,10 +13,6 @@ const TOKEN: &str = "token-that-nobody-may-see";
 /// The input is a kubeconfig. It is passed over if it might name a device, which would be read, or names a plugin,
 /// which would be run.
 pub fn kubeconfig(data: &[u8]) {
-    // `kube` takes what begins so for UTF-16, and panics on half a character.
-    if matches!(data, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
-        return;
-    }
     let text = String::from_utf8_lossy(data);
     let plugin = |named: &NamedAuthInfo| named.auth_info.as_ref().is_some_and(|user| user.exec.is_some());
     if text.contains("dev")

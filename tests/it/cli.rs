@@ -58,8 +58,15 @@ async fn check_prints_every_cluster_of_a_file() {
              clusters:\n- name: prod\n  kubeconfig: backend.kubeconfig\n  endpoints: [https://10.0.0.1:6443, \
              https://10.0.0.2:6443]\n  match: {{serverNames: [prod.test, '*.prod.test'], pathPrefix: /prod}}\n\
              - name: staging\n  kubeconfig: backend.kubeconfig\n  identity: impersonate\n  match: {{serverNames: \
-             [staging.test]}}\n  authentication: {{tokenAuthFile: tokens.csv, anonymousAuth: false}}\n"
+             [staging.test]}}\n  authentication: {{tokenAuthFile: tokens.csv, authenticationConfig: issuers.yaml}}\n"
         ),
+    );
+    pki.write(
+        "issuers.yaml",
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous: {enabled: true, conditions: \
+         [{path: /livez}, {path: /readyz}]}\njwt:\n- issuer:\n    url: https://idp.test\n    audiences: [a, b]\n    \
+         audienceMatchPolicy: MatchAny\n  claimMappings: {username: {claim: sub, prefix: ''}}\n  \
+         claimValidationRules: [{claim: hd, requiredValue: example.com}]\n",
     );
     let bad = pki.write("bad.yaml", format!("{head}  port: 1\nclusters: [{{name: a, kubeconfig: none}}]\n"));
     for output in ["text", "json", "yaml"] {

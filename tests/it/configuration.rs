@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use portcullis::authn::anonymous::Anonymous;
 use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
 
 use crate::support::{Pki, flags, resolved};
@@ -74,7 +75,7 @@ fn several_clusters_come_of_one_file() {
     let endpoints = prod.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string());
     assert_eq!(endpoints.collect::<Vec<_>>(), ["10.0.0.1:6443", "10.0.0.2:6443"]);
     assert!(prod.authentication.client_ca.is_some() && prod.authentication.static_tokens.is_none());
-    assert!(!prod.authentication.anonymous);
+    assert_eq!(prod.authentication.anonymous, Anonymous::Nowhere);
     assert_eq!(
         prod.routes,
         Routes::Matching {
@@ -87,7 +88,7 @@ fn several_clusters_come_of_one_file() {
     assert_eq!(staging.backend.identity, IdentityMode::Impersonate);
     assert!(staging.authentication.client_ca.is_none(), "null turns off what the template has on");
     assert_eq!(staging.authentication.static_tokens.as_ref().unwrap().count(), 3);
-    assert!(staging.authentication.anonymous);
+    assert_eq!(staging.authentication.anonymous, Anonymous::Everywhere);
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn a_flag_wins_over_the_file() {
         .unwrap();
     assert_eq!(settings.serving.address.port(), 1);
     for cluster in &settings.clusters {
-        assert!(!cluster.authentication.anonymous, "{}", cluster.name);
+        assert_eq!(cluster.authentication.anonymous, Anonymous::Nowhere, "{}", cluster.name);
         assert!(cluster.authentication.static_tokens.is_some(), "{}", cluster.name);
     }
 }
@@ -128,6 +129,40 @@ fn one_cluster_may_come_from_flags_beside_a_file() {
     let [only] = settings.clusters.as_slice() else { panic!("{:?}", settings.clusters) };
     assert_eq!(only.backend.identity, IdentityMode::Impersonate);
     assert_eq!(only.routes, Routes::Everything);
+}
+
+const ISSUER: &str = "\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous: {enabled: true, conditions: [{path: /livez}, {path: /readyz}]}
+jwt:
+- issuer: {url: https://idp.test, audiences: [gateway]}
+  claimMappings: {username: {claim: sub, prefix: ''}}
+";
+
+#[test]
+fn issuers_of_a_cluster_may_come_from_kubernetes_own_file() {
+    let directory = Directory::new();
+    std::fs::create_dir(directory.pki.directory.path().join("below")).unwrap();
+    directory.pki.write("below/authentication.yaml", ISSUER);
+    let yaml = format!("{HEAD}{SERVING}{CLUSTERS}").replace(
+        "tokenAuthFile: tokens.csv, anonymousAuth: true",
+        "authenticationConfig: below/authentication.yaml, oidcIssuerURL: null, oidcClientID: null, anonymousAuth: null",
+    );
+    let yaml = yaml.replace(
+        "  anonymousAuth: false\n",
+        "  anonymousAuth: false\n  oidcIssuerURL: https://other.test\n  oidcClientID: c\n",
+    );
+    let settings = directory.resolve(&yaml, &[]).unwrap();
+    let issuers = |name: &str| {
+        let issuers = cluster(&settings, name).authentication.jwt.iter();
+        issuers.map(|issuer| issuer.issuer.url.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(issuers("prod"), ["https://other.test"]);
+    assert_eq!(issuers("staging"), ["https://idp.test"]);
+    let paths = ["/livez", "/readyz"].map(str::to_owned);
+    assert_eq!(cluster(&settings, "staging").authentication.anonymous, Anonymous::At(paths.into()));
+    assert_eq!(cluster(&settings, "prod").authentication.anonymous, Anonymous::Nowhere);
 }
 
 /// Each kind of mistake, and every word that is said of it.
@@ -240,6 +275,56 @@ fn mistakes_are_told_in_words_that_help() {
             ),
             &[],
         ),
+        (
+            "an issuer with mistakes",
+            only(
+                "authentication: {oidcIssuerURL: 'http://a', oidcClientID: c, oidcSigningAlgs: [HS256], oidcRequiredClaim: [hd]}",
+            ),
+            &[],
+        ),
+        (
+            "another issuer with mistakes",
+            only(
+                "authentication:\n    oidcClientID: c\n    oidcUsernameClaim: ''\n    oidcIssuerURL: 'https://u:p@a/?b'",
+            ),
+            &[],
+        ),
+        ("half an issuer", only("authentication: {oidcClientID: c}"), &[]),
+        (
+            "issuers twice, and anonymous requests",
+            only(
+                "authentication: {authenticationConfig: issuers.yaml, oidcClientID: c, anonymousAuth: false}",
+            ),
+            &[],
+        ),
+        (
+            "files of issuers that are missing, or none",
+            only("authentication: {authenticationConfig: tokens.csv}"),
+            &["--authentication-config=DIR/none.yaml"],
+        ),
+        (
+            "a file of issuers that is none",
+            only("authentication: {authenticationConfig: backend.kubeconfig}"),
+            &[],
+        ),
+        (
+            "a file of issuers with an unknown key",
+            only("authentication: {authenticationConfig: unknown.yaml}"),
+            &[],
+        ),
+        (
+            "a file of issuers with mistakes",
+            only(
+                "authentication: {authenticationConfig: mistaken.yaml, serviceAccountIssuer: ['https://b']}",
+            ),
+            &[],
+        ),
+        (
+            "a way to an issuer that there is not",
+            only("authentication: {authenticationConfig: egress.yaml}"),
+            &[],
+        ),
+        ("nobody let in, by file", only("authentication: {authenticationConfig: nobody.yaml}"), &[]),
         ("what has no effect", only("authentication: {requestheaderAllowedNames: [a]}"), &[]),
         (
             "a template's mistake is told once",
@@ -296,6 +381,21 @@ fn mistakes_are_told_in_words_that_help() {
         ("a context that is missing", only("context: prod"), &[]),
         ("impersonation by the gateway", only("impersonation: gateway"), &[]),
     ];
+    let issuer = "- issuer: {url: https://idp.test, audiences: [gateway]}";
+    directory.pki.write("issuers.yaml", ISSUER);
+    directory.pki.write("unknown.yaml", ISSUER.replace("audiences:", "clients:"));
+    directory.pki.write("egress.yaml", ISSUER.replace("url:", "egressSelectorType: cluster, url:"));
+    directory.pki.write(
+        "mistaken.yaml",
+        ISSUER.replace(", prefix: ''", "").replace("{enabled: true", "{enabled: false").replace(
+            issuer,
+            "- issuer:\n    url: http://a?b\n    audiences: [a, '']\n    certificateAuthority: a\n- issuer: {url: \
+             https://b, audiences: [b]}\n  claimValidationRules: [{claim: a, expression: b}, {claim: c, message: d}]",
+        ),
+    );
+    directory
+        .pki
+        .write("nobody.yaml", ISSUER.split("anonymous").next().unwrap().to_owned() + "anonymous: {}\n");
     let said = cases.iter().map(|(name, yaml, flags)| {
         let said = directory.resolve(yaml, flags).expect_err(name);
         format!("## {name}\n{said}\n")

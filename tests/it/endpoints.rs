@@ -2,6 +2,8 @@
 //! should be.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -168,6 +170,52 @@ async fn headers_that_only_the_backend_knows_do_not_reach_it() {
     assert_eq!(seen.all("x-remote-user"), ["carol"]);
 }
 
+/// Whether there are such headers must be known before anybody's request goes there; later, what was learnt counts.
+#[tokio::test]
+async fn an_endpoint_that_does_not_say_its_identity_headers_waits_unless_it_may_not() {
+    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    for (first, used) in [(500, false), (429, false), (401, false), (403, true), (404, true)] {
+        let pki = Pki::new();
+        let code = Arc::new(AtomicU16::new(first));
+        let current = Arc::clone(&code);
+        let say = move |request: &Request<Incoming>| {
+            let own = questions::answer(request)?;
+            if request.uri().path() != MAP {
+                return Some(own);
+            }
+            let data = json!({"requestheader-username-headers": r#"["X-Remote-User","X-Corp-User"]"#});
+            let code = StatusCode::from_u16(current.load(Ordering::SeqCst)).unwrap();
+            Some(respond(code, &json!({"kind": "ConfigMap", "data": data})))
+        };
+        let backend = Backend::start_saying(&pki, H2, say, named("it")).await;
+        let gateway = several(&pki, &[&backend]);
+        trusts(&gateway, &backend, used).await;
+        let mut client = gateway.http1(None).await;
+        let asked = [TOKEN, ("x-corp-user", "admin")];
+        let expected = if used { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        assert_eq!(client.get("/api", &asked).await.status(), expected, "{first}");
+        assert_eq!(backend.take().is_some(), used, "{first}");
+        // It is asked again soon.
+        code.store(200, Ordering::SeqCst);
+        let arrives = async || {
+            while client.get("/api", &asked).await.status() != StatusCode::OK {}
+            backend.take().unwrap().headers.contains_key("x-corp-user")
+        };
+        let mut arrives = arrives;
+        soon(async { while arrives().await {} }).await;
+        // What was learnt stays, and so does the trust.
+        code.store(first, Ordering::SeqCst);
+        let result = if used { "ok" } else { "unknown" };
+        let checks = async || {
+            let labels = format!("cluster=\"c\",endpoint=\"{}\",result=\"{result}\"", backend.address);
+            gateway.count(&format!("portcullis_self_checks_total{{{labels}}}")).await
+        };
+        let before = checks().await;
+        soon(async { while checks().await == before {} }).await;
+        assert!(!arrives().await, "{first}");
+    }
+}
+
 /// A rotated credential that nobody accepts does not end the service, and does not hold up anything else.
 #[tokio::test]
 async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
@@ -196,6 +244,13 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     for _ in 0..5 {
         assert_eq!(text(open.get("/api", &[other]).await).await, "it", "by the old credential");
     }
+    // The new one waits at the same address; what is shown is the one in force.
+    let endpoint = format!("endpoint=\"{}\"", backend.address);
+    let labels = format!("cluster=\"backend\",{endpoint}");
+    let away = format!("portcullis_self_checks_total{{{labels},result=\"away\"}}");
+    soon(async { while gateway.count(&away).await == 0 {} }).await;
+    let trusted = format!("portcullis_endpoint_trusted{{{labels}}}");
+    assert_eq!(gateway.count(&trusted).await, 1);
 
     // A good one is taken once it was seen to work, without anybody's doing.
     write("renewed", &pki.front.leaf().cn("portcullis").issue());
@@ -208,11 +263,13 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
         loop {
             assert_eq!(text(open.get("/api", &[other]).await).await, "it");
             if backend.connections() > dialled {
-                return;
+                break;
             }
         }
     })
     .await;
+    // Nor is it forgotten with the one that it follows.
+    assert_eq!(gateway.count(&trusted).await, 1);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 21] = [
     "main",
     "fuzzing",
     "cli",
@@ -18,10 +18,13 @@ const ORDER: [&str; 18] = [
     "telemetry",
     "config",
     "listen",
+    "methods",
+    "lookups",
     "forward",
     "stage",
     "clusters",
     "authn",
+    "outbound",
     "request",
 ];
 const LEAVES: [&str; 7] = ["cel", "status", "query", "escape", "user", "clock", "metrics"];

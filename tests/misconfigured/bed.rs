@@ -68,7 +68,7 @@ pub struct Server {
 
 /// A gateway; its log is JSON.
 pub struct Running {
-    address: SocketAddr,
+    pub address: SocketAddr,
     log: PathBuf,
     process: Mutex<Process>,
 }
@@ -186,8 +186,28 @@ impl Bed {
         Ok(answer.status() == http::StatusCode::OK)
     }
 
+    /// A file that all share.
+    pub fn file(&self, name: &str) -> Result<PathBuf, String> {
+        Ok(self.ground()?.dir.join(name))
+    }
+
+    pub fn kubectl(&self) -> Result<&Path, String> {
+        Ok(&self.ground()?.programs.kubectl)
+    }
+
     /// A gateway, and does not wait for more than its start.
     pub fn gateway(&self, name: &str, server: SocketAddr, given: &Given) -> Result<Running, String> {
+        self.gateway_with(name, server, given, &[])
+    }
+
+    /// A gateway with further flags.
+    pub fn gateway_with(
+        &self,
+        name: &str,
+        server: SocketAddr,
+        given: &Given,
+        more: &[String],
+    ) -> Result<Running, String> {
         let ground = self.ground()?;
         let name = format!("gateway {name}").replace(' ', "-");
         let file = |part: &str| ground.dir.join(format!("{name}-{part}"));
@@ -228,6 +248,7 @@ impl Bed {
         if matches!(given, Given::Token(_)) {
             flags.push("--identity=impersonate".to_owned());
         }
+        flags.extend_from_slice(more);
         let program = Path::new(env!("CARGO_BIN_EXE_portcullis"));
         let process = Process::start(&ground.dir, &name, program, &flags)?;
         let log = ground.dir.join(format!("{name}.log"));

@@ -2,7 +2,7 @@
 //! outside, through `resolve`.
 
 use super::*;
-use crate::authn::x509::tests::pki::Ca;
+use crate::outbound::testing::pki::Ca;
 
 #[test]
 fn servers_are_https_urls_with_a_host() {
@@ -27,6 +27,20 @@ fn servers_are_https_urls_with_a_host() {
             (Err(error), Err(wanted)) => assert!(error.contains(wanted), "{server}: {error}"),
             (got, _) => panic!("{server}: {got:?}"),
         }
+    }
+}
+
+#[test]
+fn only_text_in_utf_8_is_a_kubeconfig() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for content in [b"\xff\xfea".as_slice(), b"\xfe\xffa", b"\xff\xfea\0", b"a: \xff"] {
+        std::fs::write(file.path(), content).unwrap();
+        let mut errors = Vec::new();
+        let inputs = &mut Inputs::default();
+        let loaded = load("key", file.path(), None, &[], IdentityMode::Impersonate, inputs, &mut errors);
+        assert!(loaded.is_none());
+        let [error] = errors.as_slice() else { panic!("{errors:?}") };
+        assert!(error.to_string().contains("it is not text in UTF-8"), "{error}");
     }
 }
 

@@ -1,10 +1,15 @@
 //! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
 
+mod oidc;
+mod service_account;
+mod webhook;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{Resolver, listed};
 use crate::authn::Audience;
+use crate::authn::anonymous::Anonymous;
 use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::{Authentication, RequestHeader};
 use crate::authn::static_token::StaticTokenAuthenticator;
@@ -31,10 +36,18 @@ impl Resolver<'_> {
             .token_auth_file
             .as_ref()
             .and_then(|file| self.static_tokens(&given.place("token-auth-file"), file));
+        let errors = self.errors.len();
+        let (jwt, anonymous) = self.issuers(given);
         let none_on = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
-            && flags.token_auth_file.is_none();
-        if none_on && !flags.anonymous_auth {
+            && flags.token_auth_file.is_none()
+            && !flags.enable_bootstrap_token_auth
+            && flags.service_account_issuer.is_empty()
+            && flags.service_account_key_file.is_empty()
+            && flags.authentication_token_webhook_config_file.is_none()
+            && jwt.is_empty()
+            && self.errors.len() == errors;
+        if none_on && anonymous == Anonymous::Nowhere {
             let [certificates, tokens, front_proxies] =
                 ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
                     .map(|flag| given.key(flag));
@@ -44,15 +57,20 @@ impl Resolver<'_> {
                     .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
             );
         }
+        let mut audiences = listed(&flags.api_audiences);
+        if audiences.is_empty() {
+            audiences.clone_from(&flags.service_account_issuer);
+        }
         Authentication {
             client_ca,
             request_header,
             static_tokens,
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
-            service_accounts: None,
-            jwt: Vec::new(),
-            anonymous: flags.anonymous_auth,
-            audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
+            service_accounts: self.service_accounts(given),
+            jwt,
+            webhook: self.webhook(given),
+            anonymous,
+            audiences: audiences.into_iter().map(Audience).collect(),
         }
     }
 

@@ -386,6 +386,13 @@ impl Gateway {
         self.checked.store(true, Ordering::Relaxed);
     }
 
+    /// The value of a metric with its labels, 0 if there is none.
+    pub async fn count(&self, metric: &str) -> u64 {
+        let metrics = self.metrics("/metrics").await;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(metric)?.trim().parse().ok());
+        value.unwrap_or_default()
+    }
+
     /// Waits until the metrics have this line.
     pub async fn until_counted(&self, line: &str) {
         self.until_counted_as(line, |found| found == line).await;

@@ -1,0 +1,174 @@
+//! Rows of upstream's `bootstrap_test.go` and of the rules beside it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use futures_util::FutureExt as _;
+use secrecy::SecretSlice;
+
+use super::super::lookup::{Found, Identity, LookupError, ServiceAccount};
+use super::super::testing::TestRequest;
+use super::*;
+
+const TOKEN: &str = "abcdef.0123456789abcdef";
+
+/// A name, what is changed in the secret, and the groups that result.
+type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], Option<Vec<String>>);
+
+/// One secret, or none, or no answer; and what was asked for.
+#[derive(Debug)]
+struct Known(Found<Secret>, Mutex<Vec<String>>);
+
+impl Lookup for Known {
+    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<ServiceAccount>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        self.1.lock().unwrap().push(name.to_owned());
+        Box::pin(async { self.0.clone() })
+    }
+    fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn node<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn label_secret(&self, _: &str, _: &str, _: &'static str, _: String) {}
+}
+
+/// The secret of `TOKEN`, with these keys changed; without those whose value is `None`.
+fn secret(changes: &[(&str, Option<&str>)]) -> Secret {
+    let mut data = BTreeMap::from([
+        ("token-id", "abcdef"),
+        ("token-secret", "0123456789abcdef"),
+        ("usage-bootstrap-authentication", "true"),
+    ]);
+    for (key, value) in changes {
+        match value {
+            Some(value) => data.insert(key, value),
+            None => data.remove(key),
+        };
+    }
+    let slice = |text: &str| SecretSlice::from(text.as_bytes().to_vec());
+    Secret {
+        kind: SECRET_TYPE.to_owned(),
+        data: data.into_iter().map(|(key, value)| (key.to_owned(), slice(value))).collect(),
+        ..Secret::default()
+    }
+}
+
+/// The verdict, with the groups of a success, and how often the API server was asked.
+fn judge_token(found: Found<Secret>, token: &str) -> (Result<Option<Vec<String>>, AuthnError>, usize) {
+    let known = Arc::new(Known(found, Mutex::default()));
+    let tokens = BootstrapTokens::new(Arc::<Known>::clone(&known));
+    let request = TestRequest::new();
+    let token = BearerToken::new(token);
+    let verdict = tokens.authenticate(&token, request.input().for_tokens()).now_or_never().expect("ready");
+    let groups = verdict.map(|found| {
+        found.map(|found| {
+            assert_eq!(found.user.name, "system:bootstrap:abcdef");
+            assert_eq!((&found.user.uid, found.user.extra.len()), (&None, 0));
+            found.user.groups.clone()
+        })
+    });
+    let asked = known.1.lock().unwrap().len();
+    (groups, asked)
+}
+
+#[test]
+fn secrets_are_judged_as_kube_apiserver_does() {
+    // The time of test requests is 2023-11-14T22:13:20Z.
+    let groups = |more: &[&str]| {
+        let mut groups = vec![GROUP.to_owned()];
+        groups.extend(more.iter().map(|group| (*group).to_owned()));
+        Some(groups)
+    };
+    let longest = format!("system:bootstrappers:{}", "a".repeat(256));
+    let too_long = format!("{longest}a");
+    let cases: &[Case<'_>] = &[
+        ("valid", &[], groups(&[])),
+        (
+            "further groups",
+            &[("auth-extra-groups", Some("system:bootstrappers:foo"))],
+            groups(&["system:bootstrappers:foo"]),
+        ),
+        (
+            "sorted, without duplicates",
+            &[(
+                "auth-extra-groups",
+                Some("system:bootstrappers:b,system:bootstrappers:a,system:bootstrappers:b"),
+            )],
+            groups(&["system:bootstrappers:a", "system:bootstrappers:b"]),
+        ),
+        ("longest group", &[("auth-extra-groups", Some(&longest))], groups(&[&longest])),
+        ("group too long", &[("auth-extra-groups", Some(&too_long))], None),
+        ("foreign group", &[("auth-extra-groups", Some("foo"))], None),
+        ("upper case", &[("auth-extra-groups", Some("system:bootstrappers:Foo"))], None),
+        ("group ends in a dash", &[("auth-extra-groups", Some("system:bootstrappers:foo-"))], None),
+        ("no name", &[("auth-extra-groups", Some("system:bootstrappers:"))], None),
+        ("comma at the end", &[("auth-extra-groups", Some("system:bootstrappers:foo,"))], None),
+        (
+            "blank after the comma",
+            &[("auth-extra-groups", Some("system:bootstrappers:a, system:bootstrappers:b"))],
+            None,
+        ),
+        ("no further groups", &[("auth-extra-groups", Some(""))], groups(&[])),
+        ("wrong secret", &[("token-secret", Some("0123456789abcdeg"))], None),
+        ("shorter secret", &[("token-secret", Some("0123456789abcde"))], None),
+        ("no secret", &[("token-secret", None)], None),
+        ("wrong id", &[("token-id", Some("abcdeg"))], None),
+        ("no id", &[("token-id", None)], None),
+        ("no usage", &[("usage-bootstrap-authentication", None)], None),
+        ("other usage", &[("usage-bootstrap-authentication", Some("True"))], None),
+        ("expired", &[("expiration", Some("2023-11-14T22:13:19Z"))], None),
+        ("expires now", &[("expiration", Some("2023-11-14T22:13:20Z"))], None),
+        ("expires in a second", &[("expiration", Some("2023-11-14T22:13:21Z"))], groups(&[])),
+        ("expires soon, elsewhere", &[("expiration", Some("2023-11-14T23:13:20.5+01:00"))], groups(&[])),
+        ("no time", &[("expiration", Some("never"))], None),
+        ("no time of RFC 3339", &[("expiration", Some("2033-11-14 22:13:21Z"))], None),
+        ("a zone in brackets", &[("expiration", Some("2033-11-14T22:13:21+00:00[UTC]"))], None),
+        ("a leap second", &[("expiration", Some("2033-11-14T22:13:60Z"))], None),
+        ("no zone", &[("expiration", Some("2033-11-14T22:13:21"))], None),
+        ("before 1970", &[("expiration", Some("1969-11-14T22:13:21Z"))], None),
+        ("empty expiration", &[("expiration", Some(""))], groups(&[])),
+    ];
+    for (name, changes, expected) in cases {
+        let (verdict, _) = judge_token(Ok(Some(Arc::new(secret(changes)))), TOKEN);
+        assert_eq!(verdict.as_ref(), Ok(expected), "{name}");
+    }
+}
+
+#[test]
+fn secrets_that_are_none_of_its_are_passed_over() {
+    let deleted = Identity { deleted: Some(UnixTime::from_secs(1)), ..Identity::default() };
+    for (name, secret) in [
+        ("deleted", Secret { identity: deleted, ..secret(&[]) }),
+        ("type", Secret { kind: "Opaque".to_owned(), ..secret(&[]) }),
+        ("no data", Secret { kind: SECRET_TYPE.to_owned(), ..Secret::default() }),
+    ] {
+        assert_eq!(judge_token(Ok(Some(Arc::new(secret))), TOKEN).0, Ok(None), "{name}");
+    }
+    assert_eq!(judge_token(Ok(None), TOKEN), (Ok(None), 1));
+    let away = LookupError("away".to_owned());
+    assert_eq!(judge_token(Err(away), TOKEN).0, Err(AuthnError::Unavailable("away".to_owned())));
+}
+
+#[test]
+fn only_what_has_the_form_is_looked_up() {
+    for token in [
+        "",
+        "abcdef",
+        "abcdef.0123456789abcde",
+        "abcdef.0123456789abcdef0",
+        "abcde.0123456789abcdef",
+        "ABCDEF.0123456789abcdef",
+        "abcdef.0123456789abcdef\n",
+        "abcdef.0123456789abcdef.",
+        "äbcde.0123456789abcdef",
+    ] {
+        assert_eq!(judge_token(Ok(Some(Arc::new(secret(&[])))), token), (Ok(None), 0), "{token:?}");
+    }
+}

@@ -1,0 +1,7 @@
+//! The rows of kube-apiserver's `oidc_test.go`, and attacks.
+
+mod discovery;
+mod distributed;
+mod signatures;
+mod support;
+mod tokens;

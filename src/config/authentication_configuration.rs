@@ -1,0 +1,121 @@
+//! The wire types of `AuthenticationConfiguration` (`apiserver.config.k8s.io`): the issuers of JSON Web Tokens, and
+//! where requests without a credential are let in. The three versions have the same fields.
+//!
+//! Follows `k8s.io/apiserver/pkg/apis/apiserver/{v1,v1beta1,v1alpha1}/types.go`. [`decode`] reads a file and accepts
+//! nothing that it does not know; [`validation`] judges what was read.
+
+pub(super) mod decode;
+pub(super) mod field;
+mod issuer;
+#[cfg(test)]
+mod tests;
+mod url;
+pub(super) mod validation;
+
+use serde::{Deserialize, Serialize};
+
+/// The group of the configuration's API.
+const GROUP: &str = "apiserver.config.k8s.io";
+const KIND: &str = "AuthenticationConfiguration";
+const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+
+/// A file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct AuthenticationConfiguration {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) jwt: Vec<JwtAuthenticator>,
+    pub(super) anonymous: Option<AnonymousAuthConfig>,
+}
+
+/// Whether requests without a credential are let in, and where.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct AnonymousAuthConfig {
+    pub(super) enabled: bool,
+    pub(super) conditions: Vec<AnonymousAuthCondition>,
+}
+
+/// A path, compared whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct AnonymousAuthCondition {
+    pub(super) path: String,
+}
+
+/// An issuer, and what is made of its tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct JwtAuthenticator {
+    pub(super) issuer: Issuer,
+    pub(super) claim_validation_rules: Vec<ClaimValidationRule>,
+    pub(super) claim_mappings: ClaimMappings,
+    pub(super) user_validation_rules: Vec<UserValidationRule>,
+}
+
+/// Who issues tokens, and for whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Issuer {
+    pub(super) url: String,
+    #[serde(rename = "discoveryURL")]
+    pub(super) discovery_url: String,
+    pub(super) certificate_authority: String,
+    pub(super) audiences: Vec<String>,
+    pub(super) audience_match_policy: String,
+    pub(super) egress_selector_type: String,
+}
+
+/// What claims must be like: either a claim's value, or an expression.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ClaimValidationRule {
+    pub(super) claim: String,
+    pub(super) required_value: String,
+    pub(super) expression: String,
+    pub(super) message: String,
+}
+
+/// Where the parts of the identity come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ClaimMappings {
+    pub(super) username: PrefixedClaimOrExpression,
+    pub(super) groups: PrefixedClaimOrExpression,
+    pub(super) uid: ClaimOrExpression,
+    pub(super) extra: Vec<ExtraMapping>,
+}
+
+/// A claim and what precedes its values, or an expression.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PrefixedClaimOrExpression {
+    pub(super) claim: String,
+    pub(super) prefix: Option<String>,
+    pub(super) expression: String,
+}
+
+/// A claim, or an expression.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ClaimOrExpression {
+    pub(super) claim: String,
+    pub(super) expression: String,
+}
+
+/// A further attribute.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ExtraMapping {
+    pub(super) key: String,
+    pub(super) value_expression: String,
+}
+
+/// What the user must be like.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct UserValidationRule {
+    pub(super) expression: String,
+    pub(super) message: String,
+}

@@ -1,0 +1,96 @@
+//! From a file to wire types, and nothing is passed over: what is unknown, twice or of another kind is an error.
+//!
+//! Follows `k8s.io/apimachinery/pkg/runtime/serializer/json/json.go` with strict decoding.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{AuthenticationConfiguration, GROUP, KIND, VERSIONS};
+use crate::config::yaml::{self, Lines};
+use crate::status::quote::Quoted;
+
+/// Why a file is no `AuthenticationConfiguration`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::config) struct DecodeError {
+    /// What is wrong.
+    pub(in crate::config) problem: String,
+    /// What to do about it.
+    pub(in crate::config) fix: String,
+}
+
+/// Reads YAML or JSON. What comes with it are the lines of the fields.
+pub(in crate::config) fn decode(text: &[u8]) -> Result<(AuthenticationConfiguration, Lines), DecodeError> {
+    let envelope = || format!("begin with apiVersion: {GROUP}/v1 and kind: {KIND}");
+    let bad = |problem: String, fix: String| DecodeError { problem, fix };
+    if text.is_empty() {
+        return Err(bad("empty config data".to_owned(), envelope()));
+    }
+    let document = yaml::parse(text).map_err(|problem| {
+        bad(problem, "give one YAML document; indent by spaces, write each key once".to_owned())
+    })?;
+    let text_of = |key: &str| document.value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (kind, version) = (text_of("kind"), text_of("apiVersion"));
+    let missing = [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
+    if let Some((key, _)) = missing {
+        return Err(bad(format!("Object '{key}' is missing"), envelope()));
+    }
+    let known = version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
+    if kind != KIND || !known.is_some_and(|version| VERSIONS.contains(&version)) {
+        let problem = format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
+        return Err(bad(problem, envelope()));
+    }
+    let configuration: AuthenticationConfiguration = strictly(&document.value)?;
+    Ok((configuration, document.lines))
+}
+
+fn strictly<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<T, DecodeError> {
+    let read: T = serde_path_to_error::deserialize(without_nulls(document)).map_err(|error| DecodeError {
+        problem: format!("{}: {}", error.path(), error.inner()),
+        fix: "give a value of the expected kind; quote texts that look like something else".to_owned(),
+    })?;
+    // Every field is written out again, so whatever is not was never read.
+    let known = serde_json::to_value(&read).unwrap_or_default();
+    let mut unknown = Vec::new();
+    find_unknown(document, &known, "", &mut unknown);
+    if unknown.is_empty() {
+        return Ok(read);
+    }
+    let unknown: Vec<String> =
+        unknown.iter().map(|field| format!("unknown field {}", Quoted(field))).collect();
+    Err(DecodeError {
+        problem: format!("strict decoding error: {}", unknown.join(", ")),
+        fix: "remove what is unknown, or correct its spelling and its indentation".to_owned(),
+    })
+}
+
+/// As in Go, `null` is a field that was not given.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let given = fields.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(given.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        scalar => scalar.clone(),
+    }
+}
+
+fn find_unknown(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (given, known) {
+        (Value::Object(given), Value::Object(known)) => {
+            for (key, value) in given {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match known.get(key) {
+                    Some(known) => find_unknown(value, known, &path, unknown),
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(known)) => {
+            for (index, (value, known)) in given.iter().zip(known).enumerate() {
+                find_unknown(value, known, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,108 @@
+//! What an issuer must be like.
+//!
+//! Follows `k8s.io/apiserver/pkg/apis/apiserver/validation/validation.go`, `validateIssuer`.
+
+use std::collections::BTreeSet;
+
+use super::Issuer;
+use super::field::FieldError;
+use super::url;
+use crate::authn::x509::CaBundle;
+
+const MATCH_ANY: &str = "MatchAny";
+
+impl Issuer {
+    /// Everything that is wrong with it. `field` is its path.
+    pub(super) fn problems(&self, field: &str, disallowed: &[String]) -> Vec<FieldError> {
+        let mut errors = url_problems(&self.url, &format!("{field}.url"), disallowed);
+        errors.extend(self.discovery_problems(&format!("{field}.discoveryURL")));
+        errors.extend(self.audience_problems(field));
+        let field = |name: &str| format!("{field}.{name}");
+        if !self.certificate_authority.is_empty()
+            && let Err(error) = CaBundle::from_pem(self.certificate_authority.as_bytes())
+        {
+            let field = field("certificateAuthority");
+            let error = FieldError::invalid(field, "<omitted>", &error.to_string());
+            errors.push(error.fix("give PEM certificates of the issuer's CAs"));
+        }
+        if !["", "controlplane", "cluster"].contains(&self.egress_selector_type.as_str()) {
+            let problem = "egress selector must be either controlplane or cluster";
+            let error = FieldError::invalid(field("egressSelectorType"), &self.egress_selector_type, problem);
+            errors.push(error.fix("remove it: the gateway has no egress selectors"));
+        }
+        errors
+    }
+
+    fn discovery_problems(&self, field: &str) -> Vec<FieldError> {
+        let url = &self.discovery_url;
+        if url.is_empty() {
+            return Vec::new();
+        }
+        let mut errors = Vec::new();
+        if !self.url.is_empty() && self.url.trim_end_matches('/') == url.trim_end_matches('/') {
+            let error = FieldError::invalid(field, url, "discoveryURL must be different from URL");
+            errors.push(error.fix("remove it, or give the whole URL of the discovery document"));
+        }
+        // It is no issuer, so none is disallowed.
+        errors.extend(url_problems(url, field, &[]));
+        errors
+    }
+
+    fn audience_problems(&self, issuer: &str) -> Vec<FieldError> {
+        let field = format!("{issuer}.audiences");
+        if self.audiences.is_empty() {
+            let error = FieldError::required(&field, &format!("at least one {field} is required"));
+            return vec![error.fix("give the client ids that its tokens are issued for")];
+        }
+        let mut errors = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (index, audience) in self.audiences.iter().enumerate() {
+            let field = format!("{field}[{index}]");
+            if audience.is_empty() {
+                errors.push(FieldError::required(&field, "").fix("remove the empty audience"));
+            }
+            if !seen.insert(audience) {
+                errors.push(FieldError::duplicate(&field, audience));
+            }
+        }
+        let policy = &self.audience_match_policy;
+        let problem = match self.audiences.len() {
+            _ if policy == MATCH_ANY => return errors,
+            1 if policy.is_empty() => return errors,
+            1 => "audienceMatchPolicy must be empty or MatchAny for single audience",
+            _ => "audienceMatchPolicy must be MatchAny for multiple audiences",
+        };
+        let error = FieldError::invalid(format!("{issuer}.audienceMatchPolicy"), policy, problem);
+        errors.push(error.fix("give MatchAny"));
+        errors
+    }
+}
+
+fn url_problems(url: &str, field: &str, disallowed: &[String]) -> Vec<FieldError> {
+    if url.is_empty() {
+        return vec![FieldError::required(field, "").fix("give the issuer's https URL")];
+    }
+    let mut problems = Vec::new();
+    if disallowed.iter().any(|issuer| issuer == url) {
+        let all: BTreeSet<&str> = disallowed.iter().map(String::as_str).collect();
+        let all = all.into_iter().collect::<Vec<_>>().join(" ");
+        problems.push(format!("URL must not overlap with disallowed issuers: [{all}]"));
+    }
+    match url::parse(url) {
+        Err(problem) => problems.push(problem),
+        Ok(parts) => {
+            let rules = [
+                (!parts.https, "URL scheme must be https"),
+                (parts.user, "URL must not contain a username or password"),
+                (parts.query, "URL must not contain a query"),
+                (parts.fragment, "URL must not contain a fragment"),
+            ];
+            let broken = rules.into_iter().filter(|(broken, _)| *broken);
+            problems.extend(broken.map(|(_, problem)| problem.to_owned()));
+        }
+    }
+    let errors = problems.iter().map(|problem| FieldError::invalid(field, url, problem));
+    errors
+        .map(|error| error.fix("give an https URL of this issuer alone, such as https://idp.example.com"))
+        .collect()
+}

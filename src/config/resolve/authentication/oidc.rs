@@ -1,0 +1,264 @@
+//! The issuers of JSON Web Tokens, from `--oidc-*` flags or from an `AuthenticationConfiguration`, and where the
+//! latter lets requests in that have no credential.
+//!
+//! Follows `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication.go`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::{Resolver, listed};
+use crate::authn::anonymous::Anonymous;
+use crate::authn::jwt::keys::Algorithm;
+use crate::authn::oidc::settings::JwtAuthenticator;
+use crate::config::authentication_configuration::decode::decode;
+use crate::config::authentication_configuration::field::FieldError;
+use crate::config::authentication_configuration::validation::validate;
+use crate::config::authentication_configuration::{
+    self as wire, AnonymousAuthConfig, AuthenticationConfiguration,
+};
+use crate::config::error::ConfigError;
+use crate::config::flags::AuthenticationFlags;
+use crate::config::sections::{Place, Section};
+use crate::status::quote::Quoted;
+
+const ISSUER: &str = "oidc-issuer-url";
+const CLIENT: &str = "oidc-client-id";
+const CA: &str = "oidc-ca-file";
+const REQUIRED_CLAIM: &str = "oidc-required-claim";
+const ALGORITHMS: &str = "oidc-signing-algs";
+const USERNAME: &str = "oidc-username-claim";
+const GROUPS: &str = "oidc-groups-claim";
+const FLAGS: [&str; 9] = [
+    ISSUER,
+    CLIENT,
+    CA,
+    USERNAME,
+    "oidc-username-prefix",
+    GROUPS,
+    "oidc-groups-prefix",
+    ALGORITHMS,
+    REQUIRED_CLAIM,
+];
+
+type Issuers = Vec<Arc<JwtAuthenticator>>;
+
+impl Resolver<'_> {
+    /// The issuers, and which requests are let in without a credential.
+    pub(super) fn issuers(&mut self, given: &Section<AuthenticationFlags>) -> (Issuers, Anonymous) {
+        let flags = &given.values;
+        let anonymous = if flags.anonymous_auth { Anonymous::Everywhere } else { Anonymous::Nowhere };
+        let oidc: Vec<&str> = FLAGS.into_iter().filter(|flag| given.is_given(flag)).collect();
+        let Some(file) = &flags.authentication_config else {
+            if oidc.is_empty() {
+                return (Issuers::new(), anonymous);
+            }
+            return (self.issuer_of_flags(given).unwrap_or_default(), anonymous);
+        };
+        let place = given.place("authentication-config");
+        if let [first, ..] = oidc.as_slice() {
+            let problem = "authentication-config file and oidc-* flags are mutually exclusive";
+            let keys: Vec<String> = oidc.iter().map(|flag| given.key(flag)).collect();
+            let fix = format!("remove {}; write it as an issuer into {}", keys.join(", "), file.display());
+            self.errors.push(ConfigError::new(given.key(first), problem).fix(fix));
+        }
+        let Some((issuers, configured)) =
+            self.authentication_configuration(&place, file, &flags.service_account_issuer)
+        else {
+            return (Issuers::new(), anonymous);
+        };
+        let Some(configured) = configured else { return (issuers, anonymous) };
+        if given.is_given("anonymous-auth") {
+            let problem = "--anonymous-auth flag cannot be set when anonymous field is configured in authentication \
+                           configuration file";
+            let error = FieldError::forbidden("anonymous", problem).to_string();
+            let fix = format!("remove it, or remove anonymous from {}", file.display());
+            self.errors.push(ConfigError::new(given.key("anonymous-auth"), error).fix(fix));
+        }
+        (issuers, configured)
+    }
+
+    fn authentication_configuration(
+        &mut self,
+        place: &Place,
+        file: &Path,
+        disallowed: &[String],
+    ) -> Option<(Issuers, Option<Anonymous>)> {
+        let file = &place.path(file);
+        let text = self.read(&place.key, file)?;
+        let decoded = decode(&text).map_err(|error| {
+            // The text names the file, as upstream's does.
+            let file = Quoted(&file.display().to_string()).to_string();
+            let problem =
+                format!("failed to load authentication configuration from file {file}: {}", error.problem);
+            ConfigError::new(&place.key, problem).fix(error.fix)
+        });
+        let (configuration, lines) = self.ok(decoded)?;
+        let told = |error: &FieldError| {
+            let fix = format!("line {}: {}", lines.of(&error.field), error.fix);
+            invalid(&place.key, error).in_file(file).fix(fix)
+        };
+        // Whatever the algorithm is, the key decides.
+        let issuers = match validate(&configuration, disallowed, &Algorithm::ALL) {
+            Ok(issuers) => issuers,
+            Err(errors) => {
+                self.errors.extend(errors.iter().map(told));
+                return None;
+            }
+        };
+        for (index, authenticator) in configuration.jwt.iter().enumerate() {
+            let selector = &authenticator.issuer.egress_selector_type;
+            if !selector.is_empty() {
+                let field = format!("jwt[{index}].issuer.egressSelectorType");
+                // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, egressLookupForType without a lookup
+                let problem =
+                    format!("oidc: egress lookup required with egress selector type {}", Quoted(selector));
+                let fix = format!(
+                    "line {}: remove {field}; issuers are reached over the gateway's own network",
+                    lines.of(&field)
+                );
+                self.errors.push(ConfigError::new(&place.key, problem).in_file(file).fix(fix));
+            }
+        }
+        let anonymous = configuration.anonymous.map(anonymous_of);
+        Some((issuers.into_iter().map(Arc::new).collect(), anonymous))
+    }
+
+    fn issuer_of_flags(&mut self, given: &Section<AuthenticationFlags>) -> Option<Issuers> {
+        let flags = &given.values;
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let (url, client) = (text(&flags.oidc_issuer_url), text(&flags.oidc_client_id));
+        if url.is_empty() || client.is_empty() {
+            let problem =
+                "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set";
+            let missing = if url.is_empty() { ISSUER } else { CLIENT };
+            let fix = format!("give {} and {}", given.key(ISSUER), given.key(CLIENT));
+            return self.fail(ConfigError::new(given.key(missing), problem).fix(fix));
+        }
+        let algorithms = self.algorithms(&given.key(ALGORITHMS), &flags.oidc_signing_algs);
+        let rules = self.required_claims(&given.key(REQUIRED_CLAIM), &flags.oidc_required_claim);
+        let certificate_authority = match &flags.oidc_ca_file {
+            Some(file) => self.issuer_ca(&given.place(CA), file),
+            None => Some(String::new()),
+        };
+        let authenticator = wire::JwtAuthenticator {
+            issuer: wire::Issuer {
+                certificate_authority: certificate_authority?,
+                audiences: vec![client],
+                ..issuer_at(&url)
+            },
+            claim_validation_rules: rules?,
+            claim_mappings: wire::ClaimMappings {
+                username: wire::PrefixedClaimOrExpression {
+                    prefix: Some(username_prefix(flags, &url)),
+                    ..claim(&flags.oidc_username_claim)
+                },
+                groups: wire::PrefixedClaimOrExpression {
+                    prefix: Some(flags.oidc_groups_prefix.clone()),
+                    ..claim(flags.oidc_groups_claim.as_deref().unwrap_or_default())
+                },
+                ..wire::ClaimMappings::default()
+            },
+            user_validation_rules: Vec::new(),
+        };
+        let configuration = AuthenticationConfiguration { jwt: vec![authenticator], ..Default::default() };
+        match validate(&configuration, &flags.service_account_issuer, &algorithms?) {
+            Ok(issuers) => Some(issuers.into_iter().map(Arc::new).collect()),
+            Err(errors) => {
+                self.errors.extend(errors.iter().map(|error| {
+                    let (flag, fix) = flag_of(error);
+                    invalid(&given.key(flag), error).fix(fix)
+                }));
+                None
+            }
+        }
+    }
+
+    fn algorithms(&mut self, key: &str, names: &[String]) -> Option<Vec<Algorithm>> {
+        let names = listed(names);
+        let mut known = Vec::new();
+        for name in &names {
+            let Some(algorithm) = Algorithm::named(name) else {
+                let all = Algorithm::ALL.map(Algorithm::name).join(", ");
+                let problem = format!("oidc: unsupported signing alg: {}", Quoted(name));
+                return self.fail(ConfigError::new(key, problem).fix(format!("give some of {all}")));
+            };
+            known.push(algorithm);
+        }
+        if known.is_empty() {
+            known.push(Algorithm::RS256);
+        }
+        Some(known)
+    }
+
+    // component-base: cli/flag/map_string_string.go, without splitting at commas
+    fn required_claims(&mut self, key: &str, pairs: &[String]) -> Option<Vec<wire::ClaimValidationRule>> {
+        let mut required = BTreeMap::new();
+        for pair in pairs {
+            let Some((claim, value)) = pair.split_once('=') else {
+                let error = ConfigError::new(key, "malformed pair, expect string=string");
+                return self.fail(error.fix("give CLAIM=VALUE, once for each claim"));
+            };
+            required.insert(claim.trim().to_owned(), value.trim().to_owned());
+        }
+        let rules = required.into_iter().map(|(claim, required_value)| wire::ClaimValidationRule {
+            claim,
+            required_value,
+            ..Default::default()
+        });
+        Some(rules.collect())
+    }
+
+    /// An empty file is no bundle either: the system's CAs do not take its place.
+    fn issuer_ca(&mut self, place: &Place, file: &Path) -> Option<String> {
+        self.ca_bundle(place, file)?;
+        let pem = self.read(&place.key, &place.path(file))?;
+        Some(String::from_utf8_lossy(&pem).into_owned())
+    }
+}
+
+fn invalid(key: &str, error: &FieldError) -> ConfigError {
+    ConfigError::new(key, format!("invalid authentication configuration: {error}"))
+}
+
+fn issuer_at(url: &str) -> wire::Issuer {
+    wire::Issuer { url: url.to_owned(), ..Default::default() }
+}
+
+fn claim(name: &str) -> wire::PrefixedClaimOrExpression {
+    wire::PrefixedClaimOrExpression { claim: name.to_owned(), ..Default::default() }
+}
+
+fn username_prefix(flags: &AuthenticationFlags, issuer: &str) -> String {
+    match flags.oidc_username_prefix.as_str() {
+        "-" => String::new(),
+        "" if flags.oidc_username_claim != "email" => format!("{issuer}#"),
+        prefix => prefix.to_owned(),
+    }
+}
+
+/// The flag that a field comes from, and the way out.
+fn flag_of(error: &FieldError) -> (&'static str, &'static str) {
+    let flags = [
+        (".issuer.audiences", CLIENT, error.fix),
+        (".issuer.certificateAuthority", CA, error.fix),
+        (".claimValidationRules", REQUIRED_CLAIM, "give CLAIM=VALUE"),
+        (".claimMappings.username", USERNAME, "give a claim, such as sub"),
+        (".claimMappings.groups", GROUPS, "give a claim, such as groups"),
+    ];
+    let found = flags.into_iter().find(|(field, ..)| error.field.contains(field));
+    found.map_or((ISSUER, error.fix), |(_, flag, fix)| (flag, fix))
+}
+
+fn anonymous_of(configured: AnonymousAuthConfig) -> Anonymous {
+    match configured {
+        AnonymousAuthConfig { enabled: false, .. } => Anonymous::Nowhere,
+        AnonymousAuthConfig { conditions, .. } if conditions.is_empty() => Anonymous::Everywhere,
+        AnonymousAuthConfig { conditions, .. } => {
+            Anonymous::At(conditions.into_iter().map(|condition| condition.path).collect())
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What authenticators need to know of a cluster's objects: kept from watches as far as tokens are judged by it, and
+//! read live where a watch does not know (or is not there yet).
+//!
+//! Follows kube-apiserver's getters (`pkg/controller/serviceaccount/tokengetter.go`): a hit counts as it is, a miss is
+//! asked of the API server. Tokens that anybody can make up ask for bootstrap secrets, so live reads of those are few.
+
+mod budget;
+mod watched;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use secrecy::SecretSlice;
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tracing::warn;
+
+use crate::authn::BoxFuture;
+use crate::authn::jwt::key_set::{KeySet, KeySource};
+use crate::authn::lookup::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::clock::UnixTime;
+use crate::clusters::upstream::Upstream;
+use crate::forward::own;
+use crate::metrics::Metrics;
+use budget::Budget;
+use watched::{Watched, follow};
+
+const BOOTSTRAP_NAMESPACE: &str = "kube-system";
+const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
+const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
+const SERVICE_ACCOUNT_KEYS: &str = "/openid/v1/jwks";
+
+/// Which objects tokens are judged by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Those of bootstrap tokens.
+    pub(crate) bootstrap_tokens: bool,
+    /// Those of service-account tokens.
+    pub(crate) service_accounts: bool,
+}
+
+/// The objects of one cluster. It outlives a reload that does not touch the cluster's backend.
+pub(crate) struct Lookups {
+    cluster: String,
+    upstream: Arc<Upstream>,
+    needs: Needs,
+    client: Client,
+    runtime: Handle,
+    metrics: Arc<Metrics>,
+    bootstrap_secrets: Arc<Watched<Secret>>,
+    token_secrets: Arc<Watched<Secret>>,
+    service_accounts: Arc<Watched<ServiceAccount>>,
+    pods: Arc<Watched<Identity>>,
+    nodes: Arc<Watched<Identity>>,
+    live_bootstrap_reads: Budget,
+    keys: Arc<KeySet>,
+    watches: Vec<AbortHandle>,
+}
+
+impl Lookups {
+    /// Begins to watch what is needed, on `runtime`.
+    pub(crate) fn start(
+        cluster: &str,
+        upstream: &Arc<Upstream>,
+        needs: Needs,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let _entered = runtime.enter();
+        let client = own::client(upstream);
+        let keys = KeySet::new(Box::new(PublishedKeys { client: client.clone() }));
+        let mut lookups = Self {
+            cluster: cluster.to_owned(),
+            upstream: Arc::clone(upstream),
+            needs,
+            runtime: runtime.clone(),
+            metrics: Arc::clone(metrics),
+            bootstrap_secrets: Arc::default(),
+            token_secrets: Arc::default(),
+            service_accounts: Arc::default(),
+            pods: Arc::default(),
+            nodes: Arc::default(),
+            live_bootstrap_reads: Budget::new(),
+            keys: Arc::new(keys),
+            watches: Vec::new(),
+            client,
+        };
+        lookups.watches = lookups.watches();
+        lookups
+    }
+
+    fn watches(&self) -> Vec<AbortHandle> {
+        let every = watcher::Config::default;
+        let client = || self.client.clone();
+        let mut watches = Vec::new();
+        if self.needs.bootstrap_tokens {
+            let api = Api::<core::Secret>::namespaced(client(), BOOTSTRAP_NAMESPACE);
+            let stream = watcher(api, every().fields(BOOTSTRAP_SECRETS));
+            watches.push(self.spawn("secrets", stream, &self.bootstrap_secrets, secret));
+        }
+        if self.needs.service_accounts {
+            let stream = watcher(Api::<core::Secret>::all(client()), every().fields(TOKEN_SECRETS));
+            watches.push(self.spawn("secrets", stream, &self.token_secrets, secret));
+            let stream = watcher(Api::<core::ServiceAccount>::all(client()), every());
+            watches.push(self.spawn("serviceaccounts", stream, &self.service_accounts, service_account));
+            let stream = watcher(Api::<PartialObjectMeta<core::Pod>>::all(client()), every());
+            let project = |pod: &PartialObjectMeta<core::Pod>| identity(&pod.metadata);
+            watches.push(self.spawn("pods", stream, &self.pods, project));
+            let stream = watcher(Api::<PartialObjectMeta<core::Node>>::all(client()), every());
+            let project = |node: &PartialObjectMeta<core::Node>| identity(&node.metadata);
+            watches.push(self.spawn("nodes", stream, &self.nodes, project));
+        }
+        watches
+    }
+
+    fn spawn<K, V, S>(
+        &self,
+        resource: &'static str,
+        stream: S,
+        known: &Arc<Watched<V>>,
+        project: fn(&K) -> V,
+    ) -> AbortHandle
+    where
+        K: kube::Resource + Send + 'static,
+        V: Send + Sync + 'static,
+        S: futures_util::Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+    {
+        let (cluster, upstream) = (self.cluster.clone(), Arc::clone(&self.upstream));
+        let known = Arc::clone(known);
+        let watch = async move {
+            // Nothing goes to an endpoint that was not checked.
+            upstream.until_trusted().await;
+            follow(&cluster, resource, stream, &known, project).await;
+        };
+        self.runtime.spawn(watch).abort_handle()
+    }
+
+    /// Whether it is for this backend and these needs.
+    pub(crate) fn is_for(&self, upstream: &Arc<Upstream>, needs: Needs) -> bool {
+        Arc::ptr_eq(&self.upstream, upstream) && self.needs == needs
+    }
+
+    /// The keys that the API server publishes for its service-account tokens.
+    pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
+        Arc::clone(&self.keys)
+    }
+
+    fn count(&self, resource: &str, source: &str) {
+        self.metrics.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
+    }
+
+    /// What a watch knows of it, else what the API server says.
+    async fn cached_or_live<K, V>(
+        &self,
+        resource: &'static str,
+        known: &Watched<V>,
+        api: Api<K>,
+        namespace: &str,
+        name: &str,
+        project: fn(&K) -> V,
+    ) -> Found<V>
+    where
+        K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
+    {
+        if let Some(found) = known.get(namespace, name) {
+            self.count(resource, "watch");
+            return Ok(Some(found));
+        }
+        self.live(resource, api, name, project).await
+    }
+
+    async fn live<K, V>(
+        &self,
+        resource: &'static str,
+        api: Api<K>,
+        name: &str,
+        project: fn(&K) -> V,
+    ) -> Found<V>
+    where
+        K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
+    {
+        self.count(resource, "live");
+        match api.get_opt(name).await {
+            Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
+            Err(error) => Err(LookupError(format!("cannot read {resource} {name:?}: {error}"))),
+        }
+    }
+}
+
+impl Drop for Lookups {
+    fn drop(&mut self) {
+        self.watches.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl fmt::Debug for Lookups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookups")
+            .field("cluster", &self.cluster)
+            .field("needs", &self.needs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lookup for Lookups {
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        Box::pin(self.cached_or_live(
+            "serviceaccounts",
+            &self.service_accounts,
+            api,
+            namespace,
+            name,
+            service_account,
+        ))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(async move {
+            let api = Api::namespaced(self.client.clone(), namespace);
+            self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, secret).await
+        })
+    }
+
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(async move {
+            // Anybody can name one that is not there: what the watch says is enough once the budget is used up.
+            if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
+                self.count("secrets", "watch");
+                return Ok(Some(found));
+            }
+            if !self.live_bootstrap_reads.take() {
+                self.count("secrets", "spared");
+                return if self.bootstrap_secrets.is_complete() {
+                    Ok(None)
+                } else {
+                    Err(LookupError("bootstrap tokens are not known yet".to_owned()))
+                };
+            }
+            let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
+            self.live("secrets", api, name, secret).await
+        })
+    }
+
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        let api = Api::<core::Pod>::namespaced(self.client.clone(), namespace);
+        let project = |pod: &core::Pod| identity(&pod.metadata);
+        Box::pin(self.cached_or_live("pods", &self.pods, api, namespace, name, project))
+    }
+
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        let api = Api::<core::Node>::all(self.client.clone());
+        let project = |node: &core::Node| identity(&node.metadata);
+        Box::pin(self.cached_or_live("nodes", &self.nodes, api, "", name, project))
+    }
+
+    fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
+        let api = Api::<core::Secret>::namespaced(self.client.clone(), namespace);
+        let (cluster, namespace, name) = (self.cluster.clone(), namespace.to_owned(), name.to_owned());
+        self.runtime.spawn(async move {
+            let patch = json!({"metadata": {"labels": {label: value}}});
+            let patched = api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            if let Err(error) = patched {
+                warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
+            }
+        });
+    }
+}
+
+/// The key set of the API server's own issuer.
+struct PublishedKeys {
+    client: Client,
+}
+
+impl KeySource for PublishedKeys {
+    fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let request = http::Request::get(SERVICE_ACCOUNT_KEYS)
+                .header(http::header::ACCEPT, "application/jwk-set+json, application/json")
+                .body(Vec::new())
+                .map_err(|error| error.to_string())?;
+            let text = self.client.request_text(request).await;
+            text.map(String::into_bytes)
+                .map_err(|error| format!("cannot read {SERVICE_ACCOUNT_KEYS}: {error}"))
+        })
+    }
+}
+
+impl fmt::Debug for PublishedKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PublishedKeys")
+    }
+}
+
+fn identity(meta: &ObjectMeta) -> Identity {
+    let deleted = meta.deletion_timestamp.as_ref().map(|time| {
+        // What was deleted before 1970 is deleted.
+        UnixTime::try_from(time.0.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH))
+            .unwrap_or_default()
+    });
+    Identity { uid: meta.uid.clone().unwrap_or_default(), deleted }
+}
+
+fn service_account(account: &core::ServiceAccount) -> ServiceAccount {
+    let secrets = account.secrets.iter().flatten().filter_map(|secret| secret.name.clone());
+    ServiceAccount { identity: identity(&account.metadata), secrets: secrets.collect() }
+}
+
+fn secret(secret: &core::Secret) -> Secret {
+    let data = secret.data.iter().flatten();
+    Secret {
+        identity: identity(&secret.metadata),
+        labels: secret.metadata.labels.clone().unwrap_or_default(),
+        kind: secret.type_.clone().unwrap_or_default(),
+        data: data
+            .map(|(key, value)| (key.clone(), SecretSlice::from(value.0.clone())))
+            .collect::<BTreeMap<_, _>>(),
+    }
+}

@@ -1,0 +1,106 @@
+//! Objects as a watch reports them, reduced to what is judged by.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::{Stream, StreamExt as _};
+use kube::ResourceExt as _;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Error, Event, Result};
+use tracing::{debug, info, warn};
+
+/// Namespace and name; objects without a namespace have an empty one.
+type Key = (String, String);
+
+/// What is known of the objects of one kind.
+#[derive(Debug)]
+pub(super) struct Watched<V> {
+    known: Mutex<HashMap<Key, Arc<V>>>,
+    complete: AtomicBool,
+}
+
+impl<V> Default for Watched<V> {
+    fn default() -> Self {
+        Self { known: Mutex::default(), complete: AtomicBool::new(false) }
+    }
+}
+
+impl<V> Watched<V> {
+    /// The object of this name, if the watch has reported it.
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.known().get(&key).cloned()
+    }
+
+    /// Held for a moment, by threads that carry no requests.
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<V>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all objects were reported once.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
+    }
+}
+
+/// Keeps `known` up to date for as long as it is polled.
+pub(super) async fn follow<K, V>(
+    cluster: &str,
+    resource: &str,
+    stream: impl Stream<Item = Result<Event<K>>> + Send,
+    known: &Watched<V>,
+    project: fn(&K) -> V,
+) where
+    K: kube::Resource + Send + 'static,
+{
+    let mut stream = pin!(stream.default_backoff());
+    let mut listed: HashMap<Key, Arc<V>> = HashMap::new();
+    let mut told: Option<String> = None;
+    let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(Event::Apply(object)) => {
+                known.known().insert(key(&object), Arc::new(project(&object)));
+            }
+            Ok(Event::Delete(object)) => {
+                known.known().remove(&key(&object));
+            }
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                listed.insert(key(&object), Arc::new(project(&object)));
+            }
+            Ok(Event::InitDone) => {
+                *known.known() = std::mem::take(&mut listed);
+                known.complete.store(true, Ordering::Release);
+                if told.take().is_some() {
+                    info!(cluster, resource, "watching again");
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if told.as_ref() == Some(&text) {
+                    debug!(cluster, resource, "cannot watch: {text}");
+                } else if is_forbidden(&error) {
+                    warn!(
+                        cluster,
+                        resource,
+                        "cannot watch, each token costs a read: {text}; give system:portcullis the verbs list and watch"
+                    );
+                } else {
+                    warn!(cluster, resource, "cannot watch: {text}");
+                }
+                told = Some(text);
+            }
+        }
+    }
+}
+
+fn is_forbidden(error: &Error) -> bool {
+    match error {
+        Error::InitialListFailed(kube::Error::Api(status))
+        | Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 403,
+        _ => false,
+    }
+}
