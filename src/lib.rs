@@ -28,4 +28,5 @@ mod snapshot;
 mod stage;
 pub mod status;
 mod telemetry;
+mod token_review;
 pub mod user;

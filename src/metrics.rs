@@ -60,7 +60,7 @@ pub(crate) struct Metrics {
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,
-    /// Requests whose handling panicked.
+    /// Panics while a request was handled or a token checked.
     pub(crate) panics: IntCounter,
     /// By cluster, resource and `source`: watch, live, spared.
     pub(crate) lookups: IntCounterVec,
@@ -142,6 +142,8 @@ impl Metrics {
             ]),
         )?;
         registry.register(Box::new(expiration.clone()))?;
+        let panics =
+            counter("portcullis_panics_total", "Panics while a request was handled or a token checked.")?;
         Ok(Self {
             authentication_attempts: counters(
                 "authentication_attempts",
@@ -181,6 +183,7 @@ impl Metrics {
                     "Verdicts in the making (in_flight), and requests that wait for one (blocked).",
                     &["status"],
                 )?,
+                &panics,
             ),
             // apiserver: pkg/util/webhook/metrics.go
             webhook_missing_san: counter(
@@ -234,7 +237,7 @@ impl Metrics {
                 "portcullis_unfit_identities_total",
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
-            panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            panics,
             lookups: counters(
                 "portcullis_lookups_total",
                 "Objects that authenticators asked for, by where the answer came from: watch, live, or spared (not read, since tokens that anybody can make up asked for too many).",
@@ -382,6 +385,12 @@ mod tests {
             "authentication_attempts{result=\"success\"} 1",
             "authenticated_user_requests{username=\"email_id\"} 1",
             "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 1",
+            "serviceaccount_legacy_tokens_total 0",
+            "serviceaccount_stale_tokens_total 0",
+            "serviceaccount_valid_tokens_total 0",
+            "serviceaccount_legacy_auto_token_uses_total 0",
+            "serviceaccount_legacy_manual_token_uses_total 0",
+            "serviceaccount_invalid_legacy_auto_token_uses_total 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }

@@ -147,6 +147,7 @@ impl<'a> Question<'a> {
     }
 
     /// With a bearer token.
+    #[must_use]
     pub fn bearer(self, token: Option<&'a str>) -> Self {
         Self { bearer: token, ..self }
     }

@@ -50,7 +50,6 @@ struct WebhookAuthenticator {
 
 /// A webhook, and a memory for its answers: errors are not remembered.
 // kubernetes: pkg/kubeapiserver/authenticator/config.go, newWebhookTokenAuthenticator
-#[cfg_attr(not(test), expect(dead_code, reason = "for the chains of the snapshot"))]
 pub(crate) fn remembered(
     webhook: &Webhook,
     implicit: Vec<Audience>,

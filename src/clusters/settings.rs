@@ -54,6 +54,17 @@ pub struct Backend {
     pub identity: IdentityMode,
 }
 
+impl Backend {
+    /// Whether the API server behind these settings may be taken for one of the cluster behind `other`: under the same
+    /// path, an endpoint of it has a name that counts there, by authorities that count there.
+    pub(crate) fn is_of_the_cluster_of(&self, other: &Self) -> bool {
+        let is_named = |one: &Endpoint| other.endpoints.iter().any(|two| one.server_name == two.server_name);
+        self.path_prefix == other.path_prefix
+            && self.endpoints.iter().any(is_named)
+            && self.roots.0.roots.iter().all(|root| other.roots.0.roots.contains(root))
+    }
+}
+
 /// Where one replica of an API server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -96,4 +107,45 @@ pub enum IdentityMode {
     RequestHeader,
     /// `Impersonate-*` headers with the gateway's own credential.
     Impersonate,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::x509::tests::pki::Ca;
+
+    #[test]
+    fn a_cluster_is_known_by_its_authorities_names_and_path() {
+        let (one, two) = (Ca::new("one"), Ca::new("two"));
+        let backend = |names: &[&str], path: &str, cas: &[&Ca]| {
+            let mut roots = rustls::RootCertStore::empty();
+            for ca in cas {
+                roots.add(ca.cert.clone()).unwrap();
+            }
+            let endpoint = |name: &&str| Endpoint {
+                address: HostPort { host: "127.0.0.1".to_owned(), port: 6443 },
+                server_name: ServerName::try_from((*name).to_owned()).unwrap(),
+            };
+            Backend {
+                endpoints: names.iter().map(endpoint).collect(),
+                path_prefix: path.to_owned(),
+                roots: Roots(Arc::new(roots)),
+                client_certificate: None,
+                bearer_token: None,
+                identity: IdentityMode::Impersonate,
+            }
+        };
+        let before = backend(&["a.test", "b.test"], "/k8s/1", &[&one]);
+        let cases = [
+            ("the same", backend(&["a.test", "b.test"], "/k8s/1", &[&one]), true),
+            ("another replica", backend(&["c.test", "b.test"], "/k8s/1", &[&one]), true),
+            ("one more authority", backend(&["a.test"], "/k8s/1", &[&two, &one]), true),
+            ("another authority", backend(&["a.test"], "/k8s/1", &[&two]), false),
+            ("other names", backend(&["c.test"], "/k8s/1", &[&one]), false),
+            ("another path", backend(&["a.test"], "/k8s/2", &[&one]), false),
+        ];
+        for (name, next, expected) in cases {
+            assert_eq!(before.is_of_the_cluster_of(&next), expected, "{name}");
+        }
+    }
 }

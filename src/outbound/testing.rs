@@ -57,6 +57,7 @@ pub(crate) fn full(body: impl Into<Bytes>) -> BoxBody<Bytes, Infallible> {
     Full::new(body.into()).boxed()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what answers returns")]
 pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
     Ok(http::Response::builder().status(status).body(full(body)).unwrap())
 }
@@ -96,7 +97,7 @@ pub(crate) fn serving(own: &Issued, clients: Option<&Ca>, alpn: &[&[u8]]) -> Ser
 }
 
 impl Peer {
-    /// A server on loopback, with a certificate for 127.0.0.1 and ::1 by `ca`.
+    /// A server on loopback, with a certificate for `127.0.0.1` and `::1` by `ca`.
     pub(crate) async fn of(
         ca: &Ca,
         alpn: &[&[u8]],

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
+use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 /// How a connection is secured.
@@ -34,6 +35,22 @@ impl Tls {
 /// Trusted CAs; equal if they are the same in the same order.
 #[derive(Debug, Clone)]
 pub struct Roots(pub Arc<rustls::RootCertStore>);
+
+impl Roots {
+    /// Those of the system, as they are now.
+    pub fn system() -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Self(Arc::new(roots))
+    }
+
+    /// The certificates in a PEM bundle; what cannot be one is left out.
+    pub fn from_pem(pem: &[u8]) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
+        Self(Arc::new(roots))
+    }
+}
 
 impl PartialEq for Roots {
     fn eq(&self, other: &Self) -> bool {

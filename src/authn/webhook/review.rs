@@ -24,9 +24,9 @@ const LONGEST_TEXT: usize = 2048;
 struct Question<'a> {
     kind: &'static str,
     api_version: &'static str,
-    metadata: BTreeMap<(), ()>,
+    metadata: Object,
     spec: Spec<'a>,
-    status: BTreeMap<(), ()>,
+    status: Object,
 }
 
 #[derive(Serialize)]
@@ -36,8 +36,8 @@ struct Spec<'a> {
     audiences: Vec<&'a str>,
 }
 
-/// Makes what it is a part of an object. Without it, a list of the values would do as well.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+/// Flattened into a type, it makes that an object: without it, a list of the values would do as well.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Object {}
 
 /// What the webhook says of a token.
@@ -53,7 +53,7 @@ pub(super) struct Status {
     #[serde(deserialize_with = "or_null")]
     pub(super) error: String,
     #[serde(flatten)]
-    object: Object,
+    _object: Object,
 }
 
 /// Who the token is.
@@ -69,7 +69,7 @@ pub(super) struct User {
     #[serde(deserialize_with = "or_null")]
     pub(super) extra: BTreeMap<String, Option<Vec<String>>>,
     #[serde(flatten)]
-    object: Object,
+    _object: Object,
 }
 
 #[derive(Default, Deserialize)]
@@ -82,7 +82,7 @@ struct Review {
     #[serde(deserialize_with = "or_null")]
     status: Status,
     #[serde(flatten)]
-    object: Object,
+    _object: Object,
 }
 
 /// A `v1` Status, as far as it says whether to ask again.
@@ -101,7 +101,7 @@ struct Failure {
     code: u16,
     details: Option<Details>,
     #[serde(flatten)]
-    object: Object,
+    _object: Object,
 }
 
 #[derive(Default, Deserialize)]
@@ -110,7 +110,7 @@ struct Details {
     #[serde(deserialize_with = "or_null")]
     retry_after_seconds: u32,
     #[serde(flatten)]
-    object: Object,
+    _object: Object,
 }
 
 /// Why there is no verdict, and whether there may be one later.
@@ -143,9 +143,9 @@ pub(super) fn question(
     let question = Question {
         kind: "TokenReview",
         api_version: version.api_version(),
-        metadata: BTreeMap::new(),
+        metadata: Object {},
         spec: Spec { token: token.expose(), audiences },
-        status: BTreeMap::new(),
+        status: Object {},
     };
     // The serializer's words could quote the token.
     serde_json::to_vec(&question).map_err(|_| Trouble::lasting("the question cannot be written as JSON"))
@@ -229,13 +229,12 @@ fn message(code: StatusCode, text: &str) -> String {
     let known = match code.as_u16() {
         400 => "the server rejected our request for an unknown reason",
         401 => "the server has asked for the client to provide credentials",
-        403 | 415 => text,
         404 => "the server could not find the requested resource",
         405 => "the server does not allow this method on the requested resource",
         406 if text == "unknown" => {
             "the server was unable to respond with a content type that the client supports"
         }
-        406 => text,
+        403 | 406 | 415 => text,
         409 => "the server reported a conflict",
         422 => "the server rejected our request due to an error in our request",
         429 => "the server has received too many requests and has asked us to try again later",

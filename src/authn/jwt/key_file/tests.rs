@@ -114,3 +114,13 @@ fn what_kube_apiserver_does_not_read_is_refused() {
         assert_eq!(ids(&pem), Err(KeyFileError::NoKeys), "{name}");
     }
 }
+
+/// Tokens that are out there name their key by it.
+#[test]
+fn ids_are_those_of_kube_apiserver() {
+    let pem = "-----BEGIN PUBLIC KEY-----\n\
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE1x7Q09wEuCU+zSIvRW9JUJMfxmNN\n\
+vrf8SEpcklNKrZHFFYY5638qSymSFPk19csKdbA5xHXXbSC1Jmn5YX1hyQ==\n\
+-----END PUBLIC KEY-----\n";
+    assert_eq!(ids(pem), Ok(vec!["illbDCETdXZXoastNAOa3hHKg07YlCk0AM_Bkl0_-TM".to_owned()]));
+}

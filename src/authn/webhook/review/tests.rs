@@ -223,10 +223,10 @@ fn an_answer_is_taken_as_it_is() {
         "status":{"authenticated":true,"user":{"username":"a b","uid":"7","groups":["x","","x"],
         "extra":{"Foo":["1","2"],"none":null}},"audiences":["api"],"error":"e"}}"#;
     let expected = Status {
-        object: Object {},
+        _object: Object {},
         authenticated: true,
         user: User {
-            object: Object {},
+            _object: Object {},
             username: "a b".to_owned(),
             uid: "7".to_owned(),
             groups: ["x", "", "x"].map(str::to_owned).to_vec(),
