@@ -6,10 +6,12 @@
 pub mod anonymous;
 pub mod bearer;
 pub mod bootstrap;
+pub mod cache;
 pub mod chain;
 pub mod jwt;
 pub mod lookup;
 pub mod oidc;
+mod pem;
 pub mod remarks;
 pub mod request_header;
 pub mod service_account;
@@ -17,6 +19,7 @@ pub mod settings;
 pub mod static_token;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod webhook;
 pub mod websocket;
 pub mod x509;
 
@@ -82,6 +85,8 @@ pub struct Authenticated {
     pub audiences: Vec<Audience>,
     /// The authenticator that vouched, for metrics and the log.
     pub method: &'static str,
+    /// When the authenticator itself will begin to refuse the credential, if it knows: a remembered verdict ends then.
+    pub expires: Option<UnixTime>,
 }
 
 /// An authentication that a [`chain::Chain`] has made, and nobody else can.
@@ -165,13 +170,13 @@ impl fmt::Display for AuthnError {
     }
 }
 
-/// A bearer token. Shown nowhere.
+/// A bearer token. Shown nowhere. Shared: some are large.
 #[derive(Clone, PartialEq, Eq)]
-pub struct BearerToken(String);
+pub struct BearerToken(Arc<str>);
 
 impl BearerToken {
     /// Wraps the text of a token.
-    pub fn new(token: impl Into<String>) -> Self {
+    pub fn new(token: impl Into<Arc<str>>) -> Self {
         Self(token.into())
     }
 

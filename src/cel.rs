@@ -23,6 +23,7 @@ mod functions;
 mod lists;
 mod number;
 mod pattern;
+mod plan;
 mod signatures;
 mod strings;
 mod syntax;
@@ -36,7 +37,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pattern::Patterns;
-use syntax::{Fault, Kind, Node, Selection};
+use syntax::{Fault, Kind, Node};
 use value::{Datum, Root};
 
 /// What an expression is for: it decides the variable and the type of the result.
@@ -53,13 +54,6 @@ pub enum Purpose {
 /// An expression that compiles. Cheap to clone.
 #[derive(Clone)]
 pub struct Expression(Arc<Compiled>);
-
-/// The text and what it is for are all there is to an expression.
-impl PartialEq for Expression {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.purpose == other.0.purpose && self.0.text == other.0.text
-    }
-}
 
 struct Compiled {
     text: String,
@@ -112,14 +106,10 @@ impl Expression {
     /// Compiles an expression. Takes milliseconds, and a thread of its own: for the loading of a configuration.
     pub fn compile(text: &str, purpose: Purpose) -> Result<Self, CompileError> {
         let compile = || {
-            let tree = syntax::parse(text)?;
+            let mut tree = syntax::parse(text)?;
             check::check(&tree, purpose)?;
             let mut patterns = Patterns::default();
-            visit(&tree, &mut |node| {
-                if let Kind::Literal(Datum::String(text)) = &node.kind {
-                    patterns.add(text);
-                }
-            });
+            plan::plan(&mut tree, &mut patterns)?;
             Ok(Compiled { text: text.to_owned(), purpose, tree, patterns })
         };
         compile().map(|compiled| Self(Arc::new(compiled))).map_err(|Fault { at, text: reason }| {
@@ -142,13 +132,13 @@ impl Expression {
     /// count.
     // apiserver: pkg/apis/apiserver/validation/validation.go — usesEmailClaim
     pub fn uses_claim(&self, field: &str) -> bool {
-        let mut found = false;
-        visit(&self.0.tree, &mut |node| {
-            if let Kind::Select { operand, field: selected, how: _ } = &node.kind {
-                found |= selected == field && matches!(&operand.kind, Kind::Name(name) if name == "claims");
+        let selects = |node: &Node| match &node.kind {
+            Kind::Select { operand, field: selected, how: _ } => {
+                selected == field && matches!(&operand.kind, Kind::Name(name) if name == "claims")
             }
-        });
-        found
+            _ => false,
+        };
+        self.0.tree.any(&selects)
     }
 
     /// Evaluates the expression. The variable must be the one of its purpose.
@@ -157,12 +147,22 @@ impl Expression {
         match eval::Machine::new(variable.name, variable.value.clone(), patterns).eval(&self.0.tree) {
             Ok(value) => Ok(Value::from(&value)),
             Err(eval::Halt::Error(text)) => Err(EvalError(text)),
+            Err(eval::Halt::Unsuited) => Err(EvalError("no such overload".to_owned())),
             Err(eval::Halt::Cost) => {
                 Err(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
             }
         }
     }
 }
+
+/// Equal are expressions that are written alike and for the same purpose.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        (self.text(), self.0.purpose) == (other.text(), other.0.purpose)
+    }
+}
+
+impl Eq for Expression {}
 
 impl fmt::Debug for Expression {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,25 +209,14 @@ impl From<&Datum> for Value {
     }
 }
 
-/// Shows every node of a tree.
-fn visit(node: &Node, see: &mut impl FnMut(&Node)) {
-    see(node);
-    let mut all = |nodes: &[&Node]| nodes.iter().for_each(|node| visit(node, see));
-    match &node.kind {
-        Kind::Literal(_) | Kind::Name(_) => {}
-        Kind::Select { operand, .. } => all(&[operand]),
-        Kind::Call { target, arguments, .. } => {
-            target.iter().for_each(|node| all(&[node]));
-            arguments.iter().for_each(|node| all(&[node]));
-        }
-        Kind::List(elements) => elements.iter().for_each(|(node, _)| all(&[node])),
-        Kind::Map(entries) => entries.iter().for_each(|(key, value, _)| all(&[key, value])),
-        Kind::And(operands) | Kind::Or(operands) => operands.iter().for_each(|node| all(&[node])),
-        Kind::Conditional(parts) => parts.iter().for_each(|node| all(&[node])),
-        Kind::Fold(fold) => {
-            all(&[&fold.range, &fold.body]);
-            fold.filter.iter().for_each(|node| all(&[node]));
-        }
-        Kind::WithOptional { target, body, .. } => all(&[target, body]),
-    }
+/// The overloads of a function as the reference writes them, for comparison with its own.
+#[doc(hidden)]
+pub fn overloads(function: &str) -> Option<Vec<String>> {
+    signatures::overloads(function).map(|overloads| overloads.iter().map(ToString::to_string).collect())
+}
+
+/// Whether a function of the reference is missing here.
+#[doc(hidden)]
+pub fn is_missing(function: &str) -> bool {
+    signatures::is_missing(function)
 }

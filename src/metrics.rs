@@ -2,12 +2,18 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+pub(crate) mod jwt;
+pub(crate) mod service_accounts;
+mod token_cache;
+
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry, TextEncoder, exponential_buckets,
 };
+
+pub(crate) use token_cache::{Counted, TokenCache};
 
 use crate::clock::UnixTime;
 
@@ -30,6 +36,10 @@ pub(crate) struct Metrics {
     pub(crate) authentication_duration: HistogramVec,
     /// By `username`, compressed to a handful.
     pub(crate) authenticated_user_requests: IntCounterVec,
+    /// What is remembered of tokens.
+    pub(crate) token_cache: TokenCache,
+    /// Webhooks that could not be asked because their certificate has a common name alone.
+    pub(crate) webhook_missing_san: IntCounter,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
     /// By verb and code.
@@ -50,7 +60,7 @@ pub(crate) struct Metrics {
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,
-    /// Requests whose handling panicked.
+    /// Panics while a request was handled or a token checked.
     pub(crate) panics: IntCounter,
     /// By cluster, resource and `source`: watch, live, spared.
     pub(crate) lookups: IntCounterVec,
@@ -58,6 +68,10 @@ pub(crate) struct Metrics {
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
+    /// What is counted of service-account tokens.
+    pub(crate) service_accounts: service_accounts::ServiceAccounts,
+    /// What is counted of issuers of JSON Web Tokens.
+    pub(crate) jwt: jwt::Issuers,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,
     config_last_reload_successful: IntGauge,
@@ -128,6 +142,8 @@ impl Metrics {
             ]),
         )?;
         registry.register(Box::new(expiration.clone()))?;
+        let panics =
+            counter("portcullis_panics_total", "Panics while a request was handled or a token checked.")?;
         Ok(Self {
             authentication_attempts: counters(
                 "authentication_attempts",
@@ -144,6 +160,35 @@ impl Metrics {
                 "authenticated_user_requests",
                 "Counter of authenticated requests broken out by username.",
                 &["username"],
+            )?,
+            token_cache: TokenCache::new(
+                &counters(
+                    "authentication_token_cache_request_total",
+                    "Tokens that were looked up in a cache of verdicts, by whether they were there.",
+                    &["status"],
+                )?,
+                &histograms(
+                    "authentication_token_cache_request_duration_seconds",
+                    "How long that took, with the wait for a verdict that was not there.",
+                    &["status"],
+                    prometheus::DEFAULT_BUCKETS.to_vec(),
+                )?,
+                &counters(
+                    "authentication_token_cache_fetch_total",
+                    "Verdicts on tokens that were not in a cache.",
+                    &["status"],
+                )?,
+                &gauges(
+                    "authentication_token_cache_active_fetch_count",
+                    "Verdicts in the making (in_flight), and requests that wait for one (blocked).",
+                    &["status"],
+                )?,
+                &panics,
+            ),
+            // apiserver: pkg/util/webhook/metrics.go
+            webhook_missing_san: counter(
+                "apiserver_webhooks_x509_missing_san_total",
+                "Counter of connections to webhooks that failed for a certificate without a subject alternative name.",
             )?,
             client_certificate_expiration: expiration,
             requests: counters(
@@ -192,7 +237,7 @@ impl Metrics {
                 "portcullis_unfit_identities_total",
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
-            panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            panics,
             lookups: counters(
                 "portcullis_lookups_total",
                 "Objects that authenticators asked for, by where the answer came from: watch, live, or spared (not read, since tokens that anybody can make up asked for too many).",
@@ -208,6 +253,26 @@ impl Metrics {
                 "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
                 &["cluster", "endpoint"],
             )?,
+            service_accounts: service_accounts::ServiceAccounts::new(&registry)?,
+            jwt: jwt::Issuers {
+                latency: histograms(
+                    "apiserver_authentication_jwt_authenticator_latency_seconds",
+                    "Latency of jwt authentication operations in seconds, of tokens that were not remembered.",
+                    &["result", "jwt_issuer_hash"],
+                    vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+                )?,
+                fetched: gauges(
+                    "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds",
+                    "When the keys of an issuer were last fetched, by result and issuer.",
+                    &["result", "jwt_issuer_hash"],
+                )?,
+                key_set: gauges(
+                    "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info",
+                    "The keys of an issuer that were last fetched, by their hash.",
+                    &["jwt_issuer_hash", "hash"],
+                )?,
+                hashes: std::sync::Arc::default(),
+            },
             config_reloads: counters(
                 "portcullis_config_reloads_total",
                 "Configurations that were taken, the first one included, or refused.",
@@ -320,6 +385,12 @@ mod tests {
             "authentication_attempts{result=\"success\"} 1",
             "authenticated_user_requests{username=\"email_id\"} 1",
             "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 1",
+            "serviceaccount_legacy_tokens_total 0",
+            "serviceaccount_stale_tokens_total 0",
+            "serviceaccount_valid_tokens_total 0",
+            "serviceaccount_legacy_auto_token_uses_total 0",
+            "serviceaccount_legacy_manual_token_uses_total 0",
+            "serviceaccount_invalid_legacy_auto_token_uses_total 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }

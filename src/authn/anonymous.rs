@@ -59,6 +59,7 @@ impl AnonymousAuthenticator {
             user: Arc::clone(&self.user),
             audiences: input.audiences.to_vec(),
             method: "anonymous",
+            expires: None,
         })
     }
 }

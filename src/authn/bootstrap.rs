@@ -62,17 +62,22 @@ impl TokenAuthenticator for BootstrapTokens {
                 remarks.step(METHOD, "secret", Outcome::Failed, || format!("there is no kube-system/{name}"));
                 return Ok(None);
             };
-            Ok(judge(&found, id, secret, context.now, remarks).map(|groups| {
-                let mut user = UserInfo::named(format!("system:bootstrap:{id}"));
-                user.groups = groups;
-                Authenticated { user: Arc::new(user), audiences: Vec::new(), method: METHOD }
+            Ok(judge(&found, id, secret, context.now, remarks).map(|(groups, expires)| {
+                let user = UserInfo { groups, ..UserInfo::named(format!("system:bootstrap:{id}")) };
+                Authenticated { user: Arc::new(user), audiences: Vec::new(), method: METHOD, expires }
             }))
         })
     }
 }
 
-/// The groups of a token whose secret this is, if everything is in order.
-fn judge(found: &Secret, id: &str, secret: &str, now: UnixTime, remarks: &Remarks) -> Option<Vec<String>> {
+/// The groups of a token whose secret this is, and until when it is good, if everything is in order.
+fn judge(
+    found: &Secret,
+    id: &str,
+    secret: &str,
+    now: UnixTime,
+    remarks: &Remarks,
+) -> Option<(Vec<String>, Option<UnixTime>)> {
     let holds = |check: &str, holds: bool, detail: &dyn Fn() -> String| {
         let outcome = if holds { Outcome::Passed } else { Outcome::Failed };
         remarks.step(METHOD, check, outcome, detail);
@@ -92,9 +97,12 @@ fn judge(found: &Secret, id: &str, secret: &str, now: UnixTime, remarks: &Remark
     let text = |key: &str| text(key).unwrap_or_default();
     holds("token-id", text("token-id") == id, &|| "must be the token's first part".to_owned())?;
     let expiration = text("expiration");
-    holds("expiration", !is_expired(&expiration, now), &|| match expiration.as_ref() {
-        "" => "none".to_owned(),
-        expiration => expiration.to_owned(),
+    let expires = expiry(&expiration);
+    holds("expiration", expires.is_ok_and(|expires| expires.is_none_or(|expires| now < expires)), &|| {
+        match expiration.as_ref() {
+            "" => "none".to_owned(),
+            expiration => expiration.to_owned(),
+        }
     })?;
     let usage = text("usage-bootstrap-authentication");
     holds("usage-bootstrap-authentication", usage == "true", &|| format!("{usage:?}, must be \"true\""))?;
@@ -103,7 +111,7 @@ fn judge(found: &Secret, id: &str, secret: &str, now: UnixTime, remarks: &Remark
     holds("auth-extra-groups", groups.is_some(), &|| {
         format!("{extra:?}, must be {GROUP_PREFIX}…, separated by commas alone")
     })?;
-    groups
+    Some((groups?, expires.ok().flatten()))
 }
 
 /// The id and the secret of what has the form of a token.
@@ -116,18 +124,22 @@ fn split(token: &str) -> Option<(&str, &str)> {
     (fits(id, ID_LENGTH) && fits(secret, SECRET_LENGTH)).then_some((id, secret))
 }
 
-/// Nothing never expires; what is no time has expired.
+/// It is no time, or one before 1970: the token has expired.
+#[derive(Debug, Clone, Copy)]
+struct NoTime;
+
+/// When a token expires; nothing never does.
 // cluster-bootstrap: util/secrets/secrets.go, HasExpired and GetExpiration
-fn is_expired(expiration: &str, now: UnixTime) -> bool {
+fn expiry(expiration: &str) -> Result<Option<UnixTime>, NoTime> {
     if expiration.is_empty() {
-        return false;
+        return Ok(None);
     }
     if !is_rfc3339(expiration) {
-        return true;
+        return Err(NoTime);
     }
-    let Ok(expiration) = expiration.parse::<Timestamp>() else { return true };
+    let expiration: Timestamp = expiration.parse().map_err(|_| NoTime)?;
     let since_epoch = expiration.duration_since(Timestamp::UNIX_EPOCH);
-    UnixTime::try_from(since_epoch).map_or(true, |expiration| now >= expiration)
+    UnixTime::try_from(since_epoch).map(Some).map_err(|_| NoTime)
 }
 
 /// Whether it has the form that Go reads as RFC 3339, and no leap second; other forms of ISO 8601 are none.

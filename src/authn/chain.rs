@@ -16,7 +16,8 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
-use crate::status::quote::Quoted;
+use crate::clock::UnixTime;
+use crate::status::quote::{Quoted, QuotedList};
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 
 /// Everything that can authenticate a request to one cluster.
@@ -24,6 +25,7 @@ use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 pub struct Chain {
     members: Vec<Box<dyn RequestAuthenticator>>,
     anonymous: Option<AnonymousAuthenticator>,
+    tokens: Option<Arc<dyn TokenAuthenticator>>,
 }
 
 /// No authentication method is configured, and anonymous requests are not let in.
@@ -40,7 +42,45 @@ impl Chain {
         if members.is_empty() && anonymous.is_none() {
             return Err(EmptyChain);
         }
-        Ok(Self { members, anonymous })
+        Ok(Self { members, anonymous, tokens: None })
+    }
+
+    /// The same chain, which also reviews tokens: those that its members take.
+    #[must_use]
+    pub fn reviewing(self, tokens: Arc<dyn TokenAuthenticator>) -> Self {
+        Self { tokens: Some(tokens), ..self }
+    }
+
+    /// Whether it reviews tokens.
+    pub fn reviews(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// Finds out whose token somebody asks about; `Ok(None)` if no request with it would have a token. The same rules
+    /// as for a request with this token, and nothing else of any request.
+    // kubernetes: pkg/registry/authentication/tokenreview/storage.go
+    pub async fn review(
+        &self,
+        token: &str,
+        audiences: &[Audience],
+        now: UnixTime,
+    ) -> Result<Option<Authenticated>, AuthnError> {
+        let Some((tokens, token)) = self.tokens.as_ref().zip(bearer::token(&format!("Bearer {token}")))
+        else {
+            return Ok(None);
+        };
+        let remarks = Remarks::default();
+        let context = TokenContext { audiences, now, remarks: &remarks };
+        let found = bearer::known_or_error(tokens.authenticate(&token, context).await)?;
+        let found = found.map(with_authenticated_group);
+        // Here a token that is good for no audience in particular is not good for those that were asked for.
+        if let Some(found) = &found
+            && !audiences.is_empty()
+            && intersection(&found.audiences, audiences).is_empty()
+        {
+            return Err(AuthnError::Invalid("error validating audiences".to_owned()));
+        }
+        Ok(found)
     }
 
     /// Finds out who makes a request.
@@ -99,6 +139,32 @@ fn with_authenticated_group(found: Authenticated) -> Authenticated {
     Authenticated { user: Arc::new(user), ..found }
 }
 
+/// Token authenticators whose identities come with the group of all authenticated users: a chain that remembers them
+/// need not add it, and copy the identity, with every request.
+#[derive(Debug)]
+pub struct InAuthenticatedGroup(Box<dyn TokenAuthenticator>);
+
+impl InAuthenticatedGroup {
+    /// Adds the group to what `tokens` says.
+    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+        Self(tokens)
+    }
+}
+
+impl TokenAuthenticator for InAuthenticatedGroup {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move { Ok(self.0.authenticate(token, context).await?.map(with_authenticated_group)) })
+    }
+}
+
 // apiserver: pkg/endpoints/filters/authentication.go, audiencesAreAcceptable
 fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), AuthnError> {
     if api.is_empty() || of_credential.is_empty() || !intersection(api, of_credential).is_empty() {
@@ -116,7 +182,7 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
 
 /// The audiences of both lists, in the order of the second one.
 // apiserver: pkg/authentication/authenticator/audiences.go, Intersect
-fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
+pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audience> {
     requested.iter().filter(|audience| own.contains(audience)).cloned().collect()
 }
 
@@ -198,11 +264,10 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return Ok(None);
         };
         if !found.audiences.is_empty() {
-            let returned: Vec<_> =
-                found.audiences.iter().map(|audience| Quoted(&audience.0).to_string()).collect();
+            let returned: Vec<_> = found.audiences.iter().map(|audience| &audience.0).collect();
             return Err(AuthnError::Invalid(format!(
-                "audience agnostic authenticator wrapped an authenticator that returned audiences: [{}]",
-                returned.join(" ")
+                "audience agnostic authenticator wrapped an authenticator that returned audiences: {}",
+                QuotedList(&returned)
             )));
         }
         Ok(Some(Authenticated { audiences, ..found }))

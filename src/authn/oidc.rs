@@ -1,3 +1,155 @@
-//! ID tokens of OpenID issuers.
+//! ID tokens of OpenID issuers: one authenticator for each issuer.
+//!
+//! Follows kube-apiserver's `plugin/pkg/authenticator/token/oidc`. A token of another issuer is not for this
+//! authenticator; a token of this one is believed only if its keys have signed it, whatever else it says. Errors never
+//! hold the token.
 
+mod claims;
+mod distributed;
+pub mod fetch;
+mod identity;
+mod provider;
 pub mod settings;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep};
+
+use self::distributed::Resolver;
+use self::fetch::Fetch;
+use self::provider::{Provider, RETRY};
+use self::settings::{JwtAuthenticator, Mapping};
+use self::steps::Steps;
+use self::verify::IdToken;
+use super::remarks::Outcome;
+use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::clock::{Clock, UnixTime};
+use crate::metrics::jwt::{Issuer, Issuers};
+use crate::status::quote::Quoted;
+
+/// The name in logs and metrics.
+const NAME: &str = "jwt";
+
+/// Judges the tokens of one issuer. Knows nothing of the audiences of the API server: the owner makes it good for them.
+#[derive(Debug)]
+pub struct OidcAuthenticator {
+    settings: JwtAuthenticator,
+    provider: Arc<Provider>,
+    resolver: Option<Resolver>,
+    metrics: Issuer,
+    label: String,
+}
+
+impl OidcAuthenticator {
+    /// An authenticator that knows no keys yet: [`Self::run`] finds them.
+    pub(crate) fn new(
+        settings: JwtAuthenticator,
+        fetch: Arc<dyn Fetch>,
+        metrics: &Issuers,
+        clock: Clock,
+    ) -> Self {
+        let url = settings.issuer.url.clone();
+        let label = format!("{NAME} {url}");
+        let metrics = metrics.issuer(&url, clock);
+        let discovery_url = settings.issuer.discovery_url.clone();
+        let provider = Provider::new(url, discovery_url, Arc::clone(&fetch), Some(metrics.clone()));
+        let provider = Arc::new(provider);
+        let resolver = match &settings.groups {
+            Some(Mapping::Claim { name, .. }) => {
+                Some(Resolver::new(name.clone(), fetch, Arc::clone(&provider)))
+            }
+            Some(Mapping::Expression(_)) | None => None,
+        };
+        Self { settings, provider, resolver, metrics, label }
+    }
+
+    /// The issuer whose tokens are judged.
+    pub fn issuer(&self) -> &str {
+        &self.settings.issuer.url
+    }
+
+    /// Whether tokens can be judged, and if not, why.
+    pub fn health(&self) -> Result<(), String> {
+        self.provider.problem().map_or(Ok(()), |problem| {
+            let issuer = Quoted(self.issuer());
+            Err(format!("oidc: authenticator for issuer {issuer} is not healthy: {problem}"))
+        })
+    }
+
+    /// Finds the configuration of the issuer; ends when it is found. Until then every token of the issuer is refused.
+    pub async fn run(self: Arc<Self>) {
+        while self.provider.initialize().await.is_none() {
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn judge(
+        &self,
+        token: IdToken<'_>,
+        context: TokenContext<'_>,
+    ) -> Result<Authenticated, AuthnError> {
+        let steps = Steps { remarks: context.remarks, label: &self.label };
+        let keys = self
+            .provider
+            .keys()
+            .ok_or_else(|| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()));
+        let keys =
+            steps.check("initialized", keys, |_| "the configuration of the issuer is known".to_owned())?;
+        let mut claims = token
+            .verify(keys, &self.settings, context.now, steps)
+            .await
+            .map_err(|error| within("oidc: verify token: ", error))?;
+        if let Some(resolver) = &self.resolver {
+            resolver
+                .expand(&mut claims, &self.settings, context.now, steps)
+                .await
+                .map_err(|error| within("oidc: could not expand distributed claims: ", error))?;
+        }
+        let user = identity::identify(&claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
+        let expiry = claims.get("exp").and_then(|value| claims::seconds(value).ok());
+        let expires = expiry.and_then(|seconds| u64::try_from(seconds).ok()).map(UnixTime::from_secs);
+        Ok(Authenticated { user: Arc::new(user), audiences: Vec::new(), method: NAME, expires })
+    }
+}
+
+impl TokenAuthenticator for OidcAuthenticator {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let steps = Steps { remarks: context.remarks, label: &self.label };
+            let Some(token) = IdToken::untrusted(token.expose()) else {
+                steps.skip("iss", "no JSON Web Token");
+                return Ok(None);
+            };
+            if token.issuer != self.issuer() {
+                steps.skip("iss", "a token of another issuer");
+                return Ok(None);
+            }
+            context.remarks.step(&self.label, "iss", Outcome::Passed, || token.issuer.clone());
+            let began = Instant::now();
+            let verdict = self.judge(token, context).await;
+            self.metrics.judged(verdict.is_ok(), began.elapsed());
+            verdict.map(Some)
+        })
+    }
+}
+
+/// Puts a text before that of an error.
+fn within(prefix: &str, error: AuthnError) -> AuthnError {
+    match error {
+        AuthnError::Invalid(text) => AuthnError::Invalid(format!("{prefix}{text}")),
+        AuthnError::Unavailable(text) => AuthnError::Unavailable(format!("{prefix}{text}")),
+        other => other,
+    }
+}

@@ -152,7 +152,12 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
 
 fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> Verdict {
     let user = names.read(headers)?;
-    Ok(user.map(|user| Authenticated { user: user.into(), audiences: Vec::new(), method: METHOD }))
+    Ok(user.map(|user| Authenticated {
+        user: user.into(),
+        audiences: Vec::new(),
+        method: METHOD,
+        expires: None,
+    }))
 }
 
 #[cfg(test)]

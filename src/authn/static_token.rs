@@ -149,8 +149,12 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
         _context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
         let user = self.users.get(&self.digest(token.expose()));
-        let found =
-            user.map(|user| Authenticated { user: Arc::clone(user), audiences: Vec::new(), method: METHOD });
+        let found = user.map(|user| Authenticated {
+            user: Arc::clone(user),
+            audiences: Vec::new(),
+            method: METHOD,
+            expires: None,
+        });
         Box::pin(std::future::ready(Ok(found)))
     }
 }

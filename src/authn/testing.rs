@@ -67,6 +67,7 @@ pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
         user: Arc::new(UserInfo::named(name)),
         audiences: audiences_of(audiences),
         method: "fixed",
+        expires: None,
     }
 }
 

@@ -16,7 +16,7 @@ mod policy;
 mod signature;
 #[cfg(test)]
 pub(crate) mod tests;
-mod time;
+pub(super) mod time;
 mod uri;
 mod verify;
 
@@ -366,7 +366,7 @@ impl X509Authenticator {
         }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is good for all of them.
-        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name() }))
+        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name(), expires: None }))
     }
 }
 

@@ -1,43 +1,9 @@
 //! The type checker: what the reference refuses when the configuration is loaded is refused here, then.
 
+use super::Purpose;
 use super::signatures::{self, Overload};
 use super::syntax::{Fault, Fold, FoldKind, Kind, Node, Selection};
 use super::types::{Solution, Type};
-use super::value::Datum;
-use super::{Purpose, pattern};
-
-/// Types that an expression may name, and what they are at run time.
-const TYPE_NAMES: [(&str, &str); 13] = [
-    ("bool", "bool"),
-    ("bytes", "bytes"),
-    ("double", "double"),
-    ("dyn", "dyn"),
-    ("google.protobuf.Duration", "duration"),
-    ("google.protobuf.Timestamp", "timestamp"),
-    ("int", "int"),
-    ("list", "list"),
-    ("map", "map"),
-    ("null_type", "null_type"),
-    ("string", "string"),
-    ("type", "type"),
-    ("uint", "uint"),
-];
-
-/// The type that a name stands for, if it stands for one.
-pub(super) fn named_type(name: &str) -> Option<&'static str> {
-    TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
-}
-
-/// `a.b.c` of names alone.
-pub(super) fn qualified(node: &Node) -> Option<String> {
-    match &node.kind {
-        Kind::Name(name) => Some(name.clone()),
-        Kind::Select { operand, field, how: Selection::Plain } => {
-            qualified(operand).map(|prefix| format!("{prefix}.{field}"))
-        }
-        _ => None,
-    }
-}
 
 /// Checks an expression against its purpose.
 pub(super) fn check(tree: &Node, purpose: Purpose) -> Result<(), Fault> {
@@ -73,9 +39,9 @@ struct Checker<'a> {
 impl<'a> Checker<'a> {
     fn node(&mut self, node: &'a Node) -> Result<Type, Fault> {
         match &node.kind {
-            Kind::Literal(value) => Ok(constant(value)),
+            Kind::Literal(value) => Ok(Type::of(value)),
             Kind::Name(name) => self.name(name, node.at),
-            Kind::Select { operand, field, how } => self.select(node, operand, field, *how),
+            Kind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
             Kind::Call { function, target, arguments } => {
                 self.call(node.at, function, target.as_deref(), arguments)
             }
@@ -134,23 +100,11 @@ impl<'a> Checker<'a> {
         match (name, self.purpose) {
             ("claims", Purpose::ClaimMapping | Purpose::ClaimRule) => Ok(Type::map(Type::STRING, Type::ANY)),
             ("user", Purpose::UserRule) => Ok(Type::Named("kubernetes.UserInfo", Vec::new())),
-            _ => match type_of_type(name) {
-                Some(found) => Ok(found),
-                None => fault(at, format!("undeclared reference to '{name}' (in container '')")),
-            },
+            _ => fault(at, format!("undeclared reference to '{name}' (in container '')")),
         }
     }
 
-    fn select(
-        &mut self,
-        node: &'a Node,
-        operand: &'a Node,
-        field: &str,
-        how: Selection,
-    ) -> Result<Type, Fault> {
-        if let Some(found) = qualified(node).as_deref().and_then(type_of_type) {
-            return Ok(found);
-        }
+    fn select(&mut self, at: usize, operand: &'a Node, field: &str, how: Selection) -> Result<Type, Fault> {
         let target = self.node(operand)?;
         let (target, was_optional) = self.solution.solve(&target, false).unwrapped();
         let found = match &target {
@@ -159,14 +113,14 @@ impl<'a> Checker<'a> {
                 "username" | "uid" => Type::STRING,
                 "groups" => Type::list(Type::STRING),
                 "extra" => Type::map(Type::STRING, Type::list(Type::STRING)),
-                _ => return fault(node.at, format!("undefined field '{field}'")),
+                _ => return fault(at, format!("undefined field '{field}'")),
             },
             Type::Parameter(_) => {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
             dynamic if dynamic.is_dynamic() => Type::DYN,
-            other => return fault(node.at, format!("type '{other}' does not support field selection")),
+            other => return fault(at, format!("type '{other}' does not support field selection")),
         };
         Ok(match how {
             Selection::Test => Type::BOOL,
@@ -187,12 +141,6 @@ impl<'a> Checker<'a> {
         let mut given = Vec::new();
         for node in target.into_iter().chain(arguments) {
             given.push(self.node(node)?);
-        }
-        if let (Some(Kind::Literal(Datum::String(text))), "matches" | "find" | "findAll") =
-            (arguments.get(usize::from(!member)).map(|node| &node.kind), function)
-        {
-            pattern::compile(text)
-                .or_else(|error| fault(at, format!("invalid matches argument: {error}")))?;
         }
         self.resolve(at, function, &given, member)
     }
@@ -334,6 +282,11 @@ impl<'a> Checker<'a> {
                 );
             }
         };
+        if two && matches!(&fold.range.kind, Kind::Name(name) if name == "claims") && range.parts().0 == "map"
+        {
+            // The reference goes over the values there, and looks each up as if it were a key.
+            return fault(fold.range.at, "a macro with two variables over all claims is not supported here");
+        }
         let outside = self.scope.len();
         self.scope.push((&fold.variable, first.clone()));
         if let Some(name) = &fold.second {
@@ -377,22 +330,4 @@ fn missing(function: &str) -> String {
     } else {
         format!("undeclared reference to '{function}' (in container '')")
     }
-}
-
-fn constant(value: &Datum) -> Type {
-    TYPE_NAMES
-        .iter()
-        .find(|(name, _)| *name == value.type_name())
-        .map_or(Type::DYN, |(_, name)| Type::Named(name, Vec::new()))
-}
-
-/// The type of a type's name.
-fn type_of_type(name: &str) -> Option<Type> {
-    let (_, name) = TYPE_NAMES.iter().find(|(known, _)| *known == name)?;
-    let parameters = match *name {
-        "list" => vec![Type::DYN],
-        "map" => vec![Type::DYN, Type::DYN],
-        _ => Vec::new(),
-    };
-    Some(Type::Named("type", vec![Type::Named(name, parameters)]))
 }

@@ -7,7 +7,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::check::{named_type, qualified};
 use super::functions;
 use super::number;
 use super::pattern::Patterns;
@@ -23,6 +22,8 @@ pub(super) const LIMIT: u64 = 1_000_000;
 pub(super) enum Halt {
     /// An error that `&&` and `||` may outvote.
     Error(String),
+    /// The values are of types that a function does not take; becomes an error in the words of the function.
+    Unsuited,
     /// The purse is empty.
     Cost,
 }
@@ -34,8 +35,10 @@ pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
 }
 
 pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
-    error("no such overload")
+    error(NO_SUCH_OVERLOAD)
 }
+
+const NO_SUCH_OVERLOAD: &str = "no such overload";
 
 /// One evaluation.
 pub(super) struct Machine<'a> {
@@ -72,25 +75,8 @@ impl<'a> Machine<'a> {
                 self.charge(1)?;
                 self.name(name)
             }
-            Kind::Select { operand, field, how } => self.select(node, operand, field, *how),
-            Kind::Call { function, target, arguments } => {
-                let mut values = Vec::with_capacity(arguments.len() + 1);
-                for argument in target.iter().map(|target| &**target).chain(arguments) {
-                    values.push(self.eval(argument)?);
-                }
-                match (function.as_str(), values.as_slice()) {
-                    ("_[_]", [target, index]) => {
-                        self.charge(1)?;
-                        index_value(target, index, false)
-                    }
-                    ("_[?_]", [target, index]) => {
-                        self.charge(1)?;
-                        index_value(target, index, true)
-                    }
-                    // `or` and `orValue` are calls here, but the reference does not look at what it does not need.
-                    _ => functions::call(self, function, values),
-                }
-            }
+            Kind::Select { operand, field, how } => self.select(operand, field, *how),
+            Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
             Kind::List(elements) => {
                 self.charge(10)?;
                 let mut list = Vec::with_capacity(elements.len());
@@ -121,7 +107,10 @@ impl<'a> Machine<'a> {
             }
             Kind::Fold(fold) => self.fold(fold),
             Kind::WithOptional { target, variable, body, flat } => {
-                let Datum::Optional(held) = self.eval(target)? else { return no_such_overload() };
+                let held = match self.eval(target)? {
+                    Datum::Optional(held) => held,
+                    other => return error(format!("no such overload: hasValue({})", other.type_name())),
+                };
                 self.charge(2)?;
                 let Some(held) = held else { return Ok(Datum::Optional(None)) };
                 self.scope.push((variable, held.as_ref().clone()));
@@ -132,21 +121,38 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn name(&self, name: &str) -> Outcome {
-        if let Some((_, value)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
-            return Ok(value.clone());
+    fn call(&mut self, function: &str, target: Option<&'a Node>, arguments: &'a [Node]) -> Outcome {
+        // These two do not look at what they do not need, and take what is no optional for one that is full.
+        if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
+            self.charge(1)?;
+            return match self.eval(target)? {
+                Datum::Optional(None) => self.eval(other),
+                Datum::Optional(Some(held)) if function == "orValue" => Ok(held.as_ref().clone()),
+                value => Ok(value),
+            };
         }
-        match named_type(name) {
-            Some(name) => Ok(Datum::Type(name.into())),
+        let mut values = Vec::with_capacity(arguments.len() + 1);
+        for argument in target.into_iter().chain(arguments) {
+            values.push(self.eval(argument)?);
+        }
+        match (function, values.as_slice()) {
+            ("_[_]" | "_[?_]", [target, index]) => {
+                self.charge(1)?;
+                index_value(target, index, function == "_[?_]")
+            }
+            _ => functions::call(self, function, values),
+        }
+    }
+
+    fn name(&self, name: &str) -> Outcome {
+        match self.scope.iter().rev().find(|(known, _)| *known == name) {
+            Some((_, value)) => Ok(value.clone()),
             None => error(format!("no such attribute(s): {name}")),
         }
     }
 
-    fn select(&mut self, node: &'a Node, operand: &'a Node, field: &str, how: Selection) -> Outcome {
+    fn select(&mut self, operand: &'a Node, field: &str, how: Selection) -> Outcome {
         self.charge(1)?;
-        if let Some(name) = qualified(node).as_deref().and_then(named_type) {
-            return Ok(Datum::Type(name.into()));
-        }
         let target = self.eval(operand)?;
         let key = Datum::string(field);
         match how {
@@ -188,7 +194,7 @@ impl<'a> Machine<'a> {
             match self.eval(operand) {
                 Ok(Datum::Bool(value)) if value == decides => return Ok(Datum::Bool(decides)),
                 Ok(Datum::Bool(_)) => {}
-                Ok(_) => failed = failed.or(Some(Halt::Error("no such overload".to_owned()))),
+                Ok(_) => failed = failed.or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
                 Err(Halt::Cost) => return Err(Halt::Cost),
                 Err(halt) => failed = failed.or(Some(halt)),
             }
@@ -237,7 +243,7 @@ impl<'a> Machine<'a> {
                     return Ok(false);
                 }
                 Ok(Datum::Bool(_)) => {}
-                Ok(_) => *failed = failed.take().or(Some(Halt::Error("no such overload".to_owned()))),
+                Ok(_) => *failed = failed.take().or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
                 Err(Halt::Cost) => return Err(Halt::Cost),
                 Err(halt) => *failed = failed.take().or(Some(halt)),
             },
@@ -254,7 +260,15 @@ impl<'a> Machine<'a> {
             Gathered::List(list) | Gathered::Keys(list) => list.push(value?),
             Gathered::Map(map) => insert_new(map, &first, value?)?,
             Gathered::Entries(map) => {
-                let Datum::Map(entries) = value? else { return no_such_overload() };
+                let entries = match value? {
+                    Datum::Map(entries) => entries,
+                    other => {
+                        return error(format!(
+                            "no such overload: cel.@mapInsert(map, {})",
+                            other.type_name()
+                        ));
+                    }
+                };
                 for (key, value) in entries.entries.iter() {
                     self.charge(1)?;
                     insert_new(map, &key.datum(), value.clone())?;
@@ -324,10 +338,47 @@ fn pairs(range: &Datum, two: bool) -> Result<Vec<(Datum, Datum)>, Halt> {
             .collect(),
         // The iterator of the variable itself hands out values, not keys.
         Datum::Root(root) if !two => {
-            root.fields.values().map(|value| (value.clone().escaped(), Datum::Null)).collect()
+            let values = root.fields.keys().map(|name| match root.find(name) {
+                Some(value) => Ok((value, Datum::Null)),
+                None => error(format!("no such key: {name}")),
+            });
+            values.collect::<Result<_, Halt>>()?
         }
-        _ => return no_such_overload(),
+        other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
+        other => return error(format!("got '{}', expected iterable type", go_type(other))),
     })
+}
+
+/// The name of a value's type in the reference's own language.
+fn go_type(value: &Datum) -> &'static str {
+    match value {
+        Datum::Null => "types.Null",
+        Datum::Bool(_) => "types.Bool",
+        Datum::Int(_) => "types.Int",
+        Datum::Uint(_) => "types.Uint",
+        Datum::Double(_) => "types.Double",
+        Datum::String(_) => "types.String",
+        Datum::Bytes(_) => "types.Bytes",
+        Datum::List(list) => {
+            if list.escaped {
+                "*oidc.unescapeLister"
+            } else {
+                "*types.baseList"
+            }
+        }
+        Datum::Map(map) => {
+            if map.escaped {
+                "*oidc.unescapeMapper"
+            } else {
+                "*types.baseMap"
+            }
+        }
+        Datum::Optional(_) => "*types.Optional",
+        Datum::Type(_) => "*types.Type",
+        Datum::Duration(_) => "types.Duration",
+        Datum::Timestamp(_) => "types.Timestamp",
+        Datum::Root(_) => "*lazy.MapValue",
+    }
 }
 
 fn insert(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
@@ -366,7 +417,15 @@ pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> Outc
     }
 }
 
+/// Whether a value can be written between brackets at all.
+pub(super) fn is_index(value: &Datum) -> bool {
+    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
+}
+
 fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
+    if !is_index(index) {
+        return error(format!("invalid qualifier type: {}", go_type(index)));
+    }
     match target {
         Datum::Map(map) => Ok(map.find(index)),
         Datum::Root(root) => match index {
@@ -468,6 +527,6 @@ pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) ->
         }
         (Datum::Duration(left), Datum::Duration(right)) => left.cmp(right),
         (Datum::Timestamp(left), Datum::Timestamp(right)) => left.cmp(right),
-        _ => return no_such_overload(),
+        _ => return Err(Halt::Unsuited),
     })
 }

@@ -10,7 +10,16 @@ use super::{lists, number, strings};
 /// Calls a function; the target of a member function is the first value.
 pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>) -> Outcome {
     machine.charge(1)?;
-    match (function, values.as_slice()) {
+    let result = dispatch(machine, function, &values);
+    match result {
+        // Which of the texts the reference has for it.
+        Err(Halt::Unsuited) => unsuited(machine, function, &values),
+        result => result,
+    }
+}
+
+fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+    match (function, values) {
         ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
         ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
         ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
@@ -43,7 +52,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>
                 match item {
                     Datum::Optional(Some(value)) => held.push(value.as_ref().clone()),
                     Datum::Optional(None) => {}
-                    _ => return no_such_overload(),
+                    _ => return Err(Halt::Unsuited),
                 }
             }
             Ok(Datum::list(held))
@@ -53,15 +62,40 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>
             Some(value) => Ok(value.as_ref().clone()),
             None => error("optional.none() dereference"),
         },
-        ("orValue", [Datum::Optional(held), other]) => {
-            Ok(held.as_ref().map_or_else(|| other.clone(), |value| value.as_ref().clone()))
-        }
-        ("or", [Datum::Optional(held), other]) => {
-            Ok(if held.is_some() { Datum::Optional(held.clone()) } else { other.clone() })
-        }
-        (_, [Datum::String(_), ..]) => strings::call(machine, function, &values),
-        _ => lists::call(machine, function, &values),
+        (_, [Datum::String(_), ..]) => strings::call(machine, function, values),
+        _ => lists::call(machine, function, values),
     }
+}
+
+/// No overload takes the values. Operators look for a trait of the first one, then that decides; functions of the
+/// standard library do not say their name, all others show what they were called with.
+fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+    use Datum::{Bool, Bytes, Double, Duration, Int, List, String, Timestamp, Uint};
+    let Some(first) = values.first() else { return no_such_overload() };
+    // A call with a literal pattern is another one over there.
+    let literal_pattern =
+        matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
+    // Strings and times take any operator for a method that they might have.
+    let receiver = matches!(first, String(_) | Timestamp(_) | Duration(_));
+    let named = match function {
+        "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
+        "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
+        "_%_" => !receiver && !matches!(first, Int(_) | Uint(_)),
+        "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            !receiver && !matches!(first, Bool(_) | Int(_) | Uint(_) | Double(_) | Bytes(_))
+        }
+        "size" | "sort" => !receiver,
+        "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
+        "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
+        "matches" | "find" | "findAll" if literal_pattern => false,
+        "matches" => !matches!(first, String(_)),
+        "flatten" => return error(format!("no such overload: {}.flatten()", first.type_name())),
+        _ => {
+            let types: Vec<&str> = values.iter().map(Datum::type_name).collect();
+            return error(format!("no such overload: {function}({})", types.join(", ")));
+        }
+    };
+    if named { error(format!("no such overload: {function}")) } else { no_such_overload() }
 }
 
 /// A value as error messages show it.
@@ -70,7 +104,7 @@ pub(super) fn shown(value: &Datum) -> String {
         Datum::Bool(value) => value.to_string(),
         Datum::Int(value) => value.to_string(),
         Datum::Uint(value) => value.to_string(),
-        Datum::Double(value) => number::text(*value, false),
+        Datum::Double(value) => number::text(*value),
         Datum::String(value) => value.to_string(),
         other => other.type_name().to_owned(),
     }
@@ -122,7 +156,7 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> Outcome
             return failed.map_or(Ok(Datum::Bool(false)), Err);
         }
         Datum::Map(map) => map.raw(needle).is_some(),
-        _ => return no_such_overload(),
+        _ => return Err(Halt::Unsuited),
     }))
 }
 
@@ -134,7 +168,7 @@ fn unsigned(value: Option<u64>) -> Outcome {
     value.map_or_else(|| error("unsigned integer overflow"), |value| Ok(Datum::Uint(value)))
 }
 
-fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
+pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
     match (left, right) {
         (Datum::Int(left), Datum::Int(right)) => integer(left.checked_add(*right)),
         (Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_add(*right)),
@@ -148,7 +182,7 @@ fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
             Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
         }
         (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -182,7 +216,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> Outcome {
         }
         ("_%_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_rem(*right)),
         ("_%_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_rem(*right)),
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -201,28 +235,25 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
         ("bool", Datum::String(text)) => match text.as_ref() {
             "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Datum::Bool(true)),
             "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Datum::Bool(false)),
-            _ => error("type conversion error from 'string' to 'bool'"),
+            _ => parsed(to, None),
         },
         ("bytes", Datum::String(text)) => Ok(Datum::Bytes(text.as_bytes().into())),
         ("double", Datum::Int(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
         ("double", Datum::Uint(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
-        ("double", Datum::String(text)) => strings::double(text),
+        ("double", Datum::String(text)) => parsed(to, number::parse(text).map(Datum::Double)),
         ("int", Datum::Uint(value)) => integer(i64::try_from(*value).ok()),
         // Both ends of the range are refused, as the doubles next to them are further away.
         ("int", Datum::Double(value)) => {
             integer(number::truncated_int(*value).filter(|value| *value != i64::MIN))
         }
-        ("int", Datum::String(text)) => strings::digits(text)
-            .and_then(|text| text.parse().ok())
-            .map_or_else(|| strings::unparsable("ParseInt", text), |value| Ok(Datum::Int(value))),
+        ("int", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Int)),
         ("uint", Datum::Int(value)) => unsigned(u64::try_from(*value).ok()),
         ("uint", Datum::Double(value)) => unsigned(number::truncated_uint(*value)),
-        ("uint", Datum::String(text)) => Some(text)
-            .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
-            .and_then(|text| text.parse().ok())
-            .map_or_else(|| strings::unparsable("ParseUint", text), |value| Ok(Datum::Uint(value))),
+        // Rust takes a sign there, Go does not.
+        ("uint", Datum::String(text)) if text.starts_with('+') => parsed(to, None),
+        ("uint", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Uint)),
         ("string", Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_)) => Ok(Datum::string(&shown(value))),
-        ("string", Datum::Double(value)) => Ok(Datum::string(&number::text(*value, true))),
+        ("string", Datum::Double(value)) => Ok(Datum::string(&number::text(*value))),
         ("string", Datum::Bytes(bytes)) => {
             machine.charge_reading(bytes.len())?;
             match std::str::from_utf8(bytes) {
@@ -230,6 +261,10 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
                 Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
             }
         }
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
+}
+
+fn parsed(to: &str, value: Option<Datum>) -> Outcome {
+    value.map_or_else(|| error(format!("type conversion error from 'string' to '{to}'")), Ok)
 }

@@ -13,7 +13,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         machine.charge(count)?;
         return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
     }
-    let Some((Datum::List(list), arguments)) = values.split_first() else { return no_such_overload() };
+    let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     let items = list.items.as_slice();
     machine.charge(items.len())?;
     match (function, arguments) {
@@ -23,7 +23,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("lastIndexOf", [needle]) => position(machine, items.iter().enumerate().rev(), needle),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
-                if compare(machine, left, right)?.is_gt() {
+                if order(machine, left, right)?.is_gt() {
                     return Ok(Datum::Bool(false));
                 }
             }
@@ -72,7 +72,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             }
             Ok(Datum::Bool(false))
         }
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -89,6 +89,14 @@ fn position<'a>(
     Ok(Datum::Int(-1))
 }
 
+/// The order of two elements; without one the reference does not say which function asked.
+fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    match compare(machine, left, right) {
+        Err(Halt::Unsuited) => no_such_overload(),
+        result => result,
+    }
+}
+
 fn extreme(
     machine: &mut Machine<'_>,
     name: &str,
@@ -98,9 +106,12 @@ fn extreme(
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
+    if !is_ordered(first) {
+        return Err(Halt::Unsuited);
+    }
     let mut best = first;
     for item in rest {
-        if better(compare(machine, item, best)?) {
+        if better(order(machine, item, best)?) {
             best = item;
         }
     }
@@ -111,12 +122,12 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> Outcome {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
     let mut total = first.clone();
     for item in rest {
-        total = functions::call(machine, "_+_", vec![total, item.clone()])?;
+        if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
+            return Err(Halt::Unsuited);
+        }
+        total = functions::add(machine, &total, item)?;
     }
-    match total {
-        Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) => Ok(total),
-        _ => no_such_overload(),
-    }
+    Ok(total)
 }
 
 /// The items in the order of their keys; equal keys keep their order.
@@ -124,6 +135,9 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> Outcome
     // All keys must be of the type of the first, and have an order.
     if let Some(first) = keys.first() {
         for key in keys {
+            if !is_ordered(key) {
+                return error("list elements must be comparable");
+            }
             if key.type_name() != first.type_name() {
                 return error("list elements must have the same type");
             }
@@ -144,6 +158,20 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> Outcome
         Some(halt) => Err(halt),
         None => Ok(Datum::list(pairs.into_iter().map(|(_, item)| item.clone()).collect())),
     }
+}
+
+fn is_ordered(value: &Datum) -> bool {
+    matches!(
+        value,
+        Datum::Bool(_)
+            | Datum::Int(_)
+            | Datum::Uint(_)
+            | Datum::Double(_)
+            | Datum::String(_)
+            | Datum::Bytes(_)
+            | Datum::Duration(_)
+            | Datum::Timestamp(_)
+    )
 }
 
 fn slice(list: &List, from: i64, to: i64) -> Outcome {

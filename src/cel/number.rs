@@ -56,24 +56,9 @@ pub(super) fn compare(left: &Datum, right: &Datum) -> Option<Ordering> {
     }
 }
 
-/// A double against a whole number of 64 bits.
+/// A double against a whole number, both as doubles: so the reference does it.
 fn against(left: f64, right: i128) -> Option<Ordering> {
-    if left.is_nan() {
-        return None;
-    }
-    if left >= TWO_64 {
-        return Some(Ordering::Greater);
-    }
-    if left < -TWO_63 {
-        return Some(Ordering::Less);
-    }
-    #[expect(
-        clippy::as_conversions,
-        clippy::cast_possible_truncation,
-        reason = "in reach of an i128: checked above"
-    )]
-    let floor = left.floor() as i128;
-    Some(floor.cmp(&right).then(if left.fract() == 0.0 { Ordering::Equal } else { Ordering::Greater }))
+    left.partial_cmp(&double(right))
 }
 
 fn whole(number: &Datum) -> Option<i128> {
@@ -84,8 +69,8 @@ fn whole(number: &Datum) -> Option<i128> {
     }
 }
 
-/// A double as Go's `%v`, and as CEL's `string`, if `plain`, write it.
-pub(super) fn text(number: f64, plain: bool) -> String {
+/// A double as Go's `%g` writes its shortest digits: in exponents from 1e6 on.
+pub(super) fn text(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
     }
@@ -93,11 +78,52 @@ pub(super) fn text(number: f64, plain: bool) -> String {
         return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
     }
     let scientific = format!("{number:e}");
-    let exponent =
-        scientific.split_once('e').and_then(|(_, exponent)| exponent.parse::<i32>().ok()).unwrap_or(0);
-    if plain || number == 0.0 || (-4..21).contains(&exponent) {
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if number == 0.0 || (-4..6).contains(&exponent) {
         return format!("{number}");
     }
-    let mantissa = scientific.split_once('e').map_or("", |(mantissa, _)| mantissa);
     format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
+
+/// A double as Go's `ParseFloat` reads it: with underscores between digits, and hexadecimal.
+pub(super) fn parse(text: &str) -> Option<f64> {
+    let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let bytes = bare.as_bytes();
+    let digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+    let misplaced = bytes
+        .iter()
+        .enumerate()
+        .any(|(at, byte)| *byte == b'_' && !(digit(at.checked_sub(1)) && digit(at.checked_add(1))));
+    if misplaced {
+        return None;
+    }
+    let plain = bare.replace('_', "");
+    let value = match plain.strip_prefix("0x").or_else(|| plain.strip_prefix("0X")) {
+        Some(hexadecimal) => parse_hexadecimal(hexadecimal)?,
+        None if bare.starts_with(['+', '-']) => return None,
+        None => plain.parse::<f64>().ok()?,
+    };
+    let named =
+        plain.bytes().any(|byte| byte.eq_ignore_ascii_case(&b'i') || byte.eq_ignore_ascii_case(&b'a'));
+    // An infinity that is not called so is out of range.
+    if value.is_infinite() && !named {
+        return None;
+    }
+    Some(if text.starts_with('-') { -value } else { value })
+}
+
+/// `1.8p-2`: digits, and an exponent of two that must be there.
+fn parse_hexadecimal(text: &str) -> Option<f64> {
+    let (digits, exponent) = text.split_once(['p', 'P'])?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let mut value = 0.0_f64;
+    for digit in whole.chars().chain(fraction.chars()) {
+        value = value.mul_add(16.0, f64::from(digit.to_digit(16)?));
+    }
+    let places = i32::try_from(fraction.len()).ok()?.checked_mul(4)?;
+    Some(value * 2.0_f64.powi(exponent.parse::<i32>().ok()?.checked_sub(places)?))
 }

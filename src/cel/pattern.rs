@@ -17,10 +17,9 @@ const REPEAT_LIMIT: u32 = 1000;
 pub(super) struct Patterns(HashMap<String, Regex>);
 
 impl Patterns {
-    pub(super) fn add(&mut self, pattern: &str) {
-        if let Ok(compiled) = compile(pattern) {
-            self.0.insert(pattern.to_owned(), compiled);
-        }
+    pub(super) fn add(&mut self, pattern: &str) -> Result<(), String> {
+        self.0.insert(pattern.to_owned(), build(pattern, COMPILED_SIZE)?);
+        Ok(())
     }
 
     /// Whether a pattern was computed.
@@ -35,10 +34,6 @@ impl Patterns {
             None => build(pattern, DYNAMIC_SIZE),
         }
     }
-}
-
-pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
-    build(pattern, COMPILED_SIZE)
 }
 
 fn build(pattern: &str, size: usize) -> Result<Regex, String> {

@@ -1,13 +1,11 @@
 //! Functions of strings. Indices count characters.
 
-use std::fmt::Write as _;
-
-use super::eval::{Halt, Machine, Outcome, error, no_such_overload};
-use super::functions::length;
+use super::eval::{Halt, Machine, Outcome, error};
+use super::functions::{length, shown};
 use super::value::Datum;
 
 pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
-    let Some((Datum::String(text), arguments)) = values.split_first() else { return no_such_overload() };
+    let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     machine.charge_reading(text.len())?;
     match (function, arguments) {
         ("contains", [Datum::String(part)]) => {
@@ -42,10 +40,13 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         }
         ("split", [Datum::String(separator)]) => split(machine, text, separator, -1),
         ("split", [Datum::String(separator), Datum::Int(limit)]) => split(machine, text, separator, *limit),
-        ("substring", [Datum::Int(from)]) => substring(text, *from, length(text.chars().count())),
+        ("substring", [Datum::Int(from)]) => match byte_offset(text, *from) {
+            Some(start) => Ok(Datum::string(text.get(start..).unwrap_or_default())),
+            None => out_of_range(*from),
+        },
         ("substring", [Datum::Int(from), Datum::Int(to)]) => substring(text, *from, *to),
         ("strings.quote", []) => Ok(quote(text)),
-        _ => no_such_overload(),
+        _ => Err(Halt::Unsuited),
     }
 }
 
@@ -93,28 +94,34 @@ fn substring(text: &str, from: i64, to: i64) -> Outcome {
 
 fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> Outcome {
     machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
-    if part.is_empty() && from == 0 {
-        return Ok(Datum::Int(0));
+    if part.is_empty() {
+        return Ok(Datum::Int(from));
     }
-    let Some(start) = byte_offset(text, from) else { return out_of_range(from) };
-    let found = text.get(start..).and_then(|rest| rest.find(part)).and_then(|at| text.get(..start + at));
-    Ok(Datum::Int(found.map_or(-1, |before| length(before.chars().count()))))
+    if from < 0 {
+        return out_of_range(from);
+    }
+    let found = byte_offset(text, from).and_then(|start| Some((start, text.get(start..)?.find(part)?)));
+    let before = found.and_then(|(start, at)| text.get(..start + at));
+    Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
 }
 
 fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i64>) -> Outcome {
     machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
     let characters = length(text.chars().count());
-    let to = match to {
-        Some(to) if to < 0 || to > characters => return out_of_range(to),
-        Some(to) => to,
-        None => characters,
-    };
-    let start = byte_offset(text, to).unwrap_or(text.len());
+    match to {
+        Some(to) if part.is_empty() => return Ok(Datum::Int(to)),
+        None if part.is_empty() => return Ok(Datum::Int(characters)),
+        Some(to) if to < 0 => return out_of_range(to),
+        Some(to) if to >= characters => return Ok(Datum::Int(-1)),
+        _ => {}
+    }
     // A match may begin up to there, and end behind.
+    let start = to.and_then(|to| byte_offset(text, to)).unwrap_or(text.len());
     let end = (start + part.len()).min(text.len());
     let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
-    let found = text.get(..end).and_then(|head| head.rfind(part)).and_then(|at| text.get(..at));
-    Ok(Datum::Int(found.map_or(-1, |before| length(before.chars().count()))))
+    let matches = text.get(..end).and_then(|head| head.rfind(part)).filter(|at| *at <= start);
+    let before = matches.and_then(|at| text.get(..at));
+    Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
 }
 
 fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i64) -> Outcome {
@@ -166,33 +173,11 @@ fn quote(text: &str) -> Datum {
     Datum::String(quoted.into())
 }
 
-pub(super) fn unparsable(function: &str, text: &str) -> Outcome {
-    let mut quoted = String::new();
-    write!(quoted, "{text:?}").ok();
-    error(format!("strconv.{function}: parsing {quoted}: invalid syntax"))
-}
-
-/// A number's text without the sign `+`, which Go and Rust both take, if it holds nothing but digits.
-pub(super) fn digits(text: &str) -> Option<&str> {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    (!unsigned.is_empty() && unsigned.bytes().all(|byte| byte.is_ascii_digit())).then_some(text)
-}
-
-pub(super) fn double(text: &str) -> Outcome {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() || text.to_ascii_lowercase().contains("inf") || value.is_nan() => {
-            Ok(Datum::Double(value))
-        }
-        Ok(_) => error(format!("strconv.ParseFloat: parsing {text:?}: value out of range")),
-        Err(_) => unparsable("ParseFloat", text),
-    }
-}
-
 /// Joins a list of strings.
 pub(super) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> Outcome {
     let mut joined = String::new();
     for (at, item) in items.iter().enumerate() {
-        let Datum::String(text) = item else { return no_such_overload() };
+        let Datum::String(text) = item else { return error(format!("join: invalid input: {}", shown(item))) };
         machine.charge_reading(text.len() + separator.len())?;
         if at > 0 {
             joined.push_str(separator);

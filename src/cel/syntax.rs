@@ -8,6 +8,7 @@ use cel::common::ast::operators as op;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
 
 use super::signatures;
+use super::types::type_named;
 use super::value::Datum;
 
 /// The longest expression, in bytes. The reference takes 100,000 code points.
@@ -36,8 +37,9 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Kind {
+    /// A constant; the name of a type is one.
     Literal(Datum),
-    /// A variable or the name of a type.
+    /// A variable.
     Name(String),
     Select {
         operand: Box<Node>,
@@ -99,6 +101,52 @@ pub(super) enum FoldKind {
     SortBy,
 }
 
+impl Node {
+    /// The nodes right below.
+    pub(super) fn children(&self) -> Vec<&Self> {
+        match &self.kind {
+            Kind::Literal(_) | Kind::Name(_) => Vec::new(),
+            Kind::Select { operand, .. } => vec![operand],
+            Kind::Call { target, arguments, .. } => {
+                target.iter().map(|target| &**target).chain(arguments).collect()
+            }
+            Kind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
+            Kind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
+            Kind::And(operands) | Kind::Or(operands) => operands.iter().collect(),
+            Kind::Conditional(parts) => parts.iter().collect(),
+            Kind::Fold(fold) => {
+                [Some(&fold.range), fold.filter.as_ref(), Some(&fold.body)].into_iter().flatten().collect()
+            }
+            Kind::WithOptional { target, body, .. } => vec![target, body],
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn children_mut(&mut self) -> Vec<&mut Self> {
+        match &mut self.kind {
+            Kind::Literal(_) | Kind::Name(_) => Vec::new(),
+            Kind::Select { operand, .. } => vec![operand],
+            Kind::Call { target, arguments, .. } => {
+                target.iter_mut().map(|target| &mut **target).chain(arguments).collect()
+            }
+            Kind::List(elements) => elements.iter_mut().map(|(element, _)| element).collect(),
+            Kind::Map(entries) => entries.iter_mut().flat_map(|(key, value, _)| [key, value]).collect(),
+            Kind::And(operands) | Kind::Or(operands) => operands.iter_mut().collect(),
+            Kind::Conditional(parts) => parts.iter_mut().collect(),
+            Kind::Fold(fold) => {
+                let Fold { range, filter, body, .. } = &mut **fold;
+                [Some(range), filter.as_mut(), Some(body)].into_iter().flatten().collect()
+            }
+            Kind::WithOptional { target, body, .. } => vec![target, body],
+        }
+    }
+
+    /// Whether something holds for this node or one below.
+    pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
+        holds(self) || self.children().into_iter().any(|child| child.any(holds))
+    }
+}
+
 /// Reads an expression.
 pub(super) fn parse(text: &str) -> Result<Node, Fault> {
     bounded(text)?;
@@ -116,7 +164,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Fault> {
                     Some(error) => Fault { at: offset(&owned, error.pos), text: error.msg },
                     None => Fault { at: 0, text: "syntax error".to_owned() },
                 })?;
-            Reader { source: &source }.node(tree, 0)
+            Reader { source: &source, bound: Vec::new() }.node(tree, 0)
         })
         .map_err(|error| Fault { at: 0, text: format!("cannot be parsed now: {error}") })?
         .join()
@@ -154,6 +202,8 @@ fn bounded(text: &str) -> Result<(), Fault> {
 
 struct Reader<'a> {
     source: &'a SourceInfo,
+    /// The variables of macros: they hide types of their names.
+    bound: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -165,15 +215,15 @@ impl Reader<'_> {
         self.source.offset_for(id).and_then(|(start, _)| usize::try_from(start).ok()).unwrap_or(0)
     }
 
-    fn nodes(&self, trees: Vec<IdedExpr>, depth: usize) -> Result<Vec<Node>, Fault> {
+    fn nodes(&mut self, trees: Vec<IdedExpr>, depth: usize) -> Result<Vec<Node>, Fault> {
         trees.into_iter().map(|tree| self.node(tree, depth)).collect()
     }
 
-    fn boxed(&self, tree: IdedExpr, depth: usize) -> Result<Box<Node>, Fault> {
+    fn boxed(&mut self, tree: IdedExpr, depth: usize) -> Result<Box<Node>, Fault> {
         self.node(tree, depth).map(Box::new)
     }
 
-    fn node(&self, tree: IdedExpr, depth: usize) -> Result<Node, Fault> {
+    fn node(&mut self, tree: IdedExpr, depth: usize) -> Result<Node, Fault> {
         let id = tree.id;
         if depth > MAX_DEPTH {
             return self.fault(id, "expression is nested too deeply");
@@ -181,12 +231,25 @@ impl Reader<'_> {
         let depth = depth + 1;
         let kind = match tree.expr {
             Expr::Literal(literal) => Kind::Literal(constant(&literal)),
-            Expr::Ident(name) => Kind::Name(name.trim_start_matches('.').to_owned()),
-            Expr::Select(select) => Kind::Select {
-                operand: self.boxed(*select.operand, depth)?,
-                field: select.field,
-                how: Selection::Plain,
-            },
+            Expr::Ident(name) => {
+                let name = name.trim_start_matches('.').to_owned();
+                match type_named(&name).filter(|_| !self.bound.contains(&name)) {
+                    Some(named) => Kind::Literal(Datum::Type(named.into())),
+                    None => Kind::Name(name),
+                }
+            }
+            Expr::Select(select) => {
+                match qualified(&select.operand.expr)
+                    .and_then(|prefix| type_named(&format!("{prefix}.{}", select.field)))
+                {
+                    Some(named) => Kind::Literal(Datum::Type(named.into())),
+                    None => Kind::Select {
+                        operand: self.boxed(*select.operand, depth)?,
+                        field: select.field,
+                        how: Selection::Plain,
+                    },
+                }
+            }
             Expr::List(list) => {
                 let optional = list.optional_indices;
                 let elements = list.elements.into_iter().enumerate();
@@ -214,7 +277,7 @@ impl Reader<'_> {
         Ok(Node { kind, at: self.at(id) })
     }
 
-    fn call(&self, id: u64, call: CallExpr, depth: usize) -> Result<Kind, Fault> {
+    fn call(&mut self, id: u64, call: CallExpr, depth: usize) -> Result<Kind, Fault> {
         let CallExpr { func_name, target, args } = call;
         let name = func_name.trim_start_matches('.').to_owned();
         let Some(target) = target else { return self.global(id, name, args, depth) };
@@ -230,12 +293,12 @@ impl Reader<'_> {
         if args.len() == 2 && (name == "optMap" || name == "optFlatMap") {
             let mut args = args.into_iter();
             if let (Some(variable), Some(body)) = (args.next(), args.next()) {
-                return Ok(Kind::WithOptional {
-                    target: self.boxed(*target, depth)?,
-                    variable: self.variable(variable)?,
-                    body: self.boxed(body, depth)?,
-                    flat: name == "optFlatMap",
-                });
+                let target = self.boxed(*target, depth)?;
+                let variable = self.variable(variable)?;
+                self.bound.push(variable.clone());
+                let body = self.boxed(body, depth)?;
+                self.bound.pop();
+                return Ok(Kind::WithOptional { target, variable, body, flat: name == "optFlatMap" });
             }
             return self.fault(id, "syntax error");
         }
@@ -244,7 +307,7 @@ impl Reader<'_> {
     }
 
     /// Calls without a target: operators, `has`, functions.
-    fn global(&self, id: u64, name: String, args: Vec<IdedExpr>, depth: usize) -> Result<Kind, Fault> {
+    fn global(&mut self, id: u64, name: String, args: Vec<IdedExpr>, depth: usize) -> Result<Kind, Fault> {
         match (name.as_str(), args.len()) {
             (op::LOGICAL_AND, _) => Ok(Kind::And(self.operands(op::LOGICAL_AND, args, depth)?)),
             (op::LOGICAL_OR, _) => Ok(Kind::Or(self.operands(op::LOGICAL_OR, args, depth)?)),
@@ -274,7 +337,7 @@ impl Reader<'_> {
     }
 
     /// `a && b && c` is a tree of pairs; its leaves in their order are all that counts.
-    fn operands(&self, operator: &str, args: Vec<IdedExpr>, depth: usize) -> Result<Vec<Node>, Fault> {
+    fn operands(&mut self, operator: &str, args: Vec<IdedExpr>, depth: usize) -> Result<Vec<Node>, Fault> {
         let mut found = Vec::new();
         for tree in args {
             match tree.expr {
@@ -295,7 +358,7 @@ impl Reader<'_> {
     }
 
     fn fold(
-        &self,
+        &mut self,
         (kind, variables, filtered): (FoldKind, usize, bool),
         name: &str,
         target: IdedExpr,
@@ -313,10 +376,9 @@ impl Reader<'_> {
         }
         let range = self.node(target, depth)?;
         let mut args = args.into_iter();
-        let mut next = || match args.next() {
-            Some(tree) => Ok(tree),
-            None => self.fault(id, format!("too few arguments to {name}()")),
-        };
+        let at = self.at(id);
+        let mut next =
+            || args.next().ok_or_else(|| Fault { at, text: format!("too few arguments to {name}()") });
         let variable = self.variable(next()?)?;
         let second = if variables == 2 { Some(self.variable(next()?)?) } else { None };
         if second.as_deref() == Some(variable.as_str()) {
@@ -325,8 +387,11 @@ impl Reader<'_> {
         if [Some(variable.as_str()), second.as_deref()].contains(&Some("__result__")) {
             return self.fault(id, "iteration variable overwrites accumulator variable");
         }
+        let outside = self.bound.len();
+        self.bound.extend([Some(variable.clone()), second.clone()].into_iter().flatten());
         let filter = if filtered { Some(self.node(next()?, depth)?) } else { None };
         let body = self.node(next()?, depth)?;
+        self.bound.truncate(outside);
         Ok(Kind::Fold(Box::new(Fold { kind, range, variable, second, filter, body })))
     }
 }
@@ -338,7 +403,7 @@ fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
         ("all", 3) => (FoldKind::All, 2, false),
         ("exists", 2) => (FoldKind::Exists, 1, false),
         ("exists", 3) => (FoldKind::Exists, 2, false),
-        ("exists_one" | "existsOne", 2) => (FoldKind::ExistsOne, 1, false),
+        ("exists_one", 2) => (FoldKind::ExistsOne, 1, false),
         ("exists_one" | "existsOne", 3) => (FoldKind::ExistsOne, 2, false),
         ("map", 2) => (FoldKind::Map, 1, false),
         ("map", 3) => (FoldKind::Map, 1, true),

@@ -6,6 +6,30 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use super::value::Datum;
+
+/// Types that an expression may name, and what the checker calls them.
+const TYPE_NAMES: [(&str, &str); 13] = [
+    ("bool", "bool"),
+    ("bytes", "bytes"),
+    ("double", "double"),
+    ("google.protobuf.Duration", "duration"),
+    ("google.protobuf.Timestamp", "timestamp"),
+    ("int", "int"),
+    ("list", "list"),
+    ("map", "map"),
+    ("null_type", "null_type"),
+    ("optional_type", "optional_type"),
+    ("string", "string"),
+    ("type", "type"),
+    ("uint", "uint"),
+];
+
+/// The type that a name stands for, if it stands for one.
+pub(super) fn type_named(name: &str) -> Option<&'static str> {
+    TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
+}
+
 /// A type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Type {
@@ -21,6 +45,22 @@ impl Type {
     pub(super) const STRING: Self = Self::Named("string", Vec::new());
     pub(super) const DYN: Self = Self::Named("dyn", Vec::new());
     pub(super) const ANY: Self = Self::Named("any", Vec::new());
+
+    /// The type of a constant.
+    pub(super) fn of(value: &Datum) -> Self {
+        let known = |name: &str| TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(_, name)| *name);
+        match value {
+            Datum::Type(name) => {
+                let parameters = match name.as_ref() {
+                    "list" | "optional_type" => vec![Self::DYN],
+                    "map" => vec![Self::DYN, Self::DYN],
+                    _ => Vec::new(),
+                };
+                Self::Named("type", vec![Self::Named(known(name).unwrap_or("dyn"), parameters)])
+            }
+            other => Self::Named(known(other.type_name()).unwrap_or("dyn"), Vec::new()),
+        }
+    }
 
     pub(super) fn list(element: Self) -> Self {
         Self::Named("list", vec![element])
@@ -86,7 +126,11 @@ impl Type {
 impl fmt::Display for Type {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Parameter(_) => out.write_str("dyn"),
+            // Those of the table are letters.
+            Self::Parameter(number) => match u8::try_from(*number) {
+                Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
+                _ => out.write_str("dyn"),
+            },
             Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
             Self::Named(name, parameters) => {
                 let parameters: Vec<String> = parameters.iter().map(Self::to_string).collect();
@@ -109,7 +153,8 @@ impl Solution {
     /// A parameter that nothing is known about.
     pub(super) fn fresh(&mut self) -> Type {
         self.next += 1;
-        Type::Parameter(self.next)
+        // Behind the letters of the table of functions.
+        Type::Parameter(self.next + 0x100)
     }
 
     /// Tries to let `from` stand where `to` is wanted.

@@ -54,7 +54,10 @@ pub(super) struct Root {
 /// What a map may be keyed by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
+    Null,
     Bool(bool),
+    /// A double, by its bits.
+    Double(u64),
     Int(i64),
     Uint(u64),
     String(Arc<str>),
@@ -185,7 +188,9 @@ impl From<&str> for Key {
 impl Key {
     pub(super) fn datum(&self) -> Datum {
         match self {
+            Self::Null => Datum::Null,
             Self::Bool(value) => Datum::Bool(*value),
+            Self::Double(bits) => Datum::Double(f64::from_bits(*bits)),
             Self::Int(value) => Datum::Int(*value),
             Self::Uint(value) => Datum::Uint(*value),
             Self::String(value) => Datum::String(Arc::clone(value)),
@@ -195,7 +200,9 @@ impl Key {
     /// The key that a value makes in a map of its own.
     pub(super) fn exact(value: &Datum) -> Option<Self> {
         Some(match value {
+            Datum::Null => Self::Null,
             Datum::Bool(value) => Self::Bool(*value),
+            Datum::Double(value) => Self::Double(value.to_bits()),
             Datum::Int(value) => Self::Int(*value),
             Datum::Uint(value) => Self::Uint(*value),
             Datum::String(value) => Self::String(Arc::clone(value)),
@@ -203,15 +210,17 @@ impl Key {
         })
     }
 
-    fn candidates(value: &Datum) -> [Option<Self>; 2] {
+    fn candidates(value: &Datum) -> [Option<Self>; 3] {
+        let exact = Self::exact(value);
         match value {
-            Datum::Int(number) => [Some(Self::Int(*number)), u64::try_from(*number).ok().map(Self::Uint)],
-            Datum::Uint(number) => [Some(Self::Uint(*number)), i64::try_from(*number).ok().map(Self::Int)],
+            Datum::Int(number) => [exact, u64::try_from(*number).ok().map(Self::Uint), None],
+            Datum::Uint(number) => [exact, i64::try_from(*number).ok().map(Self::Int), None],
             Datum::Double(number) => [
+                exact,
                 super::number::exact_int(*number).map(Self::Int),
                 super::number::exact_uint(*number).map(Self::Uint),
             ],
-            other => [Self::exact(other), None],
+            _ => [exact, None, None],
         }
     }
 }

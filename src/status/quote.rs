@@ -37,6 +37,17 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
+/// Shows a list of texts as Go's `%q` does: each quoted, in brackets.
+#[derive(Debug, Clone, Copy)]
+pub struct QuotedList<'a, T>(pub &'a [T]);
+
+impl<T: AsRef<str>> fmt::Display for QuotedList<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted: Vec<_> = self.0.iter().map(|text| Quoted(text.as_ref()).to_string()).collect();
+        write!(f, "[{}]", quoted.join(" "))
+    }
+}
+
 /// Whether Go prints the character as it is.
 fn is_printable(c: char) -> bool {
     // Within a text, and not at its start, Rust escapes exactly what is not printable; combining marks stay.

@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod cel;
 mod chains;
 mod cli;
 mod clusters;
@@ -34,6 +35,9 @@ mod limits;
 mod pki;
 mod reference;
 mod reload;
+mod service_accounts;
 mod streaming;
 mod support;
+mod token_review;
 mod tunnels;
+mod webhook;

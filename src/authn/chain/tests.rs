@@ -247,3 +247,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_identity_that_comes_with_the_group_is_not_copied() {
+    let tokens = InAuthenticatedGroup::new(Box::new(Fixed(Ok(Some(success("alice", &[]))))));
+    let request = TestRequest::new();
+    let (token, input) = (BearerToken::new("token"), request.input());
+    let found = tokens
+        .authenticate(&token, input.for_tokens())
+        .now_or_never()
+        .expect("ready")
+        .expect("good")
+        .expect("known");
+    assert_eq!(*found.user, authenticated("alice"));
+    let user = Arc::clone(&found.user);
+    let chain = chain(vec![Ok(Some(found))], false).expect("a chain");
+    assert!(Arc::ptr_eq(&judge(&chain, &request).expect("good").user, &user));
+}

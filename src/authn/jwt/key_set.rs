@@ -40,7 +40,8 @@ pub struct KeySet {
 #[derive(Debug)]
 struct Fetch {
     began: Instant,
-    outcome: Result<(), String>,
+    /// Nothing if it was given up.
+    outcome: Option<Result<(), String>>,
 }
 
 /// Why no key of the set has signed a token.
@@ -81,27 +82,28 @@ impl KeySet {
     }
 
     fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
-        self.keys.load().as_ref().is_some_and(|keys| {
-            let named = |key: &&PublicKey| jwt.key_id().is_none_or(|id| key.id() == id);
-            keys.iter().filter(named).any(|key| jwt.is_signed_by(key))
-        })
+        self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys))
     }
 
     /// Sees to it that a fetch has begun after `asked` and ended.
     async fn fetch_since(&self, asked: Instant) -> Result<(), KeyError> {
         let mut last = self.last.lock().await;
         if let Some(fetch) = last.as_ref() {
-            if fetch.began >= asked {
-                return fetch.outcome.clone().map_err(KeyError::Unavailable);
+            match &fetch.outcome {
+                Some(outcome) if fetch.began >= asked => {
+                    return outcome.clone().map_err(KeyError::Unavailable);
+                }
+                _ => sleep_until(fetch.began + FLOOR).await,
             }
-            sleep_until(fetch.began + FLOOR).await;
         }
         let began = Instant::now();
+        // Why before: requests that are taken back in the middle of a fetch must not multiply fetches either.
+        *last = Some(Fetch { began, outcome: None });
         let outcome = match self.source.fetch().await {
             Ok(json) => read(&json).map(|keys| self.keys.store(Some(Arc::new(keys)))),
             Err(error) => Err(error),
         };
-        *last = Some(Fetch { began, outcome: outcome.clone() });
+        *last = Some(Fetch { began, outcome: Some(outcome.clone()) });
         outcome.map_err(KeyError::Unavailable)
     }
 }
@@ -111,10 +113,13 @@ struct Document {
     keys: Vec<Value>,
 }
 
-/// Keys of kinds that are not verified here are left out.
-fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
+/// Reads a key set. Keys of kinds that are not verified here are left out.
+pub(crate) fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
     let document: Document =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
     let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     Ok(keys.filter_map(|key| PublicKey::from_jwk(&key)).collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use x509_parser::der_parser::Oid;
+use x509_parser::oid_registry::{OID_EC_P256, OID_NIST_EC_P384, OID_NIST_EC_P521};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
@@ -81,21 +83,31 @@ enum Material {
 
 /// It is no public key that tokens can be verified with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("neither an RSA key nor a key on P-256, P-384 or P-521")]
-pub struct UnknownKey;
+pub enum UnfitKey {
+    /// It is of another kind, or no key at all.
+    #[error("neither an RSA key nor a key on P-256, P-384 or P-521")]
+    Unknown,
+    /// It is an RSA key that is too short to be trusted, or longer than any is verified.
+    #[error("an RSA key has {0} bits; it must have 2048 to 8192")]
+    RsaBits(usize),
+}
 
 impl PublicKey {
     /// A key in the form of `SubjectPublicKeyInfo`, DER. Its id is derived from it, as kube-apiserver does.
     // kubernetes: pkg/serviceaccount/jwt.go, keyIDFromPublicKey
-    pub fn from_spki(der: &[u8]) -> Result<Self, UnknownKey> {
-        let (_, info) = SubjectPublicKeyInfo::from_der(der).map_err(|_| UnknownKey)?;
+    pub fn from_spki(der: &[u8]) -> Result<Self, UnfitKey> {
+        let Ok(([], info)) = SubjectPublicKeyInfo::from_der(der) else { return Err(UnfitKey::Unknown) };
         let bits = info.subject_public_key.data.as_ref();
-        let material = match info.parsed().map_err(|_| UnknownKey)? {
-            x509_parser::public_key::PublicKey::RSA(_) => Material::Rsa(DecodingKey::from_rsa_der(bits)),
-            x509_parser::public_key::PublicKey::EC(point) => {
-                Material::from_point(bits, point.key_size()).ok_or(UnknownKey)?
+        let material = match info.parsed().map_err(|_| UnfitKey::Unknown)? {
+            x509_parser::public_key::PublicKey::RSA(key) => match key.key_size() {
+                2048..=8192 => Material::Rsa(DecodingKey::from_rsa_der(bits)),
+                size => return Err(UnfitKey::RsaBits(size)),
+            },
+            x509_parser::public_key::PublicKey::EC(_) => {
+                let curve = info.algorithm.parameters.as_ref().and_then(|curve| curve.as_oid().ok());
+                curve.and_then(|curve| Material::from_point(&curve, bits)).ok_or(UnfitKey::Unknown)?
             }
-            _ => return Err(UnknownKey),
+            _ => return Err(UnfitKey::Unknown),
         };
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der);
         Ok(Self { id: URL_SAFE_NO_PAD.encode(digest), material })
@@ -153,11 +165,11 @@ impl PublicKey {
 }
 
 impl Material {
-    fn from_point(point: &[u8], bits: usize) -> Option<Self> {
-        match (bits, point.len()) {
-            (256, 65) => Some(Self::P256(DecodingKey::from_ec_der(point))),
-            (384, 97) => Some(Self::P384(DecodingKey::from_ec_der(point))),
-            (521 | 528, 133) => Some(Self::P521(point.to_vec())),
+    fn from_point(curve: &Oid<'_>, point: &[u8]) -> Option<Self> {
+        match point.len() {
+            65 if *curve == OID_EC_P256 => Some(Self::P256(DecodingKey::from_ec_der(point))),
+            97 if *curve == OID_NIST_EC_P384 => Some(Self::P384(DecodingKey::from_ec_der(point))),
+            133 if *curve == OID_NIST_EC_P521 => Some(Self::P521(point.to_vec())),
             _ => None,
         }
     }

@@ -1,5 +1,15 @@
 //! Tokens, keys, and keys that come from elsewhere.
 
+use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
+    EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PSS_SHA256,
+    RsaEncoding, RsaKeyPair,
+};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
 use super::*;
 
 #[test]
@@ -13,8 +23,126 @@ fn tokens_are_taken_apart() {
         ("e30.e31.", None),
         ("e30.W10.", Some(Malformed::Json("payload"))),
         ("e30.e30.+", Some(Malformed::Base64("signature"))),
+        // {"kid":1}, {"kid":null}, {"a":1,"a":1}, {"kid":"a","kid":"a"}
+        ("eyJraWQiOjF9.e30.", Some(Malformed::Header)),
+        ("eyJraWQiOm51bGx9.e30.", None),
+        ("eyJhIjoxLCJhIjoxfQ.e30.", Some(Malformed::Header)),
+        ("eyJraWQiOiJhIiwia2lkIjoiYSJ9.e30.", Some(Malformed::Header)),
     ];
     for (token, expected) in cases {
         assert_eq!(Jwt::parse(token).err(), expected, "{token:?}");
+    }
+}
+
+/// Signs tokens of the tests.
+#[derive(Debug)]
+pub(crate) struct Signer {
+    key: Key,
+    /// The algorithm it signs by.
+    pub(crate) algorithm: &'static str,
+    /// Its public half.
+    pub(crate) public: PublicKey,
+}
+
+#[derive(Debug)]
+enum Key {
+    Rsa(RsaKeyPair, &'static dyn RsaEncoding),
+    Ecdsa(EcdsaKeyPair),
+}
+
+impl Signer {
+    /// A new key for this algorithm.
+    pub(crate) fn new(algorithm: &'static str) -> Self {
+        let (key, public) = match algorithm {
+            "ES256" => ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING),
+            "ES384" => ecdsa(&ECDSA_P384_SHA384_FIXED_SIGNING),
+            "ES512" => ecdsa(&ECDSA_P521_SHA512_FIXED_SIGNING),
+            "RS256" => rsa(&RSA_PKCS1_SHA256),
+            "RS384" => rsa(&RSA_PKCS1_SHA384),
+            "PS256" => rsa(&RSA_PSS_SHA256),
+            other => panic!("no signer for {other}"),
+        };
+        Self { key, algorithm, public: PublicKey::from_spki(&public).unwrap() }
+    }
+
+    /// The point that is the public half of an ECDSA key: both coordinates.
+    pub(crate) fn point(&self) -> Vec<u8> {
+        match &self.key {
+            Key::Ecdsa(pair) => pair.public_key().as_ref()[1..].to_vec(),
+            Key::Rsa(..) => panic!("an RSA key is no point"),
+        }
+    }
+
+    /// A header that names the algorithm and the key.
+    pub(crate) fn header(&self) -> String {
+        format!(r#"{{"alg":"{}","kid":"{}"}}"#, self.algorithm, self.public.id())
+    }
+
+    /// A token with this header and this payload, both JSON or whatever they are.
+    pub(crate) fn sign(&self, header: &str, payload: &str) -> String {
+        let input = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload));
+        let random = SystemRandom::new();
+        let signature = match &self.key {
+            Key::Ecdsa(pair) => pair.sign(&random, input.as_bytes()).unwrap().as_ref().to_vec(),
+            Key::Rsa(pair, encoding) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(*encoding, &random, input.as_bytes(), &mut signature).unwrap();
+                signature
+            }
+        };
+        format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+fn ecdsa(curve: &'static EcdsaSigningAlgorithm) -> (Key, Vec<u8>) {
+    let pair = EcdsaKeyPair::generate(curve).unwrap();
+    let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
+    let public = public.as_ref().to_vec();
+    (Key::Ecdsa(pair), public)
+}
+
+fn rsa(encoding: &'static dyn RsaEncoding) -> (Key, Vec<u8>) {
+    let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
+    let public = public.as_ref().to_vec();
+    (Key::Rsa(pair, encoding), public)
+}
+
+#[test]
+fn every_algorithm_is_verified_by_a_key_of_its_kind_alone() {
+    let signers = ["ES256", "ES384", "ES512", "RS256", "RS384", "PS256"].map(Signer::new);
+    for signer in &signers {
+        let token = signer.sign(&signer.header(), "{}");
+        let jwt = Jwt::parse(&token).unwrap();
+        for other in &signers {
+            let same = signer.algorithm == other.algorithm;
+            let verdict = jwt.is_signed_by(&other.public);
+            assert_eq!(verdict, same, "{} by {}", signer.algorithm, other.algorithm);
+        }
+        let mut damaged = jwt.signature.clone();
+        damaged[3] ^= 1;
+        assert!(!Jwt { signature: damaged, ..jwt }.is_signed_by(&signer.public), "{}", signer.algorithm);
+    }
+}
+
+#[test]
+fn headers_that_change_what_was_signed_are_not_verified() {
+    let signer = Signer::new("ES256");
+    let cases = [
+        (r#"{"alg":"ES256"}"#, true),
+        (r#"{"alg":"ES256","b64":true}"#, true),
+        (r#"{"alg":"ES256","b64":false}"#, false),
+        (r#"{"alg":"ES256","b64":null}"#, false),
+        (r#"{"alg":"ES256","crit":["exp"],"exp":1}"#, false),
+        (r#"{"alg":"ES256","crit":[]}"#, false),
+        (r#"{"alg":"none"}"#, false),
+        (r#"{"alg":"HS256"}"#, false),
+        (r#"{"alg":"ES384"}"#, false),
+        (r#"{"alg":1}"#, false),
+        ("{}", false),
+    ];
+    for (header, expected) in cases {
+        let token = signer.sign(header, "{}");
+        assert_eq!(Jwt::parse(&token).unwrap().is_signed_by(&signer.public), expected, "{header}");
     }
 }

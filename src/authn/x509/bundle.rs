@@ -3,13 +3,11 @@
 use std::collections::HashSet;
 
 use aws_lc_rs::digest;
-use base64::Engine as _;
-use base64::alphabet;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use rustls::DistinguishedName;
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::{Certificate, ParseError};
+use crate::authn::pem;
 
 /// Trusted certificates. Every one of them counts as a root, whoever issued it.
 #[derive(Debug, Clone)]
@@ -39,8 +37,10 @@ impl CaBundle {
     // client-go: util/cert/pem.go, ParseCertsPEM; util/cert/io.go, NewPoolFromBytes
     pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
         let mut certificates: Vec<Certificate> = Vec::new();
-        for der in certificate_blocks(pem) {
-            let certificate = Certificate::parse(CertificateDer::from(der))?;
+        let blocks =
+            pem::blocks(pem).into_iter().filter(|block| block.kind == b"CERTIFICATE" && !block.headers);
+        for block in blocks {
+            let certificate = Certificate::parse(CertificateDer::from(block.content))?;
             if !certificates.iter().any(|known| known.der == certificate.der) {
                 certificates.push(certificate);
             }
@@ -82,37 +82,4 @@ impl CaBundle {
     pub(super) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
-}
-
-/// The content of every `CERTIFICATE` block without headers.
-// go: encoding/pem, Decode
-fn certificate_blocks(pem: &[u8]) -> Vec<Vec<u8>> {
-    // Like Go's, the decoder does not look at unused bits of the last character.
-    const BASE64: GeneralPurpose = GeneralPurpose::new(
-        &alphabet::STANDARD,
-        GeneralPurposeConfig::new()
-            .with_decode_allow_trailing_bits(true)
-            .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
-    );
-    let mut blocks = Vec::new();
-    // The type, whether there were headers, and the text so far.
-    let mut open: Option<(Vec<u8>, bool, Vec<u8>)> = None;
-    for line in pem.split(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
-        if let Some(kind) = line.strip_prefix(b"-----BEGIN ").and_then(|rest| rest.strip_suffix(b"-----")) {
-            open = Some((kind.to_vec(), false, Vec::new()));
-        } else if let Some(end) = line.strip_prefix(b"-----END ") {
-            if let Some((kind, false, text)) = open.take()
-                && kind == b"CERTIFICATE"
-                && end.strip_suffix(b"-----") == Some(kind.as_slice())
-                && let Ok(content) = BASE64.decode(&text)
-            {
-                blocks.push(content);
-            }
-        } else if let Some((_, headers, text)) = &mut open {
-            *headers |= text.is_empty() && line.contains(&b':');
-            text.extend(line.iter().filter(|byte| !matches!(byte, b' ' | b'\t' | b'\r')));
-        }
-    }
-    blocks
 }

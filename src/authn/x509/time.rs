@@ -88,17 +88,17 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// Whether `now` is before the second `limit`.
-pub(super) fn is_before(now: UnixTime, limit: i64) -> bool {
+pub(in crate::authn) fn is_before(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).is_ok_and(|limit| now < UnixTime::from_secs(limit))
 }
 
 /// Whether `now` is after the second `limit`, if only by a fraction.
-pub(super) fn is_after(now: UnixTime, limit: i64) -> bool {
+pub(in crate::authn) fn is_after(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).map_or(true, |limit| now > UnixTime::from_secs(limit))
 }
 
 /// RFC 3339, in UTC and whole seconds.
-pub(super) fn rfc3339(seconds: i64) -> String {
+pub(in crate::authn) fn rfc3339(seconds: i64) -> String {
     let days = seconds.div_euclid(86_400);
     let second = seconds.rem_euclid(86_400);
     let shifted = days + 719_468;

@@ -1,6 +1,8 @@
 //! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
 
 mod oidc;
+mod service_account;
+mod webhook;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +41,10 @@ impl Resolver<'_> {
         let none_on = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
             && flags.token_auth_file.is_none()
+            && !flags.enable_bootstrap_token_auth
+            && flags.service_account_issuer.is_empty()
+            && flags.service_account_key_file.is_empty()
+            && flags.authentication_token_webhook_config_file.is_none()
             && jwt.is_empty()
             && self.errors.len() == errors;
         if none_on && anonymous == Anonymous::Nowhere {
@@ -51,15 +57,20 @@ impl Resolver<'_> {
                     .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
             );
         }
+        let mut audiences = listed(&flags.api_audiences);
+        if audiences.is_empty() {
+            audiences.clone_from(&flags.service_account_issuer);
+        }
         Authentication {
             client_ca,
             request_header,
             static_tokens,
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
-            service_accounts: None,
+            service_accounts: self.service_accounts(given),
             jwt,
+            webhook: self.webhook(given),
             anonymous,
-            audiences: listed(&flags.api_audiences).into_iter().map(Audience).collect(),
+            audiences: audiences.into_iter().map(Audience).collect(),
         }
     }
 

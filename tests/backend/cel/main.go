@@ -2,7 +2,7 @@
 //
 // Reads a JSON list of cases from standard input and writes one answer per line, in the order of the cases:
 // whether the expression compiles, and what it evaluates to. With the argument "functions" it lists instead the
-// signatures that the type checker of this release knows.
+// overloads that the type checker of this release knows, in the order in which it tries them.
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"sort"
 	"strings"
 	_ "unsafe" // for go:linkname: the values are made by the functions that the authenticator uses
 
@@ -63,6 +62,12 @@ func describe(value ref.Val) any {
 	case types.String:
 		return map[string]any{"string": string(v)}
 	case traits.Lister:
+		switch value.Value().(type) {
+		case []any, []ref.Val:
+		default:
+			// The authenticator takes only those two for a list.
+			return map[string]any{"other": value.Type().TypeName()}
+		}
 		items := []any{}
 		for i := types.Int(0); i < v.Size().(types.Int); i++ {
 			items = append(items, describe(v.Get(i)))
@@ -73,7 +78,13 @@ func describe(value ref.Val) any {
 	}
 }
 
-func judge(compiler authenticationcel.Compiler, c testCase) answer {
+func judge(compiler authenticationcel.Compiler, c testCase) (verdict answer) {
+	// Some map keys end the program that compiles them.
+	defer func() {
+		if reason := recover(); reason != nil {
+			verdict = answer{CompileError: fmt.Sprintf("panic: %v", reason)}
+		}
+	}()
 	var result authenticationcel.CompilationResult
 	var err error
 	switch c.Purpose {
@@ -114,7 +125,7 @@ func functions(write func(any)) {
 	if err != nil {
 		panic(err)
 	}
-	var lines []string
+	lines := map[string][]string{}
 	for name, function := range env.Functions() {
 		for _, overload := range function.OverloadDecls() {
 			var args []string
@@ -126,10 +137,9 @@ func functions(write func(any)) {
 				target, args = args[0]+".", args[1:]
 			}
 			result := cel.FormatCELType(overload.ResultType())
-			lines = append(lines, fmt.Sprintf("%s%s(%s) -> %s", target, name, strings.Join(args, ", "), result))
+			lines[name] = append(lines[name], fmt.Sprintf("%s(%s) -> %s", target, strings.Join(args, ", "), result))
 		}
 	}
-	sort.Strings(lines)
 	write(lines)
 }
 

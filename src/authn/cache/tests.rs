@@ -1,0 +1,469 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::advance;
+
+use super::super::Authenticated;
+use super::super::remarks::{Noted, Outcome as StepOutcome};
+use super::super::testing::{audiences_of, success};
+use super::*;
+use crate::metrics::Metrics;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const NOW: UnixTime = UnixTime::from_secs(1_700_000_000);
+const SUCCESSES: Keep = Keep { success: MINUTE, failure: Duration::ZERO, errors: true };
+
+type Judge = dyn Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync;
+
+/// Judges as it is told, and only while its gate is open.
+struct Fake {
+    judge: Box<Judge>,
+    gate: Semaphore,
+    asked: Mutex<Vec<String>>,
+    running: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl std::fmt::Debug for Fake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fake")
+    }
+}
+
+impl Fake {
+    fn new(judge: impl Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync + 'static) -> Arc<Self> {
+        let fake = Self::shut(judge);
+        fake.open();
+        fake
+    }
+
+    fn shut(judge: impl Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            judge: Box::new(judge),
+            gate: Semaphore::new(0),
+            asked: Mutex::default(),
+            running: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        })
+    }
+
+    fn open(&self) {
+        self.gate.close();
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn number_asked(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+}
+
+impl TokenAuthenticator for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            self.asked.lock().unwrap().push(token.expose().to_owned());
+            let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(running, Ordering::SeqCst);
+            // An open gate is a closed semaphore.
+            self.gate.acquire().await.map(drop).ok();
+            self.running.fetch_sub(1, Ordering::SeqCst);
+            (self.judge)(token.expose(), context)
+        })
+    }
+}
+
+fn cache_with(fake: &Arc<Fake>, keep: Keep, limits: Limits) -> Arc<CachedTokens> {
+    let metrics = Metrics::new();
+    Arc::new(CachedTokens::with_limits(fake.clone(), keep, Handle::current(), &metrics.token_cache, limits))
+}
+
+fn cache(fake: &Arc<Fake>, keep: Keep) -> Arc<CachedTokens> {
+    cache_with(fake, keep, Limits::DEFAULT)
+}
+
+async fn ask_for(
+    cache: &CachedTokens,
+    token: &str,
+    audiences: &[&str],
+    now: UnixTime,
+    remarks: &Remarks,
+) -> Verdict {
+    let audiences = audiences_of(audiences);
+    let context = TokenContext { audiences: &audiences, now, remarks };
+    cache.authenticate(&BearerToken::new(token), context).await
+}
+
+async fn ask(cache: &CachedTokens, token: &str) -> Verdict {
+    ask_for(cache, token, &[], NOW, &Remarks::default()).await
+}
+
+async fn ask_noting(cache: &CachedTokens, token: &str) -> Noted {
+    let remarks = Remarks::default();
+    ask_for(cache, token, &[], NOW, &remarks).await.ok();
+    remarks.take()
+}
+
+fn name(verdict: Verdict) -> Option<String> {
+    verdict.ok().flatten().map(|found| found.user.name.clone())
+}
+
+/// Begins to ask, in a task of its own.
+fn begin(cache: &Arc<CachedTokens>, token: &str) -> JoinHandle<Verdict> {
+    let (cache, token) = (Arc::clone(cache), token.to_owned());
+    tokio::spawn(async move { ask(&cache, &token).await })
+}
+
+/// Lets everything else run until something holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if holds() {
+            return;
+        }
+        yield_now().await;
+    }
+    panic!("{what} never happened");
+}
+
+/// Lets everything run that can.
+async fn settle() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+fn invalid(text: &str) -> AuthnError {
+    AuthnError::Invalid(text.to_owned())
+}
+
+fn unavailable(text: &str) -> AuthnError {
+    AuthnError::Unavailable(text.to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn successes_are_remembered_for_their_time_and_failures_are_not() {
+    let known = Arc::new(Mutex::new(false));
+    let knows = Arc::clone(&known);
+    let fake = Fake::new(move |token, _| {
+        let found = || success(&token.replace("token", ""), &[]);
+        Ok(knows.lock().unwrap().then(found))
+    });
+    let cache = cache(&fake, SUCCESSES);
+    for _ in 0..2 {
+        for token in ["bad1", "bad2", "bad3"] {
+            assert_eq!(ask(&cache, token).await, Ok(None));
+        }
+        advance(Duration::from_micros(2)).await;
+    }
+    assert_eq!(fake.asked(), ["bad1", "bad2", "bad3", "bad1", "bad2", "bad3"]);
+
+    let tokens = ["usertoken1", "usertoken2", "usertoken3"];
+    *known.lock().unwrap() = true;
+    for expected in [&tokens[..], &[]] {
+        for (token, user) in tokens.into_iter().zip(["user1", "user2", "user3"]) {
+            assert_eq!(name(ask(&cache, token).await).as_deref(), Some(user));
+        }
+        assert_eq!(fake.asked(), expected);
+        // They are no longer good, but nobody asks.
+        *known.lock().unwrap() = false;
+    }
+    advance(2 * MINUTE).await;
+    for token in tokens {
+        assert_eq!(ask(&cache, token).await, Ok(None));
+    }
+    assert_eq!(fake.asked(), tokens);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_is_remembered_to_the_end_of_its_time_and_no_longer() {
+    let second = Duration::from_secs(1);
+    let keep =
+        |success, failure, errors| Keep { success: success * second, failure: failure * second, errors };
+    let good = Ok(Some(success("alice", &[])));
+    let cases: Vec<(&str, Keep, Verdict, u32)> = vec![
+        ("success", keep(3, 0, true), good.clone(), 3),
+        ("success that is not kept", keep(0, 3, true), good, 0),
+        ("unknown", keep(0, 2, false), Ok(None), 2),
+        ("unknown that is not kept", keep(3, 0, true), Ok(None), 0),
+        ("error", keep(3, 2, true), Err(invalid("x")), 2),
+        ("error that is not kept", keep(3, 2, false), Err(invalid("x")), 0),
+        ("error without a time", keep(3, 0, true), Err(invalid("x")), 0),
+    ];
+    for (case, keep, verdict, seconds) in cases {
+        let answer = verdict.clone();
+        let fake = Fake::new(move |_, _| answer.clone());
+        let cache = cache(&fake, keep);
+        assert_eq!(ask(&cache, "token").await, verdict, "{case}");
+        advance((seconds * second).saturating_sub(Duration::from_millis(1))).await;
+        assert_eq!(ask(&cache, "token").await, verdict, "{case}");
+        assert_eq!(fake.asked().len(), if seconds == 0 { 2 } else { 1 }, "{case}");
+        advance(Duration::from_millis(1)).await;
+        ask(&cache, "token").await.ok();
+        assert_eq!(fake.asked().len(), 1, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_is_not_remembered_past_the_end_of_the_credential() {
+    let expires = NOW + Duration::from_secs(5);
+    let fake = Fake::new(move |_, context| {
+        if context.now >= expires {
+            return Err(invalid("token is expired"));
+        }
+        Ok(Some(Authenticated { expires: Some(expires), ..success("alice", &[]) }))
+    });
+    let cache = cache(&fake, SUCCESSES);
+    let at = async |seconds| {
+        ask_for(&cache, "token", &[], NOW + Duration::from_secs(seconds), &Remarks::default()).await
+    };
+    assert_eq!(name(at(0).await).as_deref(), Some("alice"));
+    assert_eq!(name(at(4).await).as_deref(), Some("alice"));
+    assert_eq!(fake.asked().len(), 1);
+    assert_eq!(at(5).await, Err(invalid("token is expired")));
+    assert_eq!(fake.asked().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_does_not_make_a_verdict_last() {
+    let fake = Fake::new(|_, _| Ok(Some(success("alice", &[]))));
+    let cache = cache(&fake, SUCCESSES);
+    ask(&cache, "token").await.ok();
+    advance(MINUTE).await;
+    ask_for(&cache, "token", &[], NOW.saturating_sub(60 * MINUTE), &Remarks::default()).await.ok();
+    assert_eq!(fake.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn audiences_are_handed_on_and_told_apart() {
+    let fake = Fake::new(|token, context| {
+        let audiences: Vec<_> = context.audiences.iter().map(|audience| audience.0.as_str()).collect();
+        Ok(Some(success(&format!("{}:{token}", audiences.join("+")), &[])))
+    });
+    let cache = cache(&fake, SUCCESSES);
+    for audiences in [&["a"][..], &["b"], &["a", "b"], &["b", "a"], &[]] {
+        let user = name(ask_for(&cache, "token", audiences, NOW, &Remarks::default()).await);
+        assert_eq!(user, Some(format!("{}:token", audiences.join("+"))));
+    }
+}
+
+#[tokio::test]
+async fn requests_that_come_at_once_share_a_lookup() {
+    let fake = Fake::shut(|_, _| Ok(Some(success("chewbacca", &[]))));
+    let cache = cache(&fake, SUCCESSES);
+    let waiting: Vec<_> = (0..10).map(|_| begin(&cache, "")).collect();
+    settle().await;
+    fake.open();
+    for verdict in join_all(waiting).await {
+        assert_eq!(name(verdict.unwrap()).as_deref(), Some("chewbacca"));
+    }
+    assert_eq!(fake.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_lookup_goes_on_without_the_one_who_began_it() {
+    let fake = Fake::shut(|_, _| Ok(Some(success("chewbacca", &[]))));
+    let cache = cache(&fake, SUCCESSES);
+    let first = begin(&cache, "");
+    until("the lookup", || fake.number_asked() == 1).await;
+    let second = begin(&cache, "");
+    settle().await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    fake.open();
+    assert_eq!(name(second.await.unwrap()).as_deref(), Some("chewbacca"));
+    // And with nobody at all.
+    assert_eq!(name(ask(&cache, "").await).as_deref(), Some("chewbacca"));
+    assert_eq!(fake.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn another_one_takes_over_from_one_who_left_before_the_lookup_began() {
+    let fake = Fake::shut(|token, _| Ok(Some(success(token, &[]))));
+    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::DEFAULT });
+    let blocking = begin(&cache, "other");
+    until("the other lookup", || fake.number_asked() == 1).await;
+    let first = begin(&cache, "token");
+    settle().await;
+    let second = begin(&cache, "token");
+    settle().await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    fake.open();
+    assert_eq!(name(second.await.unwrap()).as_deref(), Some("token"));
+    assert_eq!(name(blocking.await.unwrap()).as_deref(), Some("other"));
+    assert_eq!(fake.asked(), ["other", "token"]);
+}
+
+#[tokio::test]
+async fn a_panic_is_an_error_that_nobody_remembers() {
+    let fake = Fake::new(|_, _| panic!("uh oh"));
+    let cache = cache(&fake, Keep { success: MINUTE, failure: MINUTE, errors: true });
+    for _ in 0..2 {
+        let error = unavailable("Internal error occurred: authentication failed unexpectedly");
+        assert_eq!(ask(&cache, "").await, Err(error));
+    }
+    assert_eq!(fake.asked().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_may_take_30_seconds() {
+    let fake = Fake::shut(|_, _| Ok(None));
+    let cache = cache(&fake, SUCCESSES);
+    let begun = Instant::now();
+    assert_eq!(ask(&cache, "").await, Err(unavailable("the token was not checked within 30s")));
+    assert_eq!(begun.elapsed(), Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn every_request_gets_the_remarks_of_a_success() {
+    let fake = Fake::shut(|token, context| {
+        context.remarks.annotate("snorlax", "rocks");
+        context.remarks.annotate("pandas", "are amazing");
+        context.remarks.warn("tired");
+        Ok((token == "token").then(|| success("snorlax", &[])))
+    });
+    let cache = cache(&fake, SUCCESSES);
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let cache = Arc::clone(&cache);
+            tokio::spawn(async move { ask_noting(&cache, "token").await })
+        })
+        .collect();
+    settle().await;
+    fake.open();
+    let mut all: Vec<_> = join_all(waiting).await.into_iter().map(Result::unwrap).collect();
+    all.push(ask_noting(&cache, "token").await);
+    for noted in all {
+        let annotations = [("pandas", "are amazing"), ("snorlax", "rocks")];
+        assert!(noted.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).eq(annotations));
+        assert_eq!(noted.warnings, ["tired"]);
+    }
+    assert_eq!(fake.asked().len(), 1);
+    assert_eq!(ask_noting(&cache, "other").await, Noted::default());
+}
+
+#[tokio::test]
+async fn remarks_are_remembered_with_the_verdict_they_came_with() {
+    let count = AtomicUsize::new(0);
+    let fake = Fake::new(move |_, context| {
+        context.remarks.annotate("count", count.fetch_add(1, Ordering::SeqCst).to_string());
+        Ok(Some(success("snorlax", &[])))
+    });
+    let cache = cache(&fake, SUCCESSES);
+    for (token, expected) in [("token1", "0"), ("token1", "0"), ("token2", "1"), ("token1", "0")] {
+        assert_eq!(ask_noting(&cache, token).await.annotations["count"], expected);
+    }
+}
+
+#[tokio::test]
+async fn somebody_who_wants_every_step_is_not_told_from_memory() {
+    let fake = Fake::new(|_, context| {
+        context.remarks.step("fake", "token", StepOutcome::Passed, || "looked at it".to_owned());
+        context.remarks.warn("tired");
+        Ok(None)
+    });
+    let cache = cache(&fake, Keep { failure: MINUTE, ..SUCCESSES });
+    for _ in 0..2 {
+        ask(&cache, "token").await.ok();
+        let remarks = Remarks::traced();
+        assert_eq!(ask_for(&cache, "token", &[], NOW, &remarks).await, Ok(None));
+        let noted = remarks.take();
+        assert_eq!((noted.steps.len(), noted.warnings.len()), (1, 1));
+    }
+    assert_eq!(fake.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_flood_of_made_up_tokens_is_bounded() {
+    let fake = Fake::shut(|_, _| Ok(None));
+    let limits = Limits { memory: 1 << 20, ..Limits::DEFAULT };
+    let cache = cache_with(&fake, Keep { failure: MINUTE, ..SUCCESSES }, limits);
+    let waiting: Vec<_> = (0..10_000).map(|number| begin(&cache, &format!("token{number}"))).collect();
+    until("the lookups", || fake.number_asked() == limits.lookups).await;
+    settle().await;
+    assert_eq!(cache.len(), (0, limits.lookups + limits.waiting), "in flight");
+    fake.open();
+    let verdicts: Vec<_> = join_all(waiting).await.into_iter().map(Result::unwrap).collect();
+    let refused = Err(unavailable("too many tokens are being checked at once"));
+    let checked = limits.lookups + limits.waiting;
+    assert_eq!(verdicts.iter().filter(|verdict| **verdict == Ok(None)).count(), checked);
+    assert_eq!(verdicts.iter().filter(|verdict| **verdict == refused).count(), 10_000 - checked);
+    assert_eq!(fake.asked().len(), checked);
+    assert_eq!(fake.most.load(Ordering::SeqCst), limits.lookups);
+    let (kept, flights) = cache.len();
+    assert!((1_000..4_000).contains(&kept), "{kept} entries in 1 MiB");
+    assert_eq!(flights, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
+    let fake = Fake::shut(|_, _| Ok(None));
+    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::DEFAULT });
+    let blocking = begin(&cache, "other");
+    until("the other lookup", || fake.number_asked() == 1).await;
+    let begun = Instant::now();
+    assert_eq!(ask(&cache, "token").await, Err(overloaded()));
+    assert_eq!(begun.elapsed(), PATIENCE);
+    blocking.abort();
+}
+
+#[tokio::test]
+async fn what_was_not_asked_for_longest_is_forgotten_first() {
+    let fake = Fake::new(|token, _| Ok(Some(success(token, &[]))));
+    let cache = cache_with(&fake, SUCCESSES, Limits { memory: 256 << 10, ..Limits::DEFAULT });
+    for number in 0..2_000 {
+        ask(&cache, &number.to_string()).await.ok();
+        ask(&cache, "favourite").await.ok();
+    }
+    let (kept, _) = cache.len();
+    assert!((100..1_000).contains(&kept), "{kept} entries in 256 KiB");
+    assert_eq!(fake.asked().iter().filter(|token| *token == "favourite").count(), 1);
+}
+
+#[tokio::test]
+async fn requests_and_lookups_are_counted() {
+    let fake = Fake::new(|token, _| match token {
+        "bad" => Err(invalid("x")),
+        "panic" => panic!("uh oh"),
+        _ => Ok(None),
+    });
+    let metrics = Metrics::new();
+    let keep = Keep { failure: MINUTE, errors: false, ..SUCCESSES };
+    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache);
+    for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
+        ask(&cache, token).await.ok();
+    }
+    let (text, _) = metrics.render();
+    for line in [
+        "authentication_token_cache_request_total{status=\"hit\"} 2",
+        "authentication_token_cache_request_total{status=\"miss\"} 4",
+        "authentication_token_cache_request_duration_seconds_count{status=\"hit\"} 2",
+        "authentication_token_cache_request_duration_seconds_count{status=\"miss\"} 4",
+        "authentication_token_cache_fetch_total{status=\"ok\"} 1",
+        "authentication_token_cache_fetch_total{status=\"error\"} 3",
+        "portcullis_panics_total 1",
+        "authentication_token_cache_active_fetch_count{status=\"blocked\"} 0",
+        "authentication_token_cache_active_fetch_count{status=\"in_flight\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+    }
+}
+
+impl CachedTokens {
+    /// How many verdicts are remembered, and how many lookups are in progress.
+    fn len(&self) -> (usize, usize) {
+        let (one, others) = &self.0.shelves;
+        let shelves = others.iter().chain([one]).map(|shelf| shelf.lock().unwrap());
+        shelves.fold((0, 0), |(kept, flights), shelf| (kept + shelf.len(), flights + shelf.flights()))
+    }
+}

@@ -1,0 +1,8 @@
+//! The rows of kube-apiserver's `oidc_test.go`, and attacks.
+
+mod discovery;
+mod distributed;
+mod expressions;
+mod signatures;
+mod support;
+mod tokens;

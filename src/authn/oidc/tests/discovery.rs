@@ -1,0 +1,294 @@
+//! Finding the configuration and the keys of an issuer, and keeping them.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, advance};
+
+use super::support::{
+    CONFIGURATION, ISSUER, KEYS, OTHER_RSA, RSA, Web, authenticator, claims, judge, new, settings, user,
+};
+use crate::authn::oidc::settings::JwtAuthenticator;
+use crate::authn::remarks::{Outcome, Remarks};
+use crate::authn::testing::TestRequest;
+use crate::authn::{AuthnError, BearerToken, TokenAuthenticator as _};
+use crate::metrics::Metrics;
+
+fn configuration(issuer: &str) -> String {
+    json!({"issuer": issuer, "jwks_uri": KEYS}).to_string()
+}
+
+#[tokio::test]
+async fn the_configuration_is_below_the_issuer_or_where_it_is_said_to_be() {
+    const DISCOVERY: &str = "https://inside.example/c/d/.well-known/openid-configuration";
+    for (issuer, discovery, found_at) in [
+        (ISSUER, None, CONFIGURATION),
+        ("https://issuer.example/", None, CONFIGURATION),
+        ("https://issuer.example/a/b", None, "https://issuer.example/a/b/.well-known/openid-configuration"),
+        ("https://issuer.example//", None, "https://issuer.example//.well-known/openid-configuration"),
+        (ISSUER, Some(DISCOVERY), DISCOVERY),
+        ("https://issuer.example/a/b", Some(DISCOVERY), DISCOVERY),
+        ("https://issuer.example/a/b/", Some(DISCOVERY), DISCOVERY),
+        (ISSUER, Some("https://inside.example"), "https://inside.example"),
+    ] {
+        let web = Arc::new(Web::default());
+        web.serve(found_at, &configuration(issuer));
+        web.serve_keys(&[RSA.jwk("key")]);
+        let mut settings = settings();
+        settings.issuer.url = issuer.to_owned();
+        settings.issuer.discovery_url = discovery.map(str::to_owned);
+        let authenticator = authenticator(settings, &web).await;
+        assert_eq!(authenticator.health(), Ok(()), "{issuer} {discovery:?}");
+        let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
+        assert_eq!(judge(&authenticator, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
+    }
+}
+
+#[tokio::test]
+async fn google_has_two_names() {
+    let url = "https://accounts.google.com";
+    let web = Arc::new(Web::default());
+    web.serve("https://accounts.google.com/.well-known/openid-configuration", &configuration(url));
+    web.serve_keys(&[RSA.jwk("key")]);
+    let mut settings = settings();
+    settings.issuer.url = url.to_owned();
+    let google = authenticator(settings, &web).await;
+    for issuer in ["accounts.google.com", url] {
+        let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
+        assert_eq!(judge(&google, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
+    }
+    for issuer in ["http://accounts.google.com", "https://accounts.google.com/", "Accounts.google.com"] {
+        let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
+        assert_eq!(judge(&google, &token).await, Ok(None), "{issuer}");
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_not_taken_is_said_to_be_why() {
+    let unhealthy = |text: &str| {
+        Err(format!("oidc: authenticator for issuer \"https://issuer.example\" is not healthy: {text}"))
+    };
+    let web = Arc::new(Web::default());
+    let first = new(settings(), &web, &Metrics::new());
+    assert_eq!(
+        first.health(),
+        unhealthy("oidc: authenticator for issuer \"https://issuer.example\" is not initialized")
+    );
+    let cases = [
+        (404, "", "404 Not Found"),
+        (302, "", "302 Found"),
+        (204, "", "204 No Content"),
+        (
+            200,
+            "",
+            "oidc: failed to decode provider discovery object: EOF while parsing a value at line 1 column 0",
+        ),
+        (
+            200,
+            "{}",
+            "oidc: issuer did not match the issuer returned by provider, expected \"https://issuer.example\" got \"\"",
+        ),
+        (
+            200,
+            r#"{"issuer":"https://issuer.example/","jwks_uri":"https://issuer.example/keys"}"#,
+            "oidc: issuer did not match the issuer returned by provider, expected \"https://issuer.example\" got \"https://issuer.example/\"",
+        ),
+        (200, r#"{"issuer":"https://issuer.example"}"#, "provider did not return JWKS URL"),
+        (200, r#"{"issuer":"https://issuer.example","jwks_uri":""}"#, "provider did not return JWKS URL"),
+        (200, r#"{"issuer":"https://issuer.example","jwks_uri":null}"#, "provider did not return JWKS URL"),
+    ];
+    for (status, body, expected) in cases {
+        web.answer(CONFIGURATION, status, body);
+        let authenticator = authenticator(settings(), &web).await;
+        assert_eq!(authenticator.health(), unhealthy(expected), "{status} {body}");
+        let found = judge(&authenticator, &RSA.token("RS256", &claims(&json!({})))).await;
+        assert_eq!(found, Err(AuthnError::Unavailable("oidc: authenticator not initialized".to_owned())));
+        assert_eq!(judge(&authenticator, "opaque").await, Ok(None));
+    }
+    web.fail(CONFIGURATION, "cannot be reached");
+    assert_eq!(authenticator(settings(), &web).await.health(), unhealthy("cannot be reached"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_configuration_is_looked_for_until_it_is_found() {
+    let web = Arc::new(Web::default());
+    let authenticator = new(settings(), &web, &Metrics::new());
+    let run = tokio::spawn(Arc::clone(&authenticator).run());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(25) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(web.asked(CONFIGURATION), 3);
+    web.serve(CONFIGURATION, &configuration(ISSUER));
+    web.serve_keys(&[RSA.jwk("key")]);
+    run.await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 30);
+    assert_eq!(authenticator.health(), Ok(()));
+    assert_eq!(web.asked(KEYS), 0, "keys are fetched for the first token");
+    let token = RSA.token("RS256", &claims(&json!({})));
+    assert_eq!(judge(&authenticator, &token).await, Ok(Some(user("jane", &[]))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_rotated_and_kept_while_the_issuer_is_away() {
+    let web = Web::of_issuer(&[RSA.jwk("old")]);
+    let authenticator = authenticator(settings(), &web).await;
+    let body = claims(&json!({})).to_string();
+    let old = RSA.token_of(&json!({"alg": "RS256", "kid": "old"}), body.as_bytes());
+    let fresh = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "new"}), body.as_bytes());
+    let jane = Ok(Some(user("jane", &[])));
+    assert_eq!(judge(&authenticator, &old).await, jane);
+    assert_eq!(judge(&authenticator, &old).await, jane);
+    assert_eq!(web.asked(KEYS), 1, "known keys are not asked for again");
+
+    web.serve_keys(&[RSA.jwk("old"), OTHER_RSA.jwk("new")]);
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(judge(&authenticator, &fresh).await, jane);
+    assert_eq!(web.asked(KEYS), 2);
+
+    web.fail(KEYS, "cannot be reached");
+    web.fail(CONFIGURATION, "cannot be reached");
+    advance(Duration::from_hours(24)).await;
+    assert_eq!(judge(&authenticator, &old).await, jane);
+    assert_eq!(judge(&authenticator, &fresh).await, jane);
+    let unknown = RSA.token_of(&json!({"alg": "RS256", "kid": "third"}), body.as_bytes());
+    let found = judge(&authenticator, &unknown).await.unwrap_err();
+    assert!(found.is_unavailable(), "{found:?}");
+    assert_eq!(
+        found.to_string(),
+        "oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed cannot be reached"
+    );
+    for (status, body, expected) in [
+        (500, "", "oidc: get keys failed: 500 Internal Server Error"),
+        (200, "", "failed to decode keys: EOF while parsing a value at line 1 column 0"),
+    ] {
+        web.answer(KEYS, status, body);
+        advance(Duration::from_millis(1)).await;
+        let found = judge(&authenticator, &unknown).await.unwrap_err().to_string();
+        assert_eq!(
+            found,
+            format!("oidc: verify token: failed to verify signature: fetching keys {expected}")
+        );
+        assert_eq!(judge(&authenticator, &old).await, jane, "{expected}");
+    }
+
+    web.serve_keys(&[OTHER_RSA.jwk("new")]);
+    advance(Duration::from_millis(1)).await;
+    assert!(judge(&authenticator, &unknown).await.is_err());
+    assert!(judge(&authenticator, &old).await.is_err(), "a key that was withdrawn");
+}
+
+#[tokio::test]
+async fn metrics_name_the_issuer_by_its_hash() {
+    // printf %s https://issuer.example | sha256sum
+    const HASH: &str = "sha256:ffb55acfff1cbc1b78adb75565bb3ff6e96ee5b7830905fe7feadc7d97736da8";
+    let metrics = Metrics::new();
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let authenticator = new(settings(), &web, &metrics);
+    authenticator.provider.initialize().await;
+    let lines = || {
+        let (text, _) = metrics.render();
+        let ours = |line: &&str| {
+            line.contains("jwt_authenticator")
+                && !line.starts_with('#')
+                && !line.contains("_bucket")
+                && !line.contains("_sum")
+        };
+        text.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
+    };
+    judge(&authenticator, "opaque").await.unwrap();
+    judge(&authenticator, &RSA.token("RS256", &claims(&json!({"iss": "https://example.com"}))))
+        .await
+        .unwrap();
+    assert_eq!(lines(), Vec::<String>::new(), "tokens of others are not counted");
+
+    judge(&authenticator, &RSA.token("RS256", &claims(&json!({})))).await.unwrap();
+    judge(&authenticator, &RSA.token("RS256", &claims(&json!({"exp": 0})))).await.unwrap_err();
+    let name = "apiserver_authentication_jwt_authenticator";
+    let first = lines();
+    let expected = |result: &str| {
+        format!(
+            "{name}_jwks_fetch_last_timestamp_seconds{{jwt_issuer_hash=\"{HASH}\",result=\"{result}\"}} 1700000000"
+        )
+    };
+    assert!(first.contains(&expected("success")), "{first:?}");
+    assert!(!first.contains(&expected("failure")), "{first:?}");
+    for result in ["success", "failure"] {
+        let count =
+            format!("{name}_latency_seconds_count{{jwt_issuer_hash=\"{HASH}\",result=\"{result}\"}} 1");
+        assert!(first.contains(&count), "{first:?}");
+    }
+    let info = |lines: &[String]| {
+        lines.iter().filter(|line| line.contains("key_set_info")).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(info(&first).len(), 1, "{first:?}");
+
+    web.serve_keys(&[RSA.jwk("key"), OTHER_RSA.jwk("new")]);
+    let body = claims(&json!({})).to_string();
+    let fresh = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "new"}), body.as_bytes());
+    judge(&authenticator, &fresh).await.unwrap();
+    let second = lines();
+    assert_eq!(info(&second).len(), 1, "{second:?}");
+    assert_ne!(info(&second), info(&first));
+
+    web.serve(KEYS, "no key set");
+    let unknown = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "third"}), body.as_bytes());
+    judge(&authenticator, &unknown).await.unwrap_err();
+    let third = lines();
+    assert!(third.contains(&expected("failure")), "{third:?}");
+    assert_eq!(info(&third), info(&second), "of the last one that could be read");
+
+    metrics.jwt.forget(ISSUER);
+    assert!(lines().iter().all(|line| line.contains("latency")), "{:?}", lines());
+}
+
+#[tokio::test]
+async fn every_check_is_noted_and_no_token() {
+    let mut settings: JwtAuthenticator = settings();
+    settings.groups = Some(super::support::claim("groups", ""));
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let authenticator = authenticator(settings, &web).await;
+    let good = claims(&json!({"groups": ["a"], "jti": "1"}));
+    let steps = async |claims: &Value| {
+        let mut request = TestRequest::new();
+        request.remarks = Remarks::traced();
+        let token = RSA.token("RS256", claims);
+        let input = request.input();
+        authenticator.authenticate(&BearerToken::new(token.as_str()), input.for_tokens()).await.ok();
+        let noted = request.remarks.take().steps;
+        let signature = token.rsplit_once('.').unwrap().1;
+        assert!(!format!("{noted:?}").contains(signature), "{noted:?}");
+        noted
+    };
+    let noted = steps(&good).await;
+    let names: Vec<_> = noted.iter().map(|step| step.check.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "iss",
+            "initialized",
+            "token",
+            "algorithm",
+            "signature",
+            "claims",
+            "aud",
+            "exp",
+            "nbf",
+            "username",
+            "groups",
+            "uid",
+            "extra"
+        ]
+    );
+    assert!(noted.iter().all(|step| step.authenticator == "jwt https://issuer.example"), "{noted:?}");
+    assert!(noted.iter().all(|step| step.outcome != Outcome::Failed), "{noted:?}");
+
+    let noted = steps(&claims(&json!({"aud": "other"}))).await;
+    let last = noted.last().unwrap();
+    assert_eq!((last.check.as_str(), last.outcome), ("aud", Outcome::Failed));
+    assert_eq!(last.detail, "oidc: expected audience \"my-client\" got [\"other\"]");
+
+    let noted = steps(&claims(&json!({"iss": "https://example.com"}))).await;
+    assert_eq!(noted.len(), 1);
+    assert_eq!((noted[0].check.as_str(), noted[0].outcome), ("iss", Outcome::NotApplicable));
+}

@@ -1,0 +1,247 @@
+//! Groups that the token does not hold.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::{Duration, advance};
+
+use super::support::{
+    CONFIGURATION, ISSUER, NOW, OTHER_RSA, RSA, Web, authenticator, claim, claims, judge, settings, user,
+};
+use crate::authn::oidc::settings::JwtAuthenticator;
+use crate::user::UserInfo;
+
+const GROUPS: &str = "https://issuer.example/groups";
+const OTHER: &str = "https://other.example";
+const OTHER_CONFIGURATION: &str = "https://other.example/.well-known/openid-configuration";
+const OTHER_KEYS: &str = "https://other.example/keys";
+
+fn of_groups(name: &str) -> JwtAuthenticator {
+    let mut settings = settings();
+    settings.groups = Some(claim(name, ""));
+    settings
+}
+
+/// A token whose groups are elsewhere.
+fn elsewhere(more: &Value) -> Value {
+    let mut claims = claims(&json!({
+        "_claim_names": {"groups": "src1"},
+        "_claim_sources": {"src1": {"endpoint": GROUPS, "access_token": "groups_token"}},
+    }));
+    claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    claims
+}
+
+/// What the endpoint answers.
+fn answer(more: &Value) -> String {
+    RSA.token("RS256", &claims(more))
+}
+
+async fn ask(settings: JwtAuthenticator, web: &Arc<Web>, claims: &Value) -> Result<Option<UserInfo>, String> {
+    let authenticator = authenticator(settings, web).await;
+    judge(&authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
+}
+
+type Case = (&'static str, Value, Result<&'static [&'static str], &'static str>);
+
+async fn check(body: &str, cases: Vec<Case>) {
+    let mut wrong = Vec::new();
+    for (name, claims, expected) in cases {
+        let web = Web::of_issuer(&[RSA.jwk("key")]);
+        web.serve(GROUPS, body);
+        let found = ask(of_groups("groups"), &web, &claims).await;
+        if found != expected.map(|groups| Some(user("jane", groups))).map_err(str::to_owned) {
+            wrong.push(format!("{name}: {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn groups_come_from_where_the_token_says() {
+    const TEAMS: Result<&[&str], &str> = Ok(&["team1", "team2"]);
+    let source = |more: Value| elsewhere(&json!({"_claim_sources": {"src1": more}}));
+    check(
+        &answer(&json!({"groups": ["team1", "team2"]})),
+        vec![
+            ("as it must be", elsewhere(&json!({})), TEAMS),
+            ("a claim in the token wins", elsewhere(&json!({"groups": ["here"]})), Ok(&["here"])),
+            ("so does null", elsewhere(&json!({"groups": null})), Ok(&[])),
+            ("aggregated", source(json!({"JWT": "some.other.token"})), Ok(&[])),
+            ("no endpoint", source(json!({"endpoint": ""})), Ok(&[])),
+            ("another claim", elsewhere(&json!({"_claim_names": {"rabbits": "src1"}})), Ok(&[])),
+            ("no names", elsewhere(&json!({"_claim_names": null})), Ok(&[])),
+            (
+                "an unknown source",
+                elsewhere(&json!({"_claim_names": {"groups": "nobody"}})),
+                Err("oidc: verify token: oidc: source does not exist"),
+            ),
+            (
+                "no sources",
+                elsewhere(&json!({"_claim_sources": null})),
+                Err("oidc: verify token: oidc: source does not exist"),
+            ),
+            (
+                "no source",
+                elsewhere(&json!({"_claim_names": {"groups": ""}})),
+                Err("oidc: verify token: oidc: failed to obtain source from claim name"),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn answers_are_verified_as_tokens_are() {
+    let list = json!({"groups": ["team1"]});
+    let with = |more: Value| {
+        let mut all = list.clone();
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        answer(&all)
+    };
+    let cases: Vec<(String, Result<&'static [&'static str], &'static str>)> = vec![
+        (format!("{}\n", with(json!({}))), Ok(&["team1"])),
+        (with(json!({"groups": "team1"})), Ok(&["team1"])),
+        (
+            answer(&json!({})),
+            Err(
+                "oidc: could not expand distributed claims: jwt returned by distributed claim endpoint \"https://issuer.example/groups\" did not contain claim: groups",
+            ),
+        ),
+        (
+            with(json!({"aud": "your-client"})),
+            Err(
+                "oidc: could not expand distributed claims: verify distributed claim token: oidc: expected audience \"my-client\" got [\"your-client\"]",
+            ),
+        ),
+        (
+            with(json!({"exp": NOW - 3600})),
+            Err(
+                "oidc: could not expand distributed claims: verify distributed claim token: oidc: token is expired (Token Expiry: 2023-11-14 21:13:20 +0000 UTC)",
+            ),
+        ),
+        (
+            OTHER_RSA.token("RS256", &claims(&list)),
+            Err(
+                "oidc: could not expand distributed claims: verify distributed claim token: failed to verify signature: failed to verify id token signature",
+            ),
+        ),
+        (
+            RSA.token("PS256", &claims(&list)),
+            Err(
+                "oidc: could not expand distributed claims: verify distributed claim token: oidc: id token signed with unsupported algorithm, expected [\"RS256\"] got \"PS256\"",
+            ),
+        ),
+        (
+            list.to_string(),
+            Err(
+                "oidc: could not expand distributed claims: getting untrusted issuer from endpoint https://issuer.example/groups failed for claim \"groups\": malformed token",
+            ),
+        ),
+    ];
+    for (body, expected) in cases {
+        check(&body, vec![("", elsewhere(&json!({})), expected)]).await;
+    }
+}
+
+#[tokio::test]
+async fn the_access_token_goes_to_the_endpoint_alone() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    web.serve("https://issuer.example/rabbits", &answer(&json!({"rabbits": ["team1"]})));
+    let names = json!({
+        "_claim_names": {"rabbits": "src1", "groups": "src2"},
+        "_claim_sources": {
+            "src1": {"endpoint": "https://issuer.example/rabbits", "access_token": "rabbits_token"},
+            "src2": {"endpoint": GROUPS, "access_token": "groups_token"},
+        },
+    });
+    let found = ask(of_groups("rabbits"), &web, &claims(&names)).await;
+    assert_eq!(found, Ok(Some(user("jane", &["team1"]))));
+    assert_eq!(web.bearers("https://issuer.example/rabbits"), [Some("rabbits_token".to_owned())]);
+    assert_eq!(web.bearers(CONFIGURATION), [None]);
+    assert_eq!(web.asked(GROUPS), 0);
+
+    let mut settings = settings();
+    settings.groups = Some(claim("rabbits", "groups:"));
+    let found = ask(settings, &web, &claims(&names)).await;
+    assert_eq!(found, Ok(Some(user("jane", &["groups:team1"]))));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_away_is_said_to_be() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    for (answer, expected) in [
+        (Some((500, "")), "error while getting distributed claim JWT: 500 Internal Server Error"),
+        (Some((302, "")), "error while getting distributed claim JWT: 302 Found"),
+        (Some((227, "")), "error while getting distributed claim JWT: 227"),
+        (None, "cannot be reached"),
+    ] {
+        match answer {
+            Some((status, body)) => web.answer(GROUPS, status, body),
+            None => web.fail(GROUPS, "cannot be reached"),
+        }
+        let authenticator = authenticator(of_groups("groups"), &web).await;
+        let error = judge(&authenticator, &RSA.token("RS256", &elsewhere(&json!({})))).await.unwrap_err();
+        let prefix =
+            "oidc: could not expand distributed claims: while getting distributed claim \"groups\": ";
+        assert_eq!(error.to_string(), format!("{prefix}{expected}"));
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_may_be_of_another_issuer() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let list = json!({"iss": OTHER, "groups": ["team1"]});
+    web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&list)));
+    let authenticator = authenticator(of_groups("groups"), &web).await;
+    let token = RSA.token("RS256", &elsewhere(&json!({})));
+    let unknown = "oidc: could not expand distributed claims: verifying untrusted issuer https://other.example failed: verifier not initialized for issuer: \"https://other.example\"";
+    for _ in 0..3 {
+        assert_eq!(judge(&authenticator, &token).await.unwrap_err().to_string(), unknown);
+    }
+    assert_eq!(web.asked(OTHER_CONFIGURATION), 1, "one attempt in ten seconds");
+    web.serve(OTHER_CONFIGURATION, &json!({"issuer": OTHER, "jwks_uri": OTHER_KEYS}).to_string());
+    web.serve(OTHER_KEYS, &json!({"keys": [OTHER_RSA.jwk("key")]}).to_string());
+    assert_eq!(judge(&authenticator, &token).await.unwrap_err().to_string(), unknown);
+    advance(Duration::from_secs(10)).await;
+    assert_eq!(judge(&authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+
+    // What the other issuer signs is good for a claim, not for a user.
+    let forged = OTHER_RSA.token("RS256", &claims(&json!({"iss": ISSUER})));
+    assert!(judge(&authenticator, &forged).await.is_err());
+    assert_eq!(judge(&authenticator, &OTHER_RSA.token("RS256", &claims(&list))).await, Ok(None));
+}
+
+#[tokio::test]
+async fn an_endpoint_cannot_name_issuers_without_end() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let authenticator = authenticator(of_groups("groups"), &web).await;
+    let token = RSA.token("RS256", &elsewhere(&json!({})));
+    for number in 0..100 {
+        let issuer = format!("{OTHER}/{number}");
+        web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&json!({"iss": issuer, "groups": ["a"]}))));
+        assert!(judge(&authenticator, &token).await.is_err());
+    }
+    let asked =
+        (0..100).map(|n| web.asked(&format!("{OTHER}/{n}/.well-known/openid-configuration"))).sum::<usize>();
+    assert_eq!(asked, 64);
+}
+
+#[tokio::test]
+async fn errors_do_not_repeat_what_may_be_an_access_token() {
+    let names = json!({"groups": "src1"});
+    for (names, sources, expected) in [
+        (json!("hunter2"), json!({}), "_claim_names"),
+        (json!({"groups": ["hunter2"]}), json!({}), "_claim_names"),
+        (names.clone(), json!("hunter2"), "_claim_sources"),
+        (names.clone(), json!({"src1": "hunter2"}), "_claim_sources"),
+        (names.clone(), json!({"src1": {"endpoint": GROUPS, "access_token": ["hunter2"]}}), "_claim_sources"),
+    ] {
+        let web = Web::of_issuer(&[RSA.jwk("key")]);
+        let more = json!({"_claim_names": names, "_claim_sources": sources});
+        let error = ask(of_groups("groups"), &web, &claims(&more)).await.unwrap_err();
+        let text = format!("{expected} is not of the type it must be");
+        assert_eq!(error, format!("oidc: verify token: oidc: failed to unmarshal claims: {text}"));
+    }
+}

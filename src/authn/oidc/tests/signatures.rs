@@ -1,0 +1,249 @@
+//! Who has signed a token, by which algorithm.
+
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use super::support::{
+    KEYS, Key, OTHER_RSA, P256, P384, P521, RSA, Web, authenticator, claims, judge, settings, unsigned, user,
+};
+use crate::authn::AuthnError;
+use crate::authn::jwt::keys::Algorithm;
+use crate::user::UserInfo;
+
+const NOT_SIGNED: &str =
+    "oidc: verify token: failed to verify signature: failed to verify id token signature";
+
+async fn ask(algorithms: &[Algorithm], keys: &[Value], token: &str) -> Found {
+    let mut settings = settings();
+    settings.algorithms = algorithms.to_vec();
+    judge(&*authenticator(settings, &Web::of_issuer(keys)).await, token).await
+}
+
+type Found = Result<Option<UserInfo>, AuthnError>;
+
+#[expect(clippy::unnecessary_wraps, reason = "one of the two verdicts that are expected")]
+fn jane() -> Found {
+    Ok(Some(user("jane", &[])))
+}
+
+fn not_signed() -> Found {
+    Err(AuthnError::Invalid(NOT_SIGNED.to_owned()))
+}
+
+const KEYS_AND_ALGORITHMS: [(&std::sync::LazyLock<Key>, &[&str]); 4] = [
+    (&RSA, &["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]),
+    (&P256, &["ES256"]),
+    (&P384, &["ES384"]),
+    (&P521, &["ES512"]),
+];
+
+#[tokio::test]
+async fn each_algorithm_is_for_its_own_kind_of_key() {
+    let names = Algorithm::ALL.map(Algorithm::name);
+    for (key, own) in KEYS_AND_ALGORITHMS {
+        for name in names {
+            let token = key.token(name, &claims(&json!({})));
+            let expected = if own.contains(&name) { jane() } else { not_signed() };
+            assert_eq!(ask(&Algorithm::ALL, &[key.jwk("key")], &token).await, expected, "{name} by {own:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_signature_is_for_the_algorithm_of_the_header() {
+    // Signed by one algorithm, said to be signed by another for the same key.
+    let (header, body) = (json!({"alg": "RS256", "kid": "key"}), claims(&json!({})).to_string());
+    let token = RSA.token_of(&header, body.as_bytes());
+    let signature = token.rsplit_once('.').unwrap().1;
+    for other in ["RS384", "PS256"] {
+        let token =
+            format!("{}.{signature}", unsigned(&json!({"alg": other, "kid": "key"}), body.as_bytes()));
+        assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed(), "{other}");
+    }
+}
+
+#[tokio::test]
+async fn other_algorithms_are_refused() {
+    let body = claims(&json!({})).to_string();
+    let mut tokens = vec![("PS256".to_owned(), RSA.token("PS256", &claims(&json!({}))))];
+    for name in ["none", "None", "NONE", "HS256", "HS384", "HS512", "EdDSA", "rs256", "RS1", "", "RS256 "] {
+        for key in [&RSA, &P256] {
+            tokens.push((name.to_owned(), key.token(name, &claims(&json!({})))));
+        }
+        let input = unsigned(&json!({"alg": name}), body.as_bytes());
+        tokens.push((name.to_owned(), format!("{input}.")));
+    }
+    let number = unsigned(&json!({"alg": 256}), body.as_bytes());
+    tokens.push((String::new(), format!("{number}.")));
+    for (name, token) in tokens {
+        let expected = format!(
+            "oidc: verify token: oidc: id token signed with unsupported algorithm, expected [\"RS256\" \"ES256\"] got \"{name}\""
+        );
+        let found =
+            ask(&[Algorithm::RS256, Algorithm::ES256], &[RSA.jwk("key"), P256.jwk("key")], &token).await;
+        assert_eq!(found, Err(AuthnError::Invalid(expected)), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_public_key_is_no_secret() {
+    let jwk = RSA.jwk("key");
+    let modulus = URL_SAFE_NO_PAD.decode(jwk["n"].as_str().unwrap()).unwrap();
+    let pem =
+        format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(&modulus));
+    let jwk_text = jwk.to_string();
+    for secret in [&modulus[..], pem.as_bytes(), jwk_text.as_bytes(), jwk["n"].as_str().unwrap().as_bytes()] {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        for name in ["HS256", "RS256"] {
+            let header = json!({"alg": name, "kid": "key"});
+            let input = unsigned(&header, claims(&json!({})).to_string().as_bytes());
+            let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&secret, input.as_bytes()));
+            let found =
+                ask(&Algorithm::ALL, std::slice::from_ref(&jwk), &format!("{input}.{signature}")).await;
+            assert!(found.is_err(), "{name}: {found:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_within_the_token_is_not_believed() {
+    let body = claims(&json!({})).to_string();
+    let header =
+        json!({"alg": "RS256", "kid": "key", "jwk": OTHER_RSA.jwk("key"), "jku": KEYS, "x5c": ["e30="]});
+    let token = OTHER_RSA.token_of(&header, body.as_bytes());
+    assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
+}
+
+#[tokio::test]
+async fn keys_are_chosen_by_their_ids() {
+    let body = claims(&json!({})).to_string();
+    let by = |key: &Key, id: Value| key.token_of(&json!({"alg": "RS256", "kid": id}), body.as_bytes());
+    let (first, second) = (RSA.jwk("first"), OTHER_RSA.jwk("second"));
+    let keys = [first.clone(), second];
+    for (name, token, expected) in [
+        ("its own", by(&OTHER_RSA, json!("second")), jane()),
+        ("that of another key", by(&OTHER_RSA, json!("first")), not_signed()),
+        ("an unknown one", by(&OTHER_RSA, json!("third")), not_signed()),
+        ("an empty one", by(&OTHER_RSA, json!("")), jane()),
+        ("none", OTHER_RSA.token_of(&json!({"alg": "RS256"}), body.as_bytes()), jane()),
+        ("a path", by(&OTHER_RSA, json!("../second")), not_signed()),
+    ] {
+        assert_eq!(ask(&Algorithm::ALL, &keys, &token).await, expected, "{name}");
+    }
+    // Two keys of one id, and a key without one.
+    let mut nameless = OTHER_RSA.jwk("");
+    nameless.as_object_mut().unwrap().remove("kid");
+    let token = by(&OTHER_RSA, json!("first"));
+    assert_eq!(ask(&Algorithm::ALL, &[first.clone(), OTHER_RSA.jwk("first")], &token).await, jane());
+    assert_eq!(ask(&Algorithm::ALL, &[first.clone(), nameless.clone()], &token).await, not_signed());
+    let token = OTHER_RSA.token_of(&json!({"alg": "RS256"}), body.as_bytes());
+    assert_eq!(ask(&Algorithm::ALL, &[first, nameless], &token).await, jane());
+}
+
+#[tokio::test]
+async fn key_sets_may_hold_anything() {
+    let token = RSA.token("RS256", &claims(&json!({})));
+    let mut encryption = RSA.jwk("key");
+    encryption["use"] = json!("enc");
+    assert_eq!(ask(&Algorithm::ALL, &[encryption.clone()], &token).await, not_signed(), "for encryption");
+    let strange = [
+        json!({"kty": "OKP", "crv": "Ed25519", "kid": "key", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}),
+        json!({"kty": "oct", "kid": "key", "k": "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T"}),
+        json!({"kty": "quantum", "kid": "key"}),
+        json!({"kty": "EC", "kid": "key", "crv": "secp256k1", "x": "AA", "y": "AA"}),
+        json!({"kty": "EC", "kid": "key", "crv": "P-256", "x": "AA", "y": "AA"}),
+        json!({"kty": "RSA", "kid": "key", "n": "", "e": ""}),
+        json!({"kty": "RSA", "kid": "key", "n": "!", "e": "AQAB"}),
+        json!({"kty": "RSA", "kid": 5}),
+        json!(null),
+        json!([]),
+        json!("key"),
+        encryption,
+        RSA.jwk("key"),
+    ];
+    assert_eq!(ask(&Algorithm::ALL, &strange, &token).await, jane());
+    assert_eq!(ask(&Algorithm::ALL, &strange[..strange.len() - 1], &token).await, not_signed());
+    assert_eq!(ask(&Algorithm::ALL, &[], &token).await, not_signed());
+
+    let mut many: Vec<_> = (0..9_999).map(|number| OTHER_RSA.jwk(&number.to_string())).collect();
+    many.push(RSA.jwk("key"));
+    assert_eq!(ask(&Algorithm::ALL, &many, &token).await, jane());
+}
+
+#[tokio::test]
+async fn tokens_that_cannot_be_read() {
+    let good = RSA.token("RS256", &claims(&json!({})));
+    let [header, payload, signature] = good.split('.').collect::<Vec<_>>()[..] else { panic!("{good}") };
+    let foreign = [
+        String::new(),
+        "opaque".to_owned(),
+        payload.to_owned(),
+        format!("{header}.{payload}"),
+        format!("{header}.{payload}.{signature}.{signature}"),
+        format!("{header}.!.{signature}"),
+        format!("{header}.{payload}=.{signature}"),
+        format!("{header}.bnVsbCBudWxs.{signature}"),
+        format!("{{{header}.{payload}.{signature}"),
+        json!({"payload": payload, "signatures": [{"protected": header, "signature": signature}]})
+            .to_string(),
+    ];
+    for token in foreign {
+        assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None), "{token}");
+    }
+    let broken = [
+        format!("!.{payload}.{signature}"),
+        format!(".{payload}.{signature}"),
+        format!("bnVsbA.{payload}.{signature}"),
+        format!("{header}.{payload}.!"),
+    ];
+    for token in broken {
+        let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await.unwrap_err().to_string();
+        assert!(found.starts_with("oidc: verify token: oidc: malformed jwt: "), "{token}: {found}");
+    }
+    let altered = [
+        format!("{header}.{payload}."),
+        format!("{header}.{payload}.{}", signature.split_at(signature.len() - 4).0),
+        format!("{header}.{payload}.{signature}AAAA"),
+    ];
+    for token in altered {
+        assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, not_signed(), "{token}");
+    }
+}
+
+#[tokio::test]
+async fn critical_extensions_are_not_understood() {
+    let body = claims(&json!({})).to_string();
+    let header = json!({"alg": "RS256", "kid": "key", "crit": ["exp"], "exp": 0});
+    let token = RSA.token_of(&header, body.as_bytes());
+    assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
+}
+
+#[tokio::test]
+async fn of_a_claim_that_is_there_twice_the_last_one_counts() {
+    let body = claims(&json!({})).to_string();
+    let twice = |first: &str, last: &str| {
+        let body = body
+            .replace("\"username\":\"jane\"", &format!("\"username\":\"{first}\",\"username\":\"{last}\""));
+        RSA.token_of(&json!({"alg": "RS256"}), body.as_bytes())
+    };
+    let found = ask(&Algorithm::ALL, &[RSA.jwk("key")], &twice("admin", "jane")).await;
+    assert_eq!(found, jane());
+    let found = ask(&Algorithm::ALL, &[RSA.jwk("key")], &twice("jane", "admin")).await;
+    assert_eq!(found, Ok(Some(user("admin", &[]))));
+}
+
+#[tokio::test]
+async fn large_tokens_are_read() {
+    let padding = "a".repeat(1 << 20);
+    let token = RSA.token("RS256", &claims(&json!({"padding": padding})));
+    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, jane());
+    let deep = format!("{}{}", "[".repeat(1 << 19), "]".repeat(1 << 19));
+    for payload in [deep, padding] {
+        let token = RSA.token_of(&json!({"alg": "RS256"}), payload.as_bytes());
+        assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
+    }
+    let token = ".".repeat(1 << 20);
+    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
+}
