@@ -19,6 +19,7 @@ pub mod settings;
 pub mod static_token;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod webhook;
 pub mod websocket;
 pub mod x509;
 

@@ -23,7 +23,7 @@ use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use tokio::time::timeout_at;
 
-use body::{Body, EndGuard, Reset};
+use body::{Body, BodyError, EndGuard, Reset};
 pub(crate) use identity::UnfitIdentity;
 use pool::Kind;
 pub(crate) use pool::SendError;
@@ -76,9 +76,13 @@ pub(crate) enum ForwardError {
     /// With the identity the header is larger than the backend accepts.
     #[error("the request header is larger than the backend accepts")]
     HeaderTooLarge,
-    /// The header of the backend's answer is larger than a client can be expected to take.
-    #[error("the header of the backend's answer is too large")]
+    /// The header of the backend's answer is larger than a client can be expected to take, or a body that is read here
+    /// is larger than it may be.
+    #[error("the backend's answer is too large")]
     AnswerTooLarge,
+    /// A body that is read here broke off.
+    #[error("the backend's answer broke off: {0}")]
+    Answer(#[source] BodyError),
     /// The path, behind the backend's prefix, is no URI.
     #[error("the request target cannot be sent: {0}")]
     Target(#[source] http::Error),

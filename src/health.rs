@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -51,6 +52,8 @@ pub(crate) struct Health {
     current: Arc<ArcSwap<Snapshot>>,
     drain: watch::Receiver<Drain>,
     started: Instant,
+    /// Whether every API server was looked at that there was then. One that is added later does not undo it.
+    looked: AtomicBool,
 }
 
 /// One check: its name, and why it fails.
@@ -82,22 +85,35 @@ impl Asked {
             Some(name) => Some(Self::Single(endpoint, name.to_owned())),
         }
     }
+
+    /// Whether it is about another cluster than this: then it is no business of those who are let in to this one.
+    pub(crate) fn is_about_another_than(&self, cluster: &str) -> bool {
+        match self {
+            Self::Root(_) => false,
+            Self::Single(_, check) => check.strip_prefix(CLUSTER).is_some_and(|name| name != cluster),
+        }
+    }
 }
 
 impl Health {
     pub(crate) fn new(current: Arc<ArcSwap<Snapshot>>, drain: watch::Receiver<Drain>) -> Self {
-        Self { current, drain, started: Instant::now() }
+        Self { current, drain, started: Instant::now(), looked: AtomicBool::new(false) }
     }
 
-    /// The answer to a root.
-    pub(crate) fn root(&self, endpoint: Endpoint, query: Option<&str>) -> Response<Body> {
-        root(endpoint, &self.checks(endpoint), &self.informative(endpoint), query)
+    /// The answer to a root. Users of a `cluster` are told of that one alone.
+    pub(crate) fn root(
+        &self,
+        endpoint: Endpoint,
+        cluster: Option<&str>,
+        query: Option<&str>,
+    ) -> Response<Body> {
+        root(endpoint, &self.checks(endpoint), &self.informative(endpoint, cluster), query)
     }
 
     /// The answer to a single check, if it is one of the gateway's.
     pub(crate) fn single(&self, endpoint: Endpoint, name: &str) -> Option<Response<Body>> {
         let mut checks = self.checks(endpoint);
-        checks.extend(self.informative(endpoint));
+        checks.extend(self.informative(endpoint, None));
         let (_, outcome) = checks.into_iter().find(|(known, _)| known == name)?;
         Some(single(&outcome))
     }
@@ -138,9 +154,11 @@ impl Health {
         let snapshot = self.current.load();
         let clusters = snapshot.router.clusters();
         let mut checks: Vec<Check> = vec![("ping".into(), Ok(()))];
-        let asked = clusters.iter().all(|cluster| cluster.upstream.is_checked());
+        let looked = self.looked.load(Ordering::Relaxed)
+            || clusters.iter().all(|cluster| cluster.upstream.is_checked());
+        self.looked.store(looked, Ordering::Relaxed);
         let grace = endpoint == Endpoint::Livez && self.started.elapsed() < snapshot.livez_grace_period;
-        let hook = if asked || grace { Ok(()) } else { Err("not finished".to_owned()) };
+        let hook = if looked || grace { Ok(()) } else { Err("not finished".to_owned()) };
         checks.push(("poststarthook/self-check".into(), hook));
         if endpoint == Endpoint::Readyz {
             let usable = clusters.iter().any(|cluster| trouble(cluster).is_none());
@@ -154,14 +172,16 @@ impl Health {
     }
 
     /// The checks that do not decide: one cluster of several must not take the others out of service.
-    fn informative(&self, endpoint: Endpoint) -> Vec<Check> {
+    fn informative(&self, endpoint: Endpoint, only: Option<&str>) -> Vec<Check> {
         if endpoint != Endpoint::Readyz {
             return Vec::new();
         }
         let check = |cluster: &Arc<Cluster>| -> Check {
             (format!("{CLUSTER}{}", cluster.name).into(), trouble(cluster).map_or(Ok(()), Err))
         };
-        self.current.load().router.clusters().iter().map(check).collect()
+        let snapshot = self.current.load();
+        let clusters = snapshot.router.clusters().iter();
+        clusters.filter(|cluster| only.is_none_or(|only| only == cluster.name)).map(check).collect()
     }
 }
 

@@ -1,31 +1,39 @@
 //! How the clients of one cluster are authenticated: the chain of a generation, and what outlives generations (watches,
 //! keys, what is known of issuers).
 
+mod issuers;
+
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
 use crate::authn::cache::{CachedTokens, Keep};
-use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
+use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, InAuthenticatedGroup, OnError, token_union};
 use crate::authn::lookup::Lookup;
 use crate::authn::request_header::RequestHeaderAuthenticator;
-use crate::authn::service_account;
 use crate::authn::settings::Authentication;
+use crate::authn::webhook::settings::Webhook;
 use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
-use crate::authn::{RequestAuthenticator, TokenAuthenticator};
+use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
+use crate::authn::{service_account, webhook};
 use crate::clusters::upstream::Upstream;
 use crate::lookups::{Lookups, Needs};
 use crate::metrics::Metrics;
+pub(crate) use issuers::Issuers;
 
 /// What authenticators work with; there for as long as the process is.
 #[derive(Debug, Clone)]
 pub(crate) struct Means {
     /// Where tokens are judged and everything is asked that this takes: away from the threads that serve requests.
     pub(crate) runtime: Handle,
+    /// What TLS connections to issuers and webhooks are made with.
+    pub(crate) provider: Arc<CryptoProvider>,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// Asks for a reload: something that was waited for is there.
@@ -33,9 +41,9 @@ pub(crate) struct Means {
 }
 
 impl Means {
-    /// Means of their own, for a command that ends soon.
-    pub(crate) fn new(runtime: &Handle) -> Self {
-        Self { runtime: runtime.clone(), metrics: Arc::new(Metrics::new()), reload: Arc::default() }
+    /// Means that work on `runtime`.
+    pub(crate) fn new(runtime: Handle, metrics: Arc<Metrics>, reload: Arc<Notify>) -> Self {
+        Self { runtime, provider: Arc::new(default_provider()), metrics, reload }
     }
 }
 
@@ -44,6 +52,18 @@ impl Means {
 pub(crate) struct Methods {
     means: Means,
     lookups: Option<Arc<Lookups>>,
+    issuers: Arc<Issuers>,
+    /// Those that will be in force once all of them are known.
+    waiting: Option<Arc<Issuers>>,
+    webhook: Option<Asked>,
+}
+
+/// A webhook with its memory, and what it was made of.
+#[derive(Debug, Clone)]
+struct Asked {
+    settings: Arc<Webhook>,
+    audiences: Vec<Audience>,
+    webhook: Arc<CachedTokens>,
 }
 
 impl Methods {
@@ -54,7 +74,7 @@ impl Methods {
         upstream: &Arc<Upstream>,
         before: Option<&Self>,
         means: &Means,
-    ) -> Self {
+    ) -> Result<Self, rustls::Error> {
         let needs = Needs {
             bootstrap_tokens: settings.bootstrap_tokens,
             service_accounts: settings.service_accounts.is_some(),
@@ -65,7 +85,30 @@ impl Methods {
             Some(known) => Some(Arc::clone(known)),
             None => Some(Arc::new(Lookups::start(cluster, upstream, needs, &means.runtime, &means.metrics))),
         };
-        Self { means: means.clone(), lookups }
+        let (issuers, waiting) = issuers_of(settings, before, means)?;
+        let webhook = match &settings.webhook {
+            Some(webhook) => {
+                let known = before.and_then(|before| before.webhook.as_ref());
+                let same =
+                    |known: &&Asked| *known.settings == **webhook && known.audiences == settings.audiences;
+                Some(match known.filter(same) {
+                    Some(known) => known.clone(),
+                    None => Asked::new(webhook, &settings.audiences, means)?,
+                })
+            }
+            None => None,
+        };
+        Ok(Self { means: means.clone(), lookups, issuers, waiting, webhook })
+    }
+
+    /// The issuers of JSON Web Tokens in force.
+    pub(crate) fn issuers(&self) -> &Issuers {
+        &self.issuers
+    }
+
+    /// Whether there are others that will be in force once all of them are known.
+    pub(crate) fn are_issuers_waiting(&self) -> bool {
+        self.waiting.is_some()
     }
 
     /// Whether the API server is asked about tokens.
@@ -87,14 +130,25 @@ impl Methods {
         if let Some(client_ca) = &settings.client_ca {
             members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
         }
+        let mut reviewed = None;
         if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
             let metrics = &self.means.metrics.token_cache;
-            let cached = CachedTokens::new(union.into(), Keep::TOKENS, self.means.runtime.clone(), metrics);
+            let cached = CachedTokens::new(
+                Arc::new(InAuthenticatedGroup::new(union)),
+                Keep::TOKENS,
+                self.means.runtime.clone(),
+                metrics,
+            );
             let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
-            members.push(Box::new(WebSocketAuthenticator::new(Box::new(union))));
+            members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&union)))));
+            reviewed = Some(union);
         }
-        Chain::new(members, settings.anonymous.authenticator())
+        let chain = Chain::new(members, settings.anonymous.authenticator())?;
+        Ok(match reviewed {
+            Some(tokens) => chain.reviewing(tokens),
+            None => chain,
+        })
     }
 
     fn tokens(&self, settings: &Authentication) -> Vec<Box<dyn TokenAuthenticator>> {
@@ -118,6 +172,41 @@ impl Methods {
         if let Some(lookup) = lookup().filter(|_| settings.bootstrap_tokens) {
             tokens.push(agnostic(Box::new(BootstrapTokens::new(lookup))));
         }
+        if let Some(union) = token_union(self.issuers.authenticators(), OnError::Stop) {
+            tokens.push(agnostic(union));
+        }
+        if let Some(Asked { webhook, .. }) = &self.webhook {
+            tokens.push(Box::new(Arc::clone(webhook)));
+        }
         tokens
+    }
+}
+
+/// The issuers in force, and those that wait to be. A set is not given up for one of which something is not known yet:
+/// an issuer that is away must not take the others' tokens with it.
+fn issuers_of(
+    settings: &Authentication,
+    before: Option<&Methods>,
+    means: &Means,
+) -> Result<(Arc<Issuers>, Option<Arc<Issuers>>), rustls::Error> {
+    let known: Vec<_> =
+        before.into_iter().flat_map(|before| [&before.issuers].into_iter().chain(&before.waiting)).collect();
+    let next = match known.iter().find(|known| known.are_for(&settings.jwt)) {
+        Some(known) => Arc::clone(known),
+        None => Arc::new(Issuers::start(&settings.jwt, &known, means)?),
+    };
+    match known.first() {
+        Some(before) if !Arc::ptr_eq(before, &next) && !next.are_known() => {
+            Ok((Arc::clone(before), Some(next)))
+        }
+        _ => Ok((next, None)),
+    }
+}
+
+impl Asked {
+    fn new(settings: &Arc<Webhook>, audiences: &[Audience], means: &Means) -> Result<Self, rustls::Error> {
+        let (runtime, metrics) = (means.runtime.clone(), &means.metrics);
+        let webhook = webhook::remembered(settings, audiences.to_vec(), &means.provider, runtime, metrics)?;
+        Ok(Self { settings: Arc::clone(settings), audiences: audiences.to_vec(), webhook: Arc::new(webhook) })
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Metrics {
     pub(crate) authenticated_user_requests: IntCounterVec,
     /// What is remembered of tokens.
     pub(crate) token_cache: TokenCache,
+    /// Webhooks that could not be asked because their certificate has a common name alone.
+    pub(crate) webhook_missing_san: IntCounter,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
     /// By verb and code.
@@ -58,7 +60,7 @@ pub(crate) struct Metrics {
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,
-    /// Requests whose handling panicked.
+    /// Panics while a request was handled or a token checked.
     pub(crate) panics: IntCounter,
     /// By cluster, resource and `source`: watch, live, spared.
     pub(crate) lookups: IntCounterVec,
@@ -140,6 +142,8 @@ impl Metrics {
             ]),
         )?;
         registry.register(Box::new(expiration.clone()))?;
+        let panics =
+            counter("portcullis_panics_total", "Panics while a request was handled or a token checked.")?;
         Ok(Self {
             authentication_attempts: counters(
                 "authentication_attempts",
@@ -179,7 +183,13 @@ impl Metrics {
                     "Verdicts in the making (in_flight), and requests that wait for one (blocked).",
                     &["status"],
                 )?,
+                &panics,
             ),
+            // apiserver: pkg/util/webhook/metrics.go
+            webhook_missing_san: counter(
+                "apiserver_webhooks_x509_missing_san_total",
+                "Counter of connections to webhooks that failed for a certificate without a subject alternative name.",
+            )?,
             client_certificate_expiration: expiration,
             requests: counters(
                 "apiserver_request_total",
@@ -227,7 +237,7 @@ impl Metrics {
                 "portcullis_unfit_identities_total",
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
-            panics: counter("portcullis_panics_total", "Requests whose handling panicked.")?,
+            panics,
             lookups: counters(
                 "portcullis_lookups_total",
                 "Objects that authenticators asked for, by where the answer came from: watch, live, or spared (not read, since tokens that anybody can make up asked for too many).",

@@ -35,6 +35,7 @@ use crate::request::wellformed::Malformed;
 use crate::snapshot::Snapshot;
 use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
 use crate::status::Status;
+use crate::token_review::Reviewing;
 
 /// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
 pub(crate) struct Gateway {
@@ -85,19 +86,23 @@ impl Gateway {
         let routed = route(snapshot, connection, exchange, received)?;
         let identified = self.authenticate(snapshot, connection, exchange, routed).await?;
         let authorized = impersonate(identified)?;
-        let asked = health::Asked::by(authorized.info().path()).filter(|_| !authorized.is_impersonating());
+        let cluster = authorized.cluster();
+        let asked = health::Asked::by(authorized.info().path())
+            .filter(|asked| !authorized.is_impersonating() && !asked.is_about_another_than(&cluster.name));
         if let Some(health::Asked::Root(endpoint)) = asked
             && authorized.info().verb() == "get"
         {
-            return Ok(exchange.own(self.health.root(endpoint, authorized.query())));
+            return Ok(exchange.own(self.health.root(endpoint, Some(&cluster.name), authorized.query())));
         }
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
+        let reviewing = Reviewing::of(&admitted);
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
         let answer =
             forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open())).await?;
         Ok(match asked {
             Some(health::Asked::Single(endpoint, name)) => self.health.in_place_of(answer, endpoint, &name),
+            _ if let Some(reviewing) = reviewing => reviewing.answer(answer, self.clock.now()).await?,
             _ if is_watch => answer.map(|body| body.ending(connection.watches_end())),
             _ => answer,
         })
@@ -147,6 +152,7 @@ fn route(
     let server_name = connection.info.server_name.as_deref();
     let route = snapshot.router.route(server_name, host(request), request.uri().path())?;
     let cluster = Arc::clone(route.cluster);
+    exchange.note_cluster(&cluster);
     if route.prefix > 0 {
         received.cut_path(route.prefix);
     }

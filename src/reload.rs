@@ -25,6 +25,8 @@ pub(crate) struct Reloader {
     source: Arc<Mutex<Source>>,
     current: Arc<ArcSwap<Snapshot>>,
     fixed: Fixed,
+    /// What the configuration says of it; differs from `fixed` until the next start.
+    wanted: Fixed,
     means: Means,
     clock: Clock,
     /// Told of each new snapshot.
@@ -78,7 +80,16 @@ impl Reloader {
     ) -> Self {
         means.metrics.config_reloaded(current.load().generation, clock.now());
         let fixed = Fixed::of(settings);
-        Self { source: Arc::new(Mutex::new(source)), current, fixed, means, clock, swapped, complaint: None }
+        Self {
+            source: Arc::new(Mutex::new(source)),
+            current,
+            wanted: fixed.clone(),
+            fixed,
+            means,
+            clock,
+            swapped,
+            complaint: None,
+        }
     }
 
     /// Looks every second, at once when asked, and when an API server has refused the gateway's credential. Never ends.
@@ -102,7 +113,7 @@ impl Reloader {
     }
 
     /// Brings what is new into force. `None` if nothing is; else, perhaps, what is wrong with it.
-    async fn attempt(&self, occasion: Occasion) -> Option<Result<(), String>> {
+    async fn attempt(&mut self, occasion: Occasion) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
         // Files may be slow, and a credential may come from a program.
         let reading = tokio::task::spawn_blocking(move || {
@@ -121,16 +132,19 @@ impl Reloader {
         })
     }
 
-    fn swap(&self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
-        let before = self.current.load_full();
-        let next =
-            Snapshot::build(settings, Some(&before), &self.means).map_err(|error| error.to_string())?;
+    /// `warnings` are said once, so now, whatever becomes of the rest.
+    fn swap(&mut self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
         for warning in warnings {
             warn!("{warning}");
         }
-        if Fixed::of(settings) != self.fixed {
+        let before = self.current.load_full();
+        let next =
+            Snapshot::build(settings, Some(&before), &self.means).map_err(|error| error.to_string())?;
+        let wanted = Fixed::of(settings);
+        if wanted != self.wanted && wanted != self.fixed {
             warn!("addresses, port sharing, workers and logging are not reloaded: restart to change them");
         }
+        self.wanted = wanted;
         let next = Arc::new(next);
         self.current.store(Arc::clone(&next));
         self.swapped.notify_one();

@@ -217,6 +217,7 @@ impl Check {
                     // It went away meanwhile; that is a doubt, so it is asked again.
                     return;
                 }
+                self.upstream.note_there();
                 match accepted {
                     Accepted::Whole => self.tell("", |cluster| {
                         info!(cluster, endpoint, "identities arrive as they are");

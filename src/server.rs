@@ -80,11 +80,8 @@ impl Server {
         let metrics = Arc::new(Metrics::new());
         let (drain, draining) = watch::channel(Drain::Serving);
         let reload = Arc::new(Notify::new());
-        let means = Means {
-            runtime: tokens(draining.clone()).map_err(StartError::Thread)?,
-            metrics: Arc::clone(&metrics),
-            reload: Arc::clone(&reload),
-        };
+        let runtime = tokens(draining.clone()).map_err(StartError::Thread)?;
+        let means = Means::new(runtime, Arc::clone(&metrics), Arc::clone(&reload));
         let snapshot = Snapshot::build(settings, None, &means)?;
         let serving = &settings.serving;
         let bind = |address, share| {

@@ -115,7 +115,8 @@ fn build_cluster(
     let (known, methods) = before.unzip();
     let (upstream, waiting) = upstreams(backend, provider, known)
         .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
-    let methods = Methods::of(name, authentication, &upstream, methods, means);
+    let methods = Methods::of(name, authentication, &upstream, methods, means)
+        .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
     let cluster = Cluster {
         name: name.clone(),
         chain: methods
@@ -130,7 +131,8 @@ fn build_cluster(
 }
 
 /// The API server in force, and the one that waits to be. One that is trusted is not given up for one that is not yet:
-/// a rotated credential that nobody accepts must not end the service.
+/// a rotated credential that nobody accepts must not end the service. That is, if both are of the same cluster: whom
+/// the new configuration lets in has no business at another.
 fn upstreams(
     backend: &Backend,
     provider: &Arc<CryptoProvider>,
@@ -143,7 +145,9 @@ fn upstreams(
         None => Arc::new(Upstream::new(backend, provider)?),
     };
     match before {
-        Some(before) if before.is_trusted() && !next.is_trusted() => Ok((Arc::clone(before), Some(next))),
+        Some(before) if before.is_trusted() && !next.is_trusted() && before.serves_for(backend) => {
+            Ok((Arc::clone(before), Some(next)))
+        }
         _ => Ok((next, None)),
     }
 }

@@ -150,6 +150,11 @@ impl Authorized {
         &self.identified.routed.info
     }
 
+    /// The cluster that judged it.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.identified.routed.cluster
+    }
+
     /// The query, as it came.
     pub(crate) fn query(&self) -> Option<&str> {
         self.identified.routed.request.uri().query()
@@ -165,6 +170,21 @@ impl Admitted {
     /// A request that no webhook matches.
     pub(crate) fn without_webhooks(authorized: Authorized) -> Self {
         Self(authorized)
+    }
+
+    /// What the request means.
+    pub(crate) fn info(&self) -> &RequestInfo {
+        self.0.info()
+    }
+
+    /// The cluster it is for.
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.0.identified.routed.cluster
+    }
+
+    /// When it must be answered.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.0.identified.routed.deadline
     }
 
     /// Whether its answer is a stream of events.

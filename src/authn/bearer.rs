@@ -39,12 +39,19 @@ impl RequestAuthenticator for BearerAuthenticator {
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
-            let token = match find(input.credentials.authorization.as_deref().unwrap_or_default()) {
-                Found::Nothing | Found::ExtraSpace => return Ok(None),
-                Found::Token(token) => BearerToken::new(token),
+            let Some(token) = token(input.credentials.authorization.as_deref().unwrap_or_default()) else {
+                return Ok(None);
             };
             known_or_error(self.tokens.authenticate(&token, input.for_tokens()).await)
         })
+    }
+}
+
+/// The token of an `Authorization` header.
+pub(super) fn token(header: &str) -> Option<BearerToken> {
+    match find(header) {
+        Found::Nothing | Found::ExtraSpace => None,
+        Found::Token(token) => Some(BearerToken::new(token)),
     }
 }
 

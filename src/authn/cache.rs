@@ -62,7 +62,7 @@ impl Keep {
 /// What a cache may cost.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Bytes of remembered verdicts. One of a service account is 1 KiB.
+    /// Bytes of remembered verdicts. One on a pod's service account takes 2 KiB.
     memory: usize,
     /// Lookups at a time. Each holds a token, of 1 MiB at most as every header.
     lookups: usize,
@@ -294,6 +294,7 @@ impl Question {
         let (verdict, is_verdict) = match timeout(LOOKUP_TIMEOUT, asking.catch_unwind()).await {
             Ok(Ok(verdict)) => (verdict, true),
             Ok(Err(_)) => {
+                shared.metrics.panicked();
                 error!("checking a token panicked");
                 let text = "Internal error occurred: authentication failed unexpectedly";
                 (Err(AuthnError::Unavailable(text.to_owned())), false)

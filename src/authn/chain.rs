@@ -16,8 +16,8 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
-use crate::status::quote::Quoted;
-use crate::status::quote::QuotedList;
+use crate::clock::UnixTime;
+use crate::status::quote::{Quoted, QuotedList};
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 
 /// Everything that can authenticate a request to one cluster.
@@ -25,6 +25,7 @@ use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 pub struct Chain {
     members: Vec<Box<dyn RequestAuthenticator>>,
     anonymous: Option<AnonymousAuthenticator>,
+    tokens: Option<Arc<dyn TokenAuthenticator>>,
 }
 
 /// No authentication method is configured, and anonymous requests are not let in.
@@ -41,7 +42,45 @@ impl Chain {
         if members.is_empty() && anonymous.is_none() {
             return Err(EmptyChain);
         }
-        Ok(Self { members, anonymous })
+        Ok(Self { members, anonymous, tokens: None })
+    }
+
+    /// The same chain, which also reviews tokens: those that its members take.
+    #[must_use]
+    pub fn reviewing(self, tokens: Arc<dyn TokenAuthenticator>) -> Self {
+        Self { tokens: Some(tokens), ..self }
+    }
+
+    /// Whether it reviews tokens.
+    pub fn reviews(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// Finds out whose token somebody asks about; `Ok(None)` if no request with it would have a token. The same rules
+    /// as for a request with this token, and nothing else of any request.
+    // kubernetes: pkg/registry/authentication/tokenreview/storage.go
+    pub async fn review(
+        &self,
+        token: &str,
+        audiences: &[Audience],
+        now: UnixTime,
+    ) -> Result<Option<Authenticated>, AuthnError> {
+        let Some((tokens, token)) = self.tokens.as_ref().zip(bearer::token(&format!("Bearer {token}")))
+        else {
+            return Ok(None);
+        };
+        let remarks = Remarks::default();
+        let context = TokenContext { audiences, now, remarks: &remarks };
+        let found = bearer::known_or_error(tokens.authenticate(&token, context).await)?;
+        let found = found.map(with_authenticated_group);
+        // Here a token that is good for no audience in particular is not good for those that were asked for.
+        if let Some(found) = &found
+            && !audiences.is_empty()
+            && intersection(&found.audiences, audiences).is_empty()
+        {
+            return Err(AuthnError::Invalid("error validating audiences".to_owned()));
+        }
+        Ok(found)
     }
 
     /// Finds out who makes a request.

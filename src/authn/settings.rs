@@ -8,6 +8,7 @@ use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
 use super::service_account::ServiceAccounts;
 use super::static_token::StaticTokenAuthenticator;
+use super::webhook::settings::Webhook;
 use super::x509::CaBundle;
 
 /// Who clients may be: a method that is `None` is off. a snapshot turns this into a chain, which cannot be
@@ -26,6 +27,8 @@ pub struct Authentication {
     pub service_accounts: Option<ServiceAccounts>,
     /// The issuers of JSON Web Tokens.
     pub jwt: Vec<Arc<JwtAuthenticator>>,
+    /// The webhook that is asked about every token nobody else knows.
+    pub webhook: Option<Arc<Webhook>>,
     /// Which requests are let in without a credential.
     pub anonymous: Anonymous,
     /// The audiences of this API server.

@@ -2,12 +2,14 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
 use crate::authn::anonymous::Anonymous;
+use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::clusters::settings::{Cluster, Endpoint, Routes};
@@ -16,6 +18,7 @@ use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
 use crate::methods::Means;
+use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
@@ -117,7 +120,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let means = Means::new(runtime.handle());
+    let means = Means::new(runtime.handle().clone(), Arc::new(Metrics::new()), Arc::default());
     if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
         return failed(&error.to_string());
     }
@@ -220,10 +223,13 @@ impl IssuerReport {
         let rules = self.claim_validation_rules + self.user_validation_rules;
         let plural = if rules == 1 { "" } else { "s" };
         let Self { url, audiences, algorithms, .. } = self;
+        let algorithms = match algorithms.len() {
+            all if all == Algorithm::ALL.len() => "RSA or ECDSA".to_owned(),
+            _ => algorithms.join(" or "),
+        };
         format!(
-            "tokens of {url}, for {}, signed with {}, {rules} rule{plural}",
-            audiences.join(", "),
-            algorithms.join(", ")
+            "tokens of {url} for {}, signed with {algorithms}, {rules} rule{plural}",
+            audiences.join(" or ")
         )
     }
 }
@@ -246,6 +252,9 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));
     }
     methods.extend(authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer).line()));
+    if let Some(webhook) = &authentication.webhook {
+        methods.push(format!("webhook {}", webhook.url));
+    }
     match &authentication.anonymous {
         Anonymous::Nowhere => {}
         Anonymous::Everywhere => methods.push("anonymous".to_owned()),

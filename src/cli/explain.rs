@@ -25,6 +25,7 @@ use crate::config::flags::ServeFlags;
 use crate::config::inputs::Inputs;
 use crate::config::resolve::resolve;
 use crate::methods::Means;
+use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::self_check::SelfCheck;
 use crate::snapshot::Snapshot;
@@ -124,7 +125,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let means = Means::new(runtime.handle());
+    let means = Means::new(runtime.handle().clone(), Arc::new(Metrics::new()), Arc::default());
     let snapshot = match Snapshot::build(&settings, None, &means) {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),

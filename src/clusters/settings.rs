@@ -1,13 +1,13 @@
 //! One cluster behind the gateway, read and found to fit together.
 
 use std::fmt;
-use std::sync::Arc;
 
 use clap::ValueEnum;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
 use crate::authn::settings::Authentication;
+pub use crate::outbound::tls::{ClientCertificate, Roots};
 
 /// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
 #[derive(Debug, Clone)]
@@ -54,6 +54,17 @@ pub struct Backend {
     pub identity: IdentityMode,
 }
 
+impl Backend {
+    /// Whether the API server behind these settings may be taken for one of the cluster behind `other`: under the same
+    /// path, an endpoint of it has a name that counts there, by authorities that count there.
+    pub(crate) fn is_of_the_cluster_of(&self, other: &Self) -> bool {
+        let is_named = |one: &Endpoint| other.endpoints.iter().any(|two| one.server_name == two.server_name);
+        self.path_prefix == other.path_prefix
+            && self.endpoints.iter().any(is_named)
+            && self.roots.0.roots.iter().all(|root| other.roots.0.roots.contains(root))
+    }
+}
+
 /// Where one replica of an API server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -63,45 +74,12 @@ pub struct Endpoint {
     pub server_name: ServerName<'static>,
 }
 
-/// Trusted CAs; equal if they are the same in the same order.
-#[derive(Debug, Clone)]
-pub struct Roots(pub Arc<rustls::RootCertStore>);
-
-impl PartialEq for Roots {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.roots == other.0.roots
-    }
-}
-
-impl Eq for Roots {}
-
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
             .field("endpoints", &self.endpoints)
             .field("identity", &self.identity)
             .finish_non_exhaustive()
-    }
-}
-
-/// A client certificate and its key.
-#[derive(PartialEq, Eq)]
-pub struct ClientCertificate {
-    /// The certificate and its intermediates.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// Its key.
-    pub key: PrivateKeyDer<'static>,
-}
-
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").field("chain", &self.chain.len()).finish_non_exhaustive()
-    }
-}
-
-impl Clone for ClientCertificate {
-    fn clone(&self) -> Self {
-        Self { chain: self.chain.clone(), key: self.key.clone_key() }
     }
 }
 
@@ -129,4 +107,47 @@ pub enum IdentityMode {
     RequestHeader,
     /// `Impersonate-*` headers with the gateway's own credential.
     Impersonate,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::outbound::testing::pki::Ca;
+
+    #[test]
+    fn a_cluster_is_known_by_its_authorities_names_and_path() {
+        let (one, two) = (Ca::new("one"), Ca::new("two"));
+        let backend = |names: &[&str], path: &str, cas: &[&Ca]| {
+            let mut roots = rustls::RootCertStore::empty();
+            for ca in cas {
+                roots.add(ca.cert.clone()).unwrap();
+            }
+            let endpoint = |name: &&str| Endpoint {
+                address: HostPort { host: "127.0.0.1".to_owned(), port: 6443 },
+                server_name: ServerName::try_from((*name).to_owned()).unwrap(),
+            };
+            Backend {
+                endpoints: names.iter().map(endpoint).collect(),
+                path_prefix: path.to_owned(),
+                roots: Roots(Arc::new(roots)),
+                client_certificate: None,
+                bearer_token: None,
+                identity: IdentityMode::Impersonate,
+            }
+        };
+        let before = backend(&["a.test", "b.test"], "/k8s/1", &[&one]);
+        let cases = [
+            ("the same", backend(&["a.test", "b.test"], "/k8s/1", &[&one]), true),
+            ("another replica", backend(&["c.test", "b.test"], "/k8s/1", &[&one]), true),
+            ("one more authority", backend(&["a.test"], "/k8s/1", &[&two, &one]), true),
+            ("another authority", backend(&["a.test"], "/k8s/1", &[&two]), false),
+            ("other names", backend(&["c.test"], "/k8s/1", &[&one]), false),
+            ("another path", backend(&["a.test"], "/k8s/2", &[&one]), false),
+        ];
+        for (name, next, expected) in cases {
+            assert_eq!(before.is_of_the_cluster_of(&next), expected, "{name}");
+        }
+    }
 }

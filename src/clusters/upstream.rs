@@ -1,6 +1,7 @@
 //! The API server of one cluster: its endpoints, and what every request to any of them is written by.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -26,6 +27,8 @@ pub(crate) struct Upstream {
     pub(crate) authorization: Option<HeaderValue>,
     /// The headers it reads identities from beside the standard ones, as far as it told.
     pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
+    /// Whether a request was refused since a check was good, because no endpoint could be used.
+    away: AtomicBool,
 }
 
 impl Upstream {
@@ -56,6 +59,7 @@ impl Upstream {
                 .map_err(|_| general(&format!("{} is no host and port", first.address)))?,
             authorization,
             identity_headers: ArcSwapOption::empty(),
+            away: AtomicBool::new(false),
             backend: backend.clone(),
         })
     }
@@ -63,6 +67,11 @@ impl Upstream {
     /// Whether it was made from the same settings, so that its connections can go on.
     pub(crate) fn is_for(&self, backend: &Backend) -> bool {
         self.backend == *backend
+    }
+
+    /// Whether it is of the cluster that these settings are for.
+    pub(crate) fn serves_for(&self, backend: &Backend) -> bool {
+        self.backend.is_of_the_cluster_of(backend)
     }
 
     /// Its endpoints, in the order of the configuration.
@@ -97,6 +106,16 @@ impl Upstream {
     /// Has every endpoint checked soon.
     pub(crate) fn doubt(&self) {
         self.targets.iter().for_each(|target| target.doubt());
+    }
+
+    /// Notes that a request was refused because no endpoint can be used; says whether it is the first.
+    pub(crate) fn note_away(&self) -> bool {
+        !self.away.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that an endpoint can be used.
+    pub(crate) fn note_there(&self) {
+        self.away.store(false, Ordering::Relaxed);
     }
 
     /// How it is told who a request is made by.

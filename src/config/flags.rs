@@ -126,7 +126,7 @@ pub struct AuthenticationFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub service_account_lookup: bool,
     /// An AuthenticationConfiguration (apiserver.config.k8s.io): issuers of JSON Web Tokens with their rules, and where
-    /// anonymous requests are let in. Excludes --oidc-* flags.
+    /// anonymous requests are let in. Excludes --oidc-* flags, and --anonymous-auth if it says where.
     #[arg(long, value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
     /// The OpenID issuer whose ID tokens are taken; an https URL.
@@ -145,14 +145,14 @@ pub struct AuthenticationFlags {
     #[arg(long, value_name = "CLAIM", default_value = "sub")]
     pub oidc_username_claim: String,
     /// What precedes the user name; `-` for nothing. Default: the issuer and a `#`, unless the claim is `email`.
-    #[arg(long, value_name = "PREFIX", default_value = "")]
-    pub oidc_username_prefix: String,
+    #[arg(long, value_name = "PREFIX")]
+    pub oidc_username_prefix: Option<String>,
     /// The claim that holds the groups: a string or a list of strings.
     #[arg(long, value_name = "CLAIM")]
     pub oidc_groups_claim: Option<String>,
     /// What precedes each group.
-    #[arg(long, value_name = "PREFIX", default_value = "")]
-    pub oidc_groups_prefix: String,
+    #[arg(long, value_name = "PREFIX")]
+    pub oidc_groups_prefix: Option<String>,
     /// The signature algorithms that are taken, comma-separated: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384,
     /// PS512.
     #[arg(long, value_name = "ALGORITHMS", value_delimiter = ',', default_values = ["RS256"])]

@@ -7,6 +7,7 @@ mod exec;
 mod plugins;
 mod process;
 mod user;
+mod webhook;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::clusters::settings::{Backend, Endpoint, HostPort, IdentityMode, Roots
 use credential::{Credential, Material};
 pub(super) use exec::{Issued, Plugin, PluginError};
 pub(super) use plugins::Plugins;
+pub(super) use webhook::{Remote, load_remote};
 
 /// Where a pod finds its service account.
 pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -116,6 +118,12 @@ impl Reader<'_> {
         endpoints: &[(String, String)],
         identity: IdentityMode,
     ) -> Option<Backend> {
+        let (cluster, user) = self.parties(context)?;
+        self.connect(endpoints, identity, &cluster, &user)
+    }
+
+    /// The server and the client of a context.
+    fn parties(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
         // YAML may be UTF-16 too, which `kube` takes, and panics on half a character.
         let read =
             self.inputs.read(self.file).map_err(|error| error.to_string()).and_then(|content| {
@@ -125,8 +133,7 @@ impl Reader<'_> {
         // Once more, by the one that knows what relative paths in it are relative to.
         let parsed = Kubeconfig::read_from(self.file).map_err(|error| unreadable(&error));
         let config = self.checked(parsed, "give a readable kubeconfig")?;
-        let (cluster, user) = self.context(&config, context)?;
-        self.connect(endpoints, identity, &cluster, &user)
+        self.context(&config, context)
     }
 
     fn connect(
@@ -158,8 +165,7 @@ impl Reader<'_> {
         } else {
             endpoints.iter().filter_map(|(key, url)| self.replica(key, url, &path_prefix)).collect()
         };
-        let name = cluster.tls_server_name.as_deref().filter(|name| !name.is_empty());
-        let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, name)).collect();
+        let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, cluster)).collect();
         Some(Backend {
             endpoints,
             path_prefix,
@@ -182,8 +188,9 @@ impl Reader<'_> {
         None
     }
 
-    fn endpoint(&mut self, address: HostPort, tls_server_name: Option<&str>) -> Option<Endpoint> {
-        let name = tls_server_name.unwrap_or(&address.host);
+    fn endpoint(&mut self, address: HostPort, cluster: &Cluster) -> Option<Endpoint> {
+        let name =
+            cluster.tls_server_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&address.host);
         let parsed =
             ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
         let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
@@ -203,7 +210,9 @@ impl Reader<'_> {
         let cluster = cluster.and_then(|named| named.cluster.clone());
         let missing = format!("cluster {:?} of context {name:?} does not exist", context.cluster);
         let cluster = self.checked(cluster.ok_or(missing), "add it to clusters")?;
-        let user_name = context.user.unwrap_or_default();
+        let Some(user_name) = context.user.filter(|name| !name.is_empty()) else {
+            return Some((cluster, AuthInfo::default()));
+        };
         let user = config.auth_infos.iter().find(|named| named.name == user_name);
         let user = user.and_then(|named| named.auth_info.clone());
         let missing = format!("user {user_name:?} of context {name:?} does not exist");
@@ -285,7 +294,9 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     let uri: Uri = server.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
     match uri.scheme_str() {
         Some("https") => {}
-        Some("http") => return Err("http is not allowed: identity headers would go unprotected".to_owned()),
+        Some("http") => {
+            return Err("http is not allowed: credentials and identities would go unprotected".to_owned());
+        }
         _ => return Err("not an https:// URL".to_owned()),
     }
     let authority = uri.authority().ok_or("no host")?;

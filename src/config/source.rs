@@ -10,17 +10,22 @@ use super::resolve::{Resolved, resolve};
 pub struct Source {
     flags: ServeFlags,
     inputs: Inputs,
+    /// What the last configuration that could be read was warned of.
+    warned: Vec<String>,
 }
 
 impl Source {
     /// The configuration that these flags describe; nothing is read yet.
     pub fn new(flags: ServeFlags) -> Self {
-        Self { flags, inputs: Inputs::default() }
+        Self { flags, inputs: Inputs::default(), warned: Vec::new() }
     }
 
-    /// Reads every file and judges it all.
+    /// Reads every file and judges it all. What was warned of the last time is not warned of again.
     pub fn load(&mut self) -> Result<Resolved, ConfigErrors> {
-        resolve(&self.flags, &mut self.inputs)
+        let mut resolved = resolve(&self.flags, &mut self.inputs)?;
+        let before = std::mem::replace(&mut self.warned, resolved.warnings.clone());
+        resolved.warnings.retain(|warning| !before.contains(warning));
+        Ok(resolved)
     }
 
     /// Whether [`load`](Self::load) may give something else than the last time.

@@ -16,6 +16,7 @@ pub(crate) struct TokenCache {
     failed: IntCounter,
     in_flight: IntGauge,
     blocked: IntGauge,
+    panics: IntCounter,
 }
 
 /// Up by one until it is dropped.
@@ -28,6 +29,7 @@ impl TokenCache {
         duration: &HistogramVec,
         fetches: &IntCounterVec,
         active: &IntGaugeVec,
+        panics: &IntCounter,
     ) -> Self {
         Self {
             hits: requests.with_label_values(&["hit"]),
@@ -38,6 +40,7 @@ impl TokenCache {
             failed: fetches.with_label_values(&["error"]),
             in_flight: active.with_label_values(&["in_flight"]),
             blocked: active.with_label_values(&["blocked"]),
+            panics: panics.clone(),
         }
     }
 
@@ -56,6 +59,11 @@ impl TokenCache {
     /// A lookup ended; a token that nobody knows is no error.
     pub(crate) fn fetched(&self, is_error: bool) {
         if is_error { &self.failed } else { &self.fetched }.inc();
+    }
+
+    /// A lookup panicked.
+    pub(crate) fn panicked(&self) {
+        self.panics.inc();
     }
 
     /// Somebody waits for a lookup.

@@ -17,8 +17,9 @@ use uuid::Uuid;
 use super::refusal::Refusal;
 use crate::authn::{AuthnError, Proven};
 use crate::clock::UnixTime;
+use crate::clusters::Cluster;
 use crate::forward::body::Body;
-use crate::forward::{AUDIT_ID, ForwardError};
+use crate::forward::{AUDIT_ID, ForwardError, SendError};
 use crate::listen::{Busy, Connection};
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::request::info::RequestInfo;
@@ -42,6 +43,7 @@ pub(super) struct Exchange {
     http2: bool,
     uri: Uri,
     accept: HeaderMap,
+    cluster: Option<Arc<Cluster>>,
     end: End,
     warnings: Vec<String>,
     /// Whether the client is nobody in particular, or someone else than it says.
@@ -118,6 +120,7 @@ impl Exchange {
             http2: connection.http2,
             uri: request.uri().clone(),
             accept,
+            cluster: None,
             end,
             warnings: Vec::new(),
             unauthenticated: false,
@@ -134,6 +137,10 @@ impl Exchange {
 
     pub(super) fn audit_id_value(&self) -> HeaderValue {
         self.audit_id.clone()
+    }
+
+    pub(super) fn note_cluster(&mut self, cluster: &Arc<Cluster>) {
+        self.cluster = Some(Arc::clone(cluster));
     }
 
     pub(super) fn note_info(&mut self, info: &RequestInfo) {
@@ -293,8 +300,17 @@ impl Exchange {
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), %error, "the request body broke off");
             }
             Refusal::Forward(error) => {
+                let cluster = self.cluster.as_deref();
+                let name = cluster.map(|cluster| cluster.name.as_str());
+                let is_away =
+                    matches!(error, ForwardError::Send(SendError::Connect(_) | SendError::NotTrusted));
                 let error = in_full(error);
-                error!(%audit_id, %peer, path, user = user.as_deref(), %error, "no answer from the backend");
+                // One line says that nobody can be reached; what a request more would say is the same.
+                if is_away && cluster.is_some_and(|cluster| !cluster.upstream.note_away()) {
+                    info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), cluster = name, %error, "no answer from the backend");
+                } else {
+                    error!(%audit_id, %peer, path, user = user.as_deref(), cluster = name, %error, "no answer from the backend");
+                }
             }
             other => {
                 info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %other, "refused");

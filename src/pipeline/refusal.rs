@@ -69,6 +69,7 @@ impl Refusal {
                 | ForwardError::RefusedIdentity
                 | ForwardError::UnaskedSwitch
                 | ForwardError::AnswerTooLarge
+                | ForwardError::Answer(_)
                 | ForwardError::Target(_),
             ) => Status::bad_gateway(audit_id),
             Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Status::service_unavailable(
@@ -94,7 +95,9 @@ impl Refusal {
             Self::Forward(ForwardError::Send(SendError::Connect(_))) => Some("connect"),
             Self::Forward(ForwardError::Send(SendError::NotTrusted)) => Some("not_trusted"),
             Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Some("not_processed"),
-            Self::Forward(ForwardError::Send(SendError::Broken(_))) => Some("broken"),
+            Self::Forward(ForwardError::Send(SendError::Broken(_)) | ForwardError::Answer(_)) => {
+                Some("broken")
+            }
             Self::Forward(ForwardError::Timeout) => Some("timeout"),
             Self::Forward(ForwardError::RefusedIdentity) => Some("refused_identity"),
             Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),

@@ -61,7 +61,7 @@ impl Observed {
             return response;
         }
         let answer = match Asked::by(path) {
-            Some(Asked::Root(endpoint)) => Some(self.health.root(endpoint, request.uri().query())),
+            Some(Asked::Root(endpoint)) => Some(self.health.root(endpoint, None, request.uri().query())),
             Some(Asked::Single(endpoint, name)) => self.health.single(endpoint, &name),
             None => None,
         };

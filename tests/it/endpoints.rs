@@ -3,13 +3,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use crate::support::generation::replace;
+use crate::support::process::Process;
 use crate::support::questions::{self, respond, user_info};
 use crate::support::{
     Answering, Backend, BoxedBody, Gateway, H2, PATIENCE, Pki, flags, full, kubeconfig, soon, status, text,
@@ -270,6 +271,69 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     .await;
     // Nor is it forgotten with the one that it follows.
     assert_eq!(gateway.count(&trusted).await, 1);
+}
+
+/// An outage is one line, however many ask meanwhile; the next one is another.
+#[tokio::test]
+async fn an_outage_is_logged_once() {
+    const SAID: &str = "no answer from the backend";
+    let pki = Pki::new();
+    let bad = Arc::new(AtomicBool::new(false));
+    let is_bad = Arc::clone(&bad);
+    let say = move |request: &Request<Incoming>| {
+        let is_bad = is_bad.load(Ordering::SeqCst);
+        misread(request, |user| {
+            if is_bad {
+                user["groups"] = json!([]);
+            }
+        })
+    };
+    let backend = Backend::start_saying(&pki, H2, say, named("it")).await;
+    let process = Process::start(flags(&pki, backend.address)).await;
+    let mut client = process.gateway.http1(None).await;
+    for outage in 1..=2 {
+        assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::OK);
+        bad.store(true, Ordering::SeqCst);
+        soon(async { while client.get("/api", &[TOKEN]).await.status() == StatusCode::OK {} }).await;
+        for _ in 0..5 {
+            assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        }
+        until("the line", || process.said(SAID).len() >= outage).await;
+        bad.store(false, Ordering::SeqCst);
+        soon(async { while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {} }).await;
+    }
+    let (_, log) = process.end().await;
+    assert_eq!(log.matches(SAID).count(), 2, "{log}");
+}
+
+/// Whom a new configuration lets in is not sent to the cluster of the old one, however long the new one takes.
+#[tokio::test]
+async fn another_cluster_is_not_stood_in_for() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let before = Backend::start(&pki, H2, named("before")).await;
+    let gateway = Gateway::with(flags(&pki, before.address));
+    gateway.checked().await;
+    let mut client = gateway.http1(None).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "before");
+    before.take().unwrap();
+
+    let forgetful = |request: &Request<Incoming>| misread(request, |user| user["groups"] = json!([]));
+    let after = Backend::start_saying(&other, H2, forgetful, named("after")).await;
+    let directory: &Path = pki.directory.path();
+    let ca = pki.write("other-ca.crt", other.servers.cert_pem());
+    let (cert, key) = pki.write_pair("other-front", &other.front.leaf().cn("portcullis").issue());
+    replace(&directory.join("tokens.csv"), "good-token,carol,7,\"system:masters\"\n");
+    let generation = gateway.generation().await;
+    replace(&directory.join("backend.kubeconfig"), kubeconfig(after.address, &ca, &cert, &key));
+    gateway.server.as_ref().unwrap().reload();
+    gateway.reloaded(generation).await;
+    let checked = format!(
+        "portcullis_self_checks_total{{cluster=\"backend\",endpoint=\"{}\",result=\"differs\"}}",
+        after.address
+    );
+    soon(async { while gateway.count(&checked).await == 0 {} }).await;
+    assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!((before.pending(), after.pending()), (0, 0));
 }
 
 #[tokio::test]

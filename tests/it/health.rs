@@ -2,7 +2,8 @@
 
 use http::{Method, Request, StatusCode};
 
-use crate::support::{Backend, Gateway, H2, Pki, empty, flags, full, soon, text};
+use crate::support::generation::replace;
+use crate::support::{Backend, Gateway, H2, Pki, empty, flags, full, kubeconfig, soon, text};
 
 /// What the port for metrics answers to a path: its code and its text.
 async fn probe(gateway: &Gateway, path: &str) -> (u16, String) {
@@ -103,4 +104,59 @@ async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_t
     let post = Request::builder().method(Method::POST).uri("/livez").body(empty()).unwrap();
     let response = soon(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
+}
+
+/// A cluster that is added says nothing of whether the others are served, and nothing to their users.
+#[tokio::test]
+async fn another_cluster_is_neither_a_reason_to_fail_nor_shown_to_users() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |_| {
+        let unknown = http::Response::builder().status(404).body(full("404 page not found\n"));
+        Box::pin(async { unknown.unwrap() })
+    })
+    .await;
+    flags(&pki, backend.address);
+    // Never answers a handshake, so its first check takes its time.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = pki.directory.path();
+    let [ca, cert, key] = ["servers-ca.crt", "front.crt", "front.key"].map(|name| directory.join(name));
+    pki.write("mute.kubeconfig", kubeconfig(mute.local_addr().unwrap(), &ca, &cert, &key));
+    let file = directory.join("gateway.yaml");
+    let write = |more: &str| {
+        let content = format!(
+            "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}}
+operation: {{metricsBindAddress: '127.0.0.1:0', workers: 1, livezGracePeriod: 0s}}
+authentication: {{tokenAuthFile: tokens.csv}}
+clusters:
+- {{name: one, kubeconfig: backend.kubeconfig, match: {{pathPrefix: /one}}}}
+{more}"
+        );
+        replace(&file, content);
+    };
+    write("");
+    let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
+    gateway.checked().await;
+    let ok = (200, "ok".to_owned());
+    assert_eq!(probe(&gateway, "/livez").await, ok);
+    write("- {name: two, kubeconfig: mute.kubeconfig, match: {pathPrefix: /two}}\n");
+    gateway.server.as_ref().unwrap().reload();
+    gateway.reloaded(1).await;
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(probe(&gateway, path).await, ok, "{path}");
+    }
+    let (code, said) = probe(&gateway, "/readyz?verbose").await;
+    assert_eq!(code, 200);
+    assert!(said.contains("[+]cluster-one ok\n[-]cluster-two failed: reason withheld\n"), "{said}");
+
+    let mut client = gateway.http1(None).await;
+    let token = [("authorization", "Bearer good-token")];
+    let said = text(client.get("/one/readyz?verbose", &token).await).await;
+    assert!(said.contains("[+]cluster-one ok\n") && !said.contains("two"), "{said}");
+    for (path, expected) in
+        [("/one/readyz/cluster-one", "ok"), ("/one/readyz/cluster-two", "404 page not found\n")]
+    {
+        assert_eq!(text(client.get(path, &token).await).await, expected, "{path}");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 22] = [
     "main",
     "fuzzing",
     "cli",
@@ -14,6 +14,7 @@ const ORDER: [&str; 20] = [
     "self_check",
     "pipeline",
     "health",
+    "token_review",
     "snapshot",
     "telemetry",
     "config",
@@ -24,6 +25,7 @@ const ORDER: [&str; 20] = [
     "stage",
     "clusters",
     "authn",
+    "outbound",
     "request",
 ];
 const LEAVES: [&str; 7] = ["cel", "status", "query", "escape", "user", "clock", "metrics"];

@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod cel;
 mod chains;
 mod cli;
 mod clusters;
@@ -37,4 +38,6 @@ mod reload;
 mod service_accounts;
 mod streaming;
 mod support;
+mod token_review;
 mod tunnels;
+mod webhook;

@@ -55,6 +55,19 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
   they wait for the next start. A change that has a mistake changes nothing: what was served goes on.
 ";
 
+const AUTHENTICATION: &str = "\
+`authenticationConfig` names kube-apiserver's own file, an `AuthenticationConfiguration` of
+`apiserver.config.k8s.io/v1`, `v1beta1` or `v1alpha1`, YAML or JSON, with up to 64 issuers. Every mistake in it is told,
+in kube-apiserver's words and with its line. Beside it no `oidc` key may be given, nor `anonymousAuth` if the file has
+`anonymous`; where a template gives one of them, a cluster takes it back with `null`. Three things are not as there:
+
+- `anonymous` is reloaded with the rest of the file; kube-apiserver refuses a file in which it has changed.
+- `egressSelectorType` is a mistake, as it is for a kube-apiserver without egress selectors: issuers are reached over the
+  gateway's own network.
+- An empty `oidcCAFile` is a mistake; kube-apiserver trusts the system's CAs then.
+
+";
+
 const CLUSTERS: &str = "\
 The API servers behind the gateway. The flags describe one cluster; the file lists any number, and then these flags
 cannot be given. With several, each has a `match`. The keys of a cluster's own `authentication` are those of
@@ -102,7 +115,7 @@ fn reference() -> String {
         write!(text, "\n{title}\n\n{introduction}{table}{rows}").unwrap();
     };
     section("## `serving`", "", rows::<ServingFlags>());
-    section("## `authentication`", "", rows::<AuthenticationFlags>());
+    section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
     section("## `operation`", "", rows::<OperationFlags>());

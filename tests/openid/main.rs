@@ -223,16 +223,18 @@ struct Load {
     stop: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
     failed: Arc<std::sync::Mutex<Vec<String>>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Load {
     fn start(bed: &Bed, gateway: &Running, tokens: &[String]) -> Self {
-        let load = Self { stop: Arc::default(), asked: Arc::default(), failed: Arc::default() };
+        let mut load =
+            Self { stop: Arc::default(), asked: Arc::default(), failed: Arc::default(), tasks: Vec::new() };
         for token in tokens {
             let (stop, asked, failed) =
                 (Arc::clone(&load.stop), Arc::clone(&load.asked), Arc::clone(&load.failed));
             let (client, token) = (gateway.client(), format!("Bearer {token}"));
-            bed.runtime.spawn(async move {
+            let task = bed.runtime.spawn(async move {
                 let mut client = client.http1(None).await;
                 while !stop.load(Ordering::Relaxed) {
                     let answer = client.get("/api", &[("authorization", token.as_str())]).await;
@@ -244,6 +246,7 @@ impl Load {
                     }
                 }
             });
+            load.tasks.push(task);
         }
         load
     }
@@ -260,8 +263,11 @@ impl Load {
         Ok(())
     }
 
-    fn finish(self) -> Result<(), String> {
+    fn finish(self, bed: &Bed) -> Result<(), String> {
         self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            bed.runtime.block_on(task).map_err(|error| error.to_string())?;
+        }
         let failed = self.failed.lock().unwrap();
         let asked = self.asked.load(Ordering::Relaxed);
         if failed.is_empty() {
@@ -295,7 +301,7 @@ fn keys_are_rotated(bed: &Bed) -> Result<(), String> {
         }
         load.more()?;
     }
-    load.finish()?;
+    load.finish(bed)?;
     // A key that is no longer published is no longer known, once another was asked for.
     let old = scene.provider.login("alice")?;
     scene.provider.rotate()?;
@@ -333,7 +339,7 @@ fn a_second_issuer_comes(bed: &Bed) -> Result<(), String> {
     if whoami(bed, &gateway, &second.login("alice")?)?.0 != StatusCode::CREATED {
         return Err("the second issuer is gone with the third".to_owned());
     }
-    load.finish()
+    load.finish(bed)
 }
 
 fn the_provider_goes_away(bed: &Bed) -> Result<(), String> {

@@ -4,27 +4,26 @@
 //! `backend` trusts only the request headers of the gateway's certificate; `gateway` is the real binary in front of `backend`.
 //! All share one etcd, so they see the same objects. Everything starts in parallel, once, when the first case wants it.
 
+mod starter;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rustls::RootCertStore;
 
+use crate::authenticators::{self, Setting};
 use crate::build::{self, Programs};
-use crate::client::{self, Identity, Request, Target, Until, Version};
-use crate::fixtures;
+use crate::client::{Identity, Target};
 use crate::kubelet::Kubelet;
+use crate::outside::Outside;
 use crate::people::{Authorities, TOKENS};
-use crate::pki::{Issued, Key, KeyKind, pem};
-use crate::servers::{Process, free_ports};
-
-/// How long a server may take to become ready, on a machine that is busy with the others.
-const PATIENCE: Duration = Duration::from_mins(3);
+use crate::pki::Issued;
+use crate::servers::Process;
+use starter::{Starter, start_etcd};
 
 /// The sides that a case can be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,16 +32,44 @@ pub(crate) enum Side {
     Second,
     Backend,
     Gateway,
+    /// The same three with the authenticators of [`Setting::Flags`], before the same backend.
+    FlagsReference,
+    FlagsSecond,
+    FlagsGateway,
 }
 
 impl Side {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
             Self::Second => "second",
             Self::Backend => "backend",
             Self::Gateway => "gateway",
+            Self::FlagsReference => "flags-reference",
+            Self::FlagsSecond => "flags-second",
+            Self::FlagsGateway => "flags-gateway",
         }
+    }
+
+    /// The side that has this set of authenticators.
+    pub(crate) fn with(self, setting: Setting) -> Self {
+        match (setting, self) {
+            (Setting::Flags, Self::Reference) => Self::FlagsReference,
+            (Setting::Flags, Self::Second) => Self::FlagsSecond,
+            (Setting::Flags, Self::Gateway) => Self::FlagsGateway,
+            (_, side) => side,
+        }
+    }
+
+    fn setting(self) -> Setting {
+        match self {
+            Self::FlagsReference | Self::FlagsSecond | Self::FlagsGateway => Setting::Flags,
+            _ => Setting::Config,
+        }
+    }
+
+    fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway | Self::FlagsGateway)
     }
 }
 
@@ -70,6 +97,7 @@ pub(crate) struct Bed {
     controllers: OnceLock<Result<Process, String>>,
     _etcd: Process,
     pub(crate) kubelet: Kubelet,
+    pub(crate) outside: Outside,
 }
 
 /// One API server, or the gateway.
@@ -142,29 +170,34 @@ impl Bed {
         let authorities = Authorities::new();
         let people = authorities.people(now);
         let identities = people.iter().map(|(name, issued)| (*name, identity(issued))).collect();
+        let local = authorities.server.server(&["127.0.0.1"]);
+        let outside = Outside::start(runtime, &local)?;
         write_pki(&dir, &authorities).map_err(text)?;
+        authenticators::write(&dir, &outside.mint, &authorities.server.cert_pem()).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
         let roots = Arc::new(roots);
 
         let (etcd_port, etcd) = start_etcd(&programs, &dir, runtime)?;
-        let kubelet = Kubelet::start(runtime, &authorities.server.server(&["127.0.0.1"]))?;
+        let kubelet = Kubelet::start(runtime, &local)?;
         let admin = identity(&authorities.client.leaf().cn("admin").org("system:masters").issue());
         let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
-        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner };
+        let mint = &outside.mint;
+        let starter =
+            Starter { programs: &programs, dir: &dir, roots, etcd_port, runtime, admin, inner, mint };
 
         let mut sides: Vec<Side> = wanted.to_vec();
         sides.push(Side::Reference);
         sides.sort_unstable();
         sides.dedup();
-        let behind = wanted.contains(&Side::Gateway) || wanted.contains(&Side::Backend);
+        let behind = wanted.iter().any(|side| side.is_gateway() || *side == Side::Backend);
         if behind && !sides.contains(&Side::Backend) {
             sides.push(Side::Backend);
         }
         let (sides, resource_version) = std::thread::scope(|scope| {
             let starting: Vec<_> = sides
                 .iter()
-                .filter(|side| **side != Side::Gateway)
+                .filter(|side| !side.is_gateway())
                 .map(|side| (*side, scope.spawn(|| starter.apiserver(*side))))
                 .collect();
             let mut running = BTreeMap::new();
@@ -181,12 +214,19 @@ impl Bed {
                     starter.wait_for_rights(*side, server)?;
                 }
             }
-            if sides.contains(&Side::Gateway)
-                && let Some(Ok(backend)) = running.get(&Side::Backend)
-            {
-                let gateway = starter.gateway(backend.target.address);
-                running.insert(Side::Gateway, gateway);
+            if let Some(Ok(backend)) = running.get(&Side::Backend) {
+                let backend = backend.target.address;
+                for side in sides.iter().filter(|side| side.is_gateway()) {
+                    running.insert(*side, starter.gateway(*side, backend));
+                }
             }
+            for (side, server) in &running {
+                if let (Ok(server), true) = (server, *side != Side::Backend) {
+                    starter.wait_for_issuers(*side, server)?;
+                }
+            }
+            // From here on, who has kept the keys must ask again.
+            outside.rotation.rotate();
             Ok((running, resource_version))
         })?;
         Ok(Self {
@@ -199,6 +239,7 @@ impl Bed {
             controllers: OnceLock::new(),
             _etcd: etcd,
             kubelet,
+            outside,
         })
     }
 
@@ -252,225 +293,6 @@ impl Bed {
     }
 }
 
-/// What is needed to start a server.
-struct Starter<'a> {
-    programs: &'a Programs,
-    dir: &'a Path,
-    roots: Arc<RootCertStore>,
-    etcd_port: u16,
-    runtime: &'a tokio::runtime::Runtime,
-    admin: Identity,
-    inner: Identity,
-}
-
-impl Starter<'_> {
-    fn apiserver(&self, side: Side) -> Result<Server, String> {
-        let file = |name: &str| self.dir.join(name).display().to_string();
-        retry_on_collision(|| {
-            let [port] = free_ports()?;
-            let mut flags = vec![
-                format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
-                format!("--secure-port={port}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--cert-dir={}", file(side.name())),
-                format!("--tls-cert-file={}", file("server.crt")),
-                format!("--tls-private-key-file={}", file("server.key")),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                "--authorization-mode=Node,RBAC".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-signing-key-file={}", file("sa.key")),
-                format!("--service-account-key-file={}", file("sa.pub")),
-                "--requestheader-allowed-names=front-proxy".to_owned(),
-                "--requestheader-username-headers=X-Remote-User".to_owned(),
-                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-                "--requestheader-group-headers=X-Remote-Group".to_owned(),
-                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-                // Old resource versions must stay readable for as long as a run takes.
-                "--etcd-compaction-interval=0".to_owned(),
-                "--endpoint-reconciler-type=none".to_owned(),
-            ];
-            if side == Side::Backend {
-                flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
-            } else {
-                flags.push(format!("--requestheader-client-ca-file={}", file("front-ca.crt")));
-                flags.push(format!("--client-ca-file={}", file("client-ca.crt")));
-                flags.push(format!("--token-auth-file={}", file("tokens.csv")));
-            }
-            let mut process = Process::start(self.dir, side.name(), &self.programs.kube_apiserver, &flags)?;
-            let target = self.target(port);
-            self.eventually(side.name(), || {
-                process.check()?;
-                Ok(self.get(side, &target, "admin", "system:masters", "/readyz") == 200
-                    && self.get(
-                        side,
-                        &target,
-                        "admin",
-                        "system:masters",
-                        "/apis/rbac.authorization.k8s.io/v1/clusterroles/view",
-                    ) == 200)
-            })
-            .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Server { target, process: Mutex::new(Some(process)) })
-        })
-    }
-
-    fn gateway(&self, backend: SocketAddr) -> Result<Server, String> {
-        let file = |name: &str| self.dir.join(name).display().to_string();
-        let kubeconfig = kubeconfig(self.dir, backend, "inner.crt", "inner.key");
-        fs::write(file("backend.kubeconfig"), kubeconfig.to_string()).map_err(text)?;
-        retry_on_collision(|| {
-            let [port, metrics] = free_ports()?;
-            let flags = [
-                "serve".to_owned(),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={port}"),
-                format!("--metrics-bind-address=127.0.0.1:{metrics}"),
-                format!("--tls-cert-file={}", file("server.crt")),
-                format!("--tls-private-key-file={}", file("server.key")),
-                format!("--client-ca-file={}", file("client-ca.crt")),
-                format!("--token-auth-file={}", file("tokens.csv")),
-                format!("--requestheader-client-ca-file={}", file("front-ca.crt")),
-                "--requestheader-allowed-names=front-proxy".to_owned(),
-                "--requestheader-username-headers=X-Remote-User".to_owned(),
-                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-                "--requestheader-group-headers=X-Remote-Group".to_owned(),
-                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-                format!("--backend-kubeconfig={}", file("backend.kubeconfig")),
-            ];
-            let program = Path::new(env!("CARGO_BIN_EXE_portcullis"));
-            let mut process = Process::start(self.dir, "gateway", program, &flags)?;
-            let target = self.target(port);
-            self.eventually("gateway", || {
-                process.check()?;
-                Ok(self.get(Side::Gateway, &target, "admin", "system:masters", "/readyz") == 200)
-            })
-            .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Server { target, process: Mutex::new(Some(process)) })
-        })
-        .map_err(|error| format!("the gateway does not start: {error}"))
-    }
-
-    /// Creates the fixtures and returns the resource version of the last.
-    fn post_fixtures(&self, reference: &Target, kubelet_port: u16) -> Result<String, String> {
-        let mut last = String::new();
-        for (path, object) in fixtures::objects(kubelet_port) {
-            let (method, content): (_, &[u8]) = if path.ends_with("/status") {
-                ("PATCH", b"application/merge-patch+json")
-            } else {
-                ("POST", b"application/json")
-            };
-            let request = Request {
-                version: Version::H1,
-                method: method.to_owned(),
-                target: path.clone(),
-                headers: vec![("Content-Type".to_owned(), content.to_vec())],
-                body: Bytes::from(object.to_string()),
-                raw: None,
-                frames: Vec::new(),
-                until: Until::End,
-            };
-            // RBAC checks escalation against its informers, which may lag a moment behind the roles just made.
-            let mut answer = String::new();
-            self.eventually("fixtures", || {
-                let sent = client::exchange(reference, Some(&self.admin), &request);
-                let got = self.runtime.block_on(sent).map_err(|broken| broken.0)?;
-                answer = String::from_utf8_lossy(&got.body).into_owned();
-                match got.status {
-                    200 | 201 => Ok(true),
-                    403 => Ok(false),
-                    status => Err(format!("fixture for {path}: {status} {answer}")),
-                }
-            })?;
-            let made: serde_json::Value = serde_json::from_str(&answer).map_err(text)?;
-            made["metadata"]["resourceVersion"].as_str().unwrap_or_default().clone_into(&mut last);
-        }
-        Ok(last)
-    }
-
-    /// Until the last binding of the fixtures works on this server.
-    fn wait_for_rights(&self, side: Side, server: &Server) -> Result<(), String> {
-        for (group, path) in [
-            ("devs", "/api/v1/namespaces/twin-fixed/pods/placed"),
-            ("viewers", "/api/v1/namespaces/twin/configmaps"),
-            ("probers", "/livez/ping"),
-        ] {
-            let mut last = 0;
-            self.eventually("", || {
-                last = self.get(side, &server.target, "someone", group, path);
-                Ok(last == 200)
-            })
-            .map_err(|error| format!("{}: rights of {group} on {path}: {last}{error}", side.name()))?;
-        }
-        // The last binding is about impersonation; ask the server itself.
-        let review = r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"user":"legacy-impersonator",
-            "resourceAttributes":{"verb":"impersonate","resource":"users","name":"bob"}}}"#;
-        self.eventually(&format!("{} rights", side.name()), || {
-            let mut request = self.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews");
-            request.body = Bytes::from_static(review.as_bytes());
-            request.headers.push(("Content-Type".to_owned(), b"application/json".to_vec()));
-            let answer = self.send(side, &server.target, "admin", "system:masters", request);
-            Ok(answer
-                .is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains(r#""allowed":true"#)))
-        })
-    }
-
-    fn target(&self, port: u16) -> Target {
-        Target { address: SocketAddr::from(([127, 0, 0, 1], port)), roots: self.roots.clone() }
-    }
-
-    fn get(&self, side: Side, target: &Target, user: &str, group: &str, path: &str) -> u16 {
-        self.send(side, target, user, group, self.request("GET", path)).map_or(0, |answer| answer.status)
-    }
-
-    #[expect(clippy::unused_self, reason = "reads better beside `send`")]
-    fn request(&self, method: &str, path: &str) -> Request {
-        Request {
-            version: Version::H1,
-            method: method.to_owned(),
-            target: path.to_owned(),
-            headers: Vec::new(),
-            body: Bytes::new(),
-            raw: None,
-            frames: Vec::new(),
-            until: Until::End,
-        }
-    }
-
-    /// As this user: by the gateway's certificate on the backend, elsewhere as admin who impersonates.
-    fn send(
-        &self,
-        side: Side,
-        target: &Target,
-        user: &str,
-        group: &str,
-        mut request: Request,
-    ) -> Option<client::Answer> {
-        let mut header = |name: &str, value: &str| {
-            request.headers.push((name.to_owned(), value.as_bytes().to_vec()));
-        };
-        let identity = if side == Side::Backend {
-            header("X-Remote-User", user);
-            header("X-Remote-Group", group);
-            &self.inner
-        } else {
-            if user != "admin" {
-                header("Impersonate-User", user);
-                header("Impersonate-Group", group);
-            }
-            &self.admin
-        };
-        self.runtime.block_on(client::exchange(target, Some(identity), &request)).ok()
-    }
-
-    fn eventually(
-        &self,
-        what: &str,
-        mut condition: impl FnMut() -> Result<bool, String>,
-    ) -> Result<(), String> {
-        eventually(self.runtime, what, &mut condition)
-    }
-}
-
 /// For somebody with a certificate in the bed's directory.
 fn kubeconfig(dir: &Path, server: SocketAddr, certificate: &str, key: &str) -> serde_json::Value {
     serde_json::json!({
@@ -483,71 +305,9 @@ fn kubeconfig(dir: &Path, server: SocketAddr, certificate: &str, key: &str) -> s
     })
 }
 
-/// Asks again and again until the condition holds, fails for good, or patience ends.
-fn eventually(
-    runtime: &tokio::runtime::Runtime,
-    what: &str,
-    condition: &mut dyn FnMut() -> Result<bool, String>,
-) -> Result<(), String> {
-    let started = Instant::now();
-    while !condition()? {
-        if started.elapsed() > PATIENCE {
-            return Err(format!("{what}: not ready after {} s", PATIENCE.as_secs()));
-        }
-        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
-    }
-    Ok(())
-}
-
-/// Another process may take a port between our choice and the server's bind.
-fn retry_on_collision<T>(mut start: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-    let mut result = start();
-    for _ in 0..3 {
-        match &result {
-            Err(error) if error.to_lowercase().contains("address already in use") => result = start(),
-            _ => break,
-        }
-    }
-    result
-}
-
-fn start_etcd(
-    programs: &Programs,
-    dir: &Path,
-    runtime: &tokio::runtime::Runtime,
-) -> Result<(u16, Process), String> {
-    retry_on_collision(|| {
-        let [client, peer] = free_ports()?;
-        let (client_url, peer_url) =
-            (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-        let mut process = Process::start(
-            dir,
-            "etcd",
-            &programs.etcd,
-            [
-                format!("--data-dir={}", dir.join("etcd").display()),
-                format!("--listen-client-urls={client_url}"),
-                format!("--advertise-client-urls={client_url}"),
-                format!("--listen-peer-urls={peer_url}"),
-                format!("--initial-advertise-peer-urls={peer_url}"),
-                format!("--initial-cluster=default={peer_url}"),
-                // The data live as long as the run.
-                "--unsafe-no-fsync".to_owned(),
-            ],
-        )?;
-        eventually(runtime, "etcd", &mut || {
-            process.check()?;
-            Ok(std::net::TcpStream::connect(("127.0.0.1", client)).is_ok())
-        })
-        .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-        Ok((client, process))
-    })
-}
-
 fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
     let server = authorities.server.server(&["127.0.0.1", "localhost"]);
     let inner = authorities.inner.leaf().cn("front-proxy").issue();
-    let accounts = Key::generate(KeyKind::P256);
     for (name, content) in [
         ("server-ca.crt", authorities.server.cert_pem()),
         ("client-ca.crt", authorities.client.cert_pem()),
@@ -557,8 +317,6 @@ fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
         ("server.key", server.key_pem()),
         ("inner.crt", inner.cert_pem()),
         ("inner.key", inner.key_pem()),
-        ("sa.key", accounts.pem()),
-        ("sa.pub", pem("PUBLIC KEY", &accounts.spki())),
         ("tokens.csv", TOKENS.to_owned()),
     ] {
         fs::write(dir.join(name), content)?;

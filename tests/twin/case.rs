@@ -3,9 +3,15 @@
 //! Every step states the reference's status, so that a case cannot pass by being wrong in the same way on both sides: an expired
 //! certificate that were accepted by both would be equal, and still a broken case.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
 use bytes::Bytes;
 
+use crate::authenticators::Setting;
 use crate::client::{Request, Until, Version};
+use crate::mint::{Mint, Token};
 
 pub(crate) const BOTH: &[Version] = &[Version::H1, Version::H2];
 pub(crate) const H1: &[Version] = &[Version::H1];
@@ -19,6 +25,9 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) versions: &'static [Version],
     pub(crate) steps: Vec<Step>,
+    pub(crate) setting: Setting,
+    /// Signed when the case begins, for each side anew.
+    pub(crate) tokens: BTreeMap<&'static str, Token>,
     pub(crate) declared: Option<Declared>,
 }
 
@@ -31,7 +40,8 @@ pub(crate) struct Declared {
 }
 
 /// One request. Text may hold `{unique}`, which differs per side and run, `{addr}`,
-/// `{rv}`, at which all fixtures exist, and `{continue}` of the list before.
+/// `{rv}`, at which all fixtures exist, `{continue}` of the list before, `{token:NAME}` of the case, its `{token64:NAME}` in
+/// base64url, and what tokens may hold (`mint.rs`). The token `minted` is the one that the last TokenRequest gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) who: Option<&'static str>,
@@ -45,6 +55,8 @@ pub(crate) struct Step {
     pub(crate) expected: Expected,
     pub(crate) contains: Vec<String>,
     pub(crate) lacks: Vec<String>,
+    /// The reference warns so.
+    pub(crate) warning: Option<&'static str>,
     /// The body is left out of the comparison, for this reason.
     pub(crate) any_body: Option<&'static str>,
 }
@@ -62,18 +74,41 @@ pub(crate) enum Expected {
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     pub(crate) unique: String,
+    /// `side-` and its name: for fixtures that each side has to itself.
+    pub(crate) side: String,
     pub(crate) address: String,
     pub(crate) resource_version: String,
     /// The continue token of the last list that had one.
     pub(crate) next: String,
+    pub(crate) tokens: BTreeMap<&'static str, String>,
+    /// None where there is no bed.
+    pub(crate) mint: Option<Arc<Mint>>,
 }
 
 impl Values {
     pub(crate) fn fill(&self, text: &str) -> String {
-        text.replace("{unique}", &self.unique)
+        let mut text = text
+            .replace("{unique}", &self.unique)
+            .replace("{side}", &self.side)
             .replace("{addr}", &self.address)
             .replace("{rv}", &self.resource_version)
-            .replace("{continue}", &self.next)
+            .replace("{continue}", &self.next);
+        for (name, token) in &self.tokens {
+            let encoded = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token);
+            text = text
+                .replace(&format!("{{token:{name}}}"), token)
+                .replace(&format!("{{token64:{name}}}"), &encoded);
+        }
+        self.mint.as_ref().map_or(text.clone(), |mint| mint.fill(&text))
+    }
+
+    /// Signs the tokens of a case.
+    pub(crate) fn mint(&mut self, tokens: &BTreeMap<&'static str, Token>) {
+        if let Some(mint) = &self.mint {
+            let signed =
+                tokens.iter().map(|(name, token)| (*name, mint.mint(token, &self.unique, &self.side)));
+            self.tokens = signed.collect();
+        }
     }
 
     fn fill_bytes(&self, bytes: &[u8]) -> Vec<u8> {
@@ -91,6 +126,8 @@ pub(crate) fn case(group: &'static str, name: &str, method: &str, target: &str) 
         name: name.to_owned(),
         versions: BOTH,
         steps: vec![Step::new(None, method, target)],
+        setting: Setting::Config,
+        tokens: BTreeMap::new(),
         declared: None,
     }
 }
@@ -120,6 +157,7 @@ impl Step {
             expected: Expected::Unstated,
             contains: Vec::new(),
             lacks: Vec::new(),
+            warning: None,
             any_body: None,
         }
     }
@@ -184,6 +222,18 @@ impl Case {
 
     pub(crate) fn bearer(self, token: &str) -> Self {
         self.header("Authorization", &format!("Bearer {token}"))
+    }
+
+    /// The servers with `--oidc-*` flags.
+    pub(crate) fn by_flags(mut self) -> Self {
+        self.setting = Setting::Flags;
+        self
+    }
+
+    /// A token that the steps may send as `{token:NAME}`.
+    pub(crate) fn token(mut self, name: &'static str, token: impl Into<Token>) -> Self {
+        self.tokens.insert(name, token.into());
+        self
     }
 
     /// One more header line; a name may be repeated.
@@ -264,6 +314,12 @@ impl Case {
         self
     }
 
+    /// The reference's answer has a warning that begins so.
+    pub(crate) fn warns(mut self, text: &'static str) -> Self {
+        self.last().warning = Some(text);
+        self
+    }
+
     /// The reference takes the client for this user with exactly these groups.
     pub(crate) fn is(self, user: &str, groups: &[&str]) -> Self {
         let quoted = |text: &str| serde_json::to_string(text).expect("a string");
@@ -298,6 +354,12 @@ impl Case {
     /// Leaves the body out of the comparison of the last step.
     pub(crate) fn any_body(mut self, reason: &'static str) -> Self {
         self.last().any_body = Some(reason);
+        self
+    }
+
+    /// One more request, made elsewhere.
+    pub(crate) fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
         self
     }
 

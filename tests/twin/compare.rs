@@ -26,7 +26,7 @@ const HEADERS: &[&str] = &[
 pub(crate) type Outcome = Result<Answer, Broken>;
 
 /// Where the reference's answer is not what the case says.
-pub(crate) fn against_expectation(step: &Step, outcome: &Outcome) -> Vec<String> {
+pub(crate) fn against_expectation(step: &Step, outcome: &Outcome, values: &Values) -> Vec<String> {
     let mut wrong = Vec::new();
     match (step.expected, outcome) {
         (Expected::Unstated, _) => wrong.push("the case does not say what the reference answers".to_owned()),
@@ -40,11 +40,17 @@ pub(crate) fn against_expectation(step: &Step, outcome: &Outcome) -> Vec<String>
                 wrong.push(format!("expected {status}, got {}", answer.status));
             }
             let body = String::from_utf8_lossy(&decoded(answer)).into_owned();
-            for text in step.contains.iter().filter(|text| !body.contains(text.as_str())) {
+            for text in step.contains.iter().filter(|text| !body.contains(&values.fill(text))) {
                 wrong.push(format!("the body does not contain {text}"));
             }
-            for text in step.lacks.iter().filter(|text| body.contains(text.as_str())) {
+            for text in step.lacks.iter().filter(|text| body.contains(&values.fill(text))) {
                 wrong.push(format!("the body contains {text}"));
+            }
+            let warnings = answer.all("warning");
+            if let Some(text) = step.warning
+                && !warnings.iter().any(|warning| warning.contains(text))
+            {
+                wrong.push(format!("there is no warning of {text}, but {warnings:?}"));
             }
             wrong.extend(rules(step, answer));
         }
@@ -151,11 +157,20 @@ fn replace(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 
 /// The text with everything replaced that differs between identical servers.
 pub(crate) fn normalise(text: &str, values: &Values) -> String {
-    let text = text.replace(&values.unique, "{unique}").replace(&values.address, "{addr}");
+    let mut text = text.to_owned();
+    for (name, token) in &values.tokens {
+        text = text.replace(token, &format!("{{token:{name}}}"));
+    }
+    let text = text
+        .replace(&values.unique, "{unique}")
+        .replace(&values.side, "{side}")
+        .replace(&values.address, "{addr}");
     let text = replace_shape(&text, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh", "<uuid>");
     // RFC 3339 with a fraction, then without.
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:dd.ddddddZ", "<time>");
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:ddZ", "<time>");
+    // Go's own form, in errors about tokens.
+    let text = replace_shape(&text, "dddd-dd-dd dd:dd:dd", "<time>");
     let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
     // The address that a server advertises is its own, also behind a proxy.

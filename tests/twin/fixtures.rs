@@ -2,9 +2,12 @@
 //!
 //! Cases read in `twin-fixed` and write in `twin`, so that reads are the same on every server at any time.
 
+pub(crate) mod credentials;
+
 use serde_json::{Value, json};
 
-/// The objects and the collection to which each is posted, or the status that is patched. The first ones are posted before the resource version `{rv}`.
+/// The objects and the collection to which each is posted, or the status that is patched, or `null` for what is deleted. All
+/// exist before the resource version `{rv}`.
 pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     for name in ["twin", "twin-fixed"] {
@@ -83,6 +86,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
             json!({"status": {"phase": "Running"}}),
         ));
     }
+    objects.extend(credentials::objects());
     // `edit` and `view` themselves are put together by the controller manager, which does not run here.
     for namespace in ["twin", "twin-fixed"] {
         objects.push(binding("devs-edit", Some(namespace), "system:aggregate-to-edit", "Group", "devs"));
@@ -112,6 +116,11 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
+    // A service account that may have tokens reviewed.
+    let mut delegator = binding("twin-delegator", None, "system:auth-delegator", "ServiceAccount", "other");
+    delegator.1["subjects"] =
+        json!([{"kind": "ServiceAccount", "namespace": credentials::NAMESPACE, "name": "other"}]);
+    objects.push(delegator);
     // … and of the old kind.
     objects.push(role(
         "twin-legacy-impersonator",

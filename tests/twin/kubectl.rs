@@ -16,7 +16,7 @@ use crate::case::{Declared, Values};
 use crate::client::{digest, line_ends};
 use crate::compare;
 use crate::kubelet::noise;
-use crate::run::{Compared, unique};
+use crate::run::{Compared, side_of};
 
 /// How long one command may take.
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -297,13 +297,7 @@ struct Home {
 
 impl Home {
     fn new(bed: &Bed, who: Who, side: Side) -> Result<Self, Failed> {
-        let target = bed.target(side)?;
-        let values = Values {
-            unique: unique(),
-            address: target.address.to_string(),
-            resource_version: bed.resource_version.clone(),
-            next: String::new(),
-        };
+        let (target, values) = side_of(bed, side)?;
         let dir = bed.dir.join("kubectl").join(&values.unique);
         fs::create_dir_all(&dir)?;
         let user = match who {

@@ -28,12 +28,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::digest;
+use crate::listener::{Bound, Listener};
 use crate::pki::Issued;
 use crate::spdy::{self, Frame};
 use crate::websocket::{self, By, Message};
@@ -93,49 +92,26 @@ impl Drop for Session {
 /// A listener on a port of its own, served until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Kubelet {
-    port: u16,
+    listener: Listener,
     pub(crate) sessions: Sessions,
-    task: tokio::task::JoinHandle<()>,
 }
 
 impl Kubelet {
     pub(crate) fn start(runtime: &tokio::runtime::Runtime, certificate: &Issued) -> Result<Self, String> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_no_client_auth()
-            .with_single_cert(certificate.chain.clone(), certificate.key.clone_key())
-            .map_err(|error| error.to_string())?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let listener =
-            runtime.block_on(TcpListener::bind("127.0.0.1:0")).map_err(|error| error.to_string())?;
-        let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         let sessions = Sessions(Arc::new(watch::channel(BTreeMap::new()).0));
         let seen = sessions.clone();
-        let task = runtime.spawn(async move {
-            while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, seen) = (acceptor.clone(), seen.clone());
-                tokio::spawn(async move {
-                    if let Ok(stream) = acceptor.accept(tcp).await {
-                        // A client that goes away is its own affair.
-                        serve(stream, &seen).await.ok();
-                    }
-                });
+        let listener = Bound::new(runtime)?.serve(runtime, certificate, move |stream| {
+            let seen = seen.clone();
+            async move {
+                // A client that goes away is its own affair.
+                serve(stream, &seen).await.ok();
             }
-        });
-        Ok(Self { port, sessions, task })
+        })?;
+        Ok(Self { listener, sessions })
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-}
-
-impl Drop for Kubelet {
-    fn drop(&mut self) {
-        self.task.abort();
+        self.listener.port
     }
 }
 

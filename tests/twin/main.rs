@@ -24,6 +24,7 @@
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 
+mod authenticators;
 mod bed;
 #[path = "../support/build.rs"]
 mod build;
@@ -34,6 +35,9 @@ mod compare;
 mod fixtures;
 mod kubectl;
 mod kubelet;
+mod listener;
+mod mint;
+mod outside;
 mod people;
 #[path = "../support/pki.rs"]
 mod pki;

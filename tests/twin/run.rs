@@ -1,6 +1,6 @@
 //! From cases to named tests: which ones there are, which servers they need, and how one is run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,13 +122,18 @@ impl Plan {
     pub(crate) fn sides(&self) -> Vec<Side> {
         self.planned
             .iter()
-            .filter_map(|test| match &test.kind {
-                Kind::Http { side, .. }
-                | Kind::Kubectl { side, .. }
-                | Kind::Tunnel { side, .. }
-                | Kind::RustClient { side } => Some(*side),
-                Kind::Differs { .. } => Some(Side::Backend),
-                Kind::Rule(_) => None,
+            .flat_map(|test| match &test.kind {
+                Kind::Http { case, side, .. } => {
+                    vec![side.with(case.setting), Side::Reference.with(case.setting)]
+                }
+                Kind::Kubectl { side, .. } | Kind::Tunnel { side, .. } | Kind::RustClient { side } => {
+                    vec![*side]
+                }
+                Kind::Differs { http, .. } => {
+                    let references = http.iter().map(|case| Side::Reference.with(case.setting));
+                    references.chain([Side::Backend]).collect()
+                }
+                Kind::Rule(_) => Vec::new(),
             })
             .collect::<BTreeSet<_>>()
             .into_iter()
@@ -159,6 +164,7 @@ impl Plan {
                     let result = run(&lab, bed, &test.kind);
                     if on_second(&test.kind) && left.fetch_sub(1, Ordering::SeqCst) == 1 {
                         bed.stop(Side::Second);
+                        bed.stop(Side::FlagsSecond);
                     }
                     result
                 })
@@ -254,8 +260,10 @@ fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(),
 
 /// Sends the case to both sides. The differences are returned; a reference that does not do what the case says is a failure.
 async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Compared, Failed> {
-    let (reference, mut reference_values) = side_of(bed, Side::Reference)?;
-    let (subject, mut subject_values) = side_of(bed, side)?;
+    let (reference, mut reference_values) = side_of(bed, Side::Reference.with(case.setting))?;
+    let (subject, mut subject_values) = side_of(bed, side.with(case.setting))?;
+    reference_values.mint(&case.tokens);
+    subject_values.mint(&case.tokens);
     let mut found = Vec::new();
     let mut last = 0;
     for (number, step) in case.steps.iter().enumerate() {
@@ -282,7 +290,9 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Co
             send(reference, &reference_values, true),
             send(subject, &subject_values, side != Side::Gateway)
         );
-        let wrong = compare::against_expectation(step, &left);
+        remember(&left, &mut reference_values);
+        remember(&right, &mut subject_values);
+        let wrong = compare::against_expectation(step, &left, &reference_values);
         if !wrong.is_empty() {
             return Err(account(
                 "the reference does not answer what the case says",
@@ -299,8 +309,6 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Co
             found.push(account("the answers differ", number, step, &differences, &left, &right));
         }
         last = right.as_ref().map_or(0, |answer| answer.status);
-        remember(&left, &mut reference_values);
-        remember(&right, &mut subject_values);
     }
     Ok(Compared { differences: found, last })
 }
@@ -310,6 +318,9 @@ fn remember(outcome: &Outcome, values: &mut Values) {
     let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     if let Some(token) = body["metadata"]["continue"].as_str() {
         token.clone_into(&mut values.next);
+    }
+    if let (Some("TokenRequest"), Some(token)) = (body["kind"].as_str(), body["status"]["token"].as_str()) {
+        values.tokens.insert("minted", token.to_owned());
     }
 }
 
@@ -335,9 +346,12 @@ pub(crate) fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values)
     let target = bed.target(side).map_err(Failed::from)?;
     let values = Values {
         unique: unique(),
+        side: format!("side-{}", side.name()),
         address: target.address.to_string(),
         resource_version: bed.resource_version.clone(),
         next: String::new(),
+        tokens: BTreeMap::new(),
+        mint: Some(Arc::clone(&bed.outside.mint)),
     };
     Ok((target, values))
 }
@@ -365,19 +379,22 @@ const RULES: &[(&str, Rule)] = &[
     ("what differs between equal servers is replaced", || {
         let values = Values {
             unique: "uniq000001".to_owned(),
+            side: "side-second".to_owned(),
             address: "127.0.0.1:6443".to_owned(),
             resource_version: "7".to_owned(),
             next: String::new(),
+            tokens: BTreeMap::from([("t", "ey.J.x".to_owned())]),
+            mint: None,
         };
         let text = concat!(
             r#"{"name":"uniq000001","uid":"01234567-89ab-cdef-0123-456789abcdef","resourceVersion":"12","#,
             r#""time":"2026-01-02T03:04:05Z","micro":"2026-01-02T03:04:05.000006Z","continue":"eyJ2","age":"3m5s","x":"12","#,
-            r#""self":"https://127.0.0.1:6443/a"}"#
+            r#""self":"https://127.0.0.1:6443/a","token":"ey.J.x","error":"at 2026-01-02 03:04:05 +0000 UTC"}"#
         );
         let expected = concat!(
             r#"{"name":"{unique}","uid":"<uuid>","resourceVersion":"<rv>","#,
             r#""time":"<time>","micro":"<time>","continue":"<continue>","age":"<age>","x":"12","#,
-            r#""self":"https://{addr}/a"}"#
+            r#""self":"https://{addr}/a","token":"{token:t}","error":"at <time> +0000 UTC"}"#
         );
         let got = compare::normalise(text, &values);
         if got == expected { Ok(()) } else { Err(format!("{got}\n{expected}")) }

@@ -84,9 +84,8 @@ impl TokenAuthenticator for Fake {
 }
 
 fn cache_with(fake: &Arc<Fake>, keep: Keep, limits: Limits) -> Arc<CachedTokens> {
-    let delegate: Arc<dyn TokenAuthenticator> = fake.clone();
     let metrics = Metrics::new();
-    Arc::new(CachedTokens::with_limits(delegate, keep, Handle::current(), &metrics.token_cache, limits))
+    Arc::new(CachedTokens::with_limits(fake.clone(), keep, Handle::current(), &metrics.token_cache, limits))
 }
 
 fn cache(fake: &Arc<Fake>, keep: Keep) -> Arc<CachedTokens> {
@@ -433,22 +432,26 @@ async fn what_was_not_asked_for_longest_is_forgotten_first() {
 
 #[tokio::test]
 async fn requests_and_lookups_are_counted() {
-    let fake = Fake::new(|token, _| if token == "bad" { Err(invalid("x")) } else { Ok(None) });
+    let fake = Fake::new(|token, _| match token {
+        "bad" => Err(invalid("x")),
+        "panic" => panic!("uh oh"),
+        _ => Ok(None),
+    });
     let metrics = Metrics::new();
     let keep = Keep { failure: MINUTE, errors: false, ..SUCCESSES };
-    let delegate: Arc<dyn TokenAuthenticator> = fake.clone();
-    let cache = CachedTokens::new(delegate, keep, Handle::current(), &metrics.token_cache);
-    for token in ["bad", "bad", "unknown", "unknown", "unknown"] {
+    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache);
+    for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
         ask(&cache, token).await.ok();
     }
     let (text, _) = metrics.render();
     for line in [
         "authentication_token_cache_request_total{status=\"hit\"} 2",
-        "authentication_token_cache_request_total{status=\"miss\"} 3",
+        "authentication_token_cache_request_total{status=\"miss\"} 4",
         "authentication_token_cache_request_duration_seconds_count{status=\"hit\"} 2",
-        "authentication_token_cache_request_duration_seconds_count{status=\"miss\"} 3",
+        "authentication_token_cache_request_duration_seconds_count{status=\"miss\"} 4",
         "authentication_token_cache_fetch_total{status=\"ok\"} 1",
-        "authentication_token_cache_fetch_total{status=\"error\"} 2",
+        "authentication_token_cache_fetch_total{status=\"error\"} 3",
+        "portcullis_panics_total 1",
         "authentication_token_cache_active_fetch_count{status=\"blocked\"} 0",
         "authentication_token_cache_active_fetch_count{status=\"in_flight\"} 0",
     ] {

@@ -43,13 +43,12 @@ struct Endpoint {
 }
 
 impl Sources {
-    /// Refuses what is not of the types that the standard says.
-    pub(super) fn read(claims: &Claims) -> Result<Self, serde_json::Error> {
-        fn member<T: for<'de> Deserialize<'de>>(
-            claims: &Claims,
-            name: &str,
-        ) -> Result<Option<T>, serde_json::Error> {
-            claims.get(name).map_or(Ok(None), Option::<T>::deserialize)
+    /// Refuses what is not of the types that the standard says. The error does not repeat what is there: it may be an
+    /// access token in the wrong place.
+    pub(super) fn read(claims: &Claims) -> Result<Self, String> {
+        fn member<T: for<'de> Deserialize<'de>>(claims: &Claims, name: &str) -> Result<Option<T>, String> {
+            let member = claims.get(name).map_or(Ok(None), Option::<T>::deserialize);
+            member.map_err(|_| format!("{name} is not of the type it must be"))
         }
         Ok(Self { names: member(claims, "_claim_names")?, sources: member(claims, "_claim_sources")? })
     }

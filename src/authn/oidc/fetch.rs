@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use http::header::CONTENT_TYPE;
+
 use crate::authn::BoxFuture;
+use crate::outbound::{Client, Question};
 
 /// Fetches documents of issuers.
 pub trait Fetch: Send + Sync + fmt::Debug {
@@ -28,5 +31,52 @@ impl Fetched {
         let reason =
             http::StatusCode::from_u16(self.status).ok().and_then(|status| status.canonical_reason());
         format!("{} {}", self.status, reason.unwrap_or_default()).trim_end().to_owned()
+    }
+}
+
+impl Fetch for Client {
+    fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
+        Box::pin(async move {
+            let answer =
+                self.ask(Question::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
+            let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            Ok(Fetched {
+                status: answer.status.as_u16(),
+                content_type: content_type.map(str::to_owned),
+                body: answer.body.to_vec(),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::crypto::aws_lc_rs::default_provider;
+
+    use super::*;
+    use crate::outbound::testing::pki::Ca;
+    use crate::outbound::testing::{H2, Peer, full, trusting};
+
+    #[tokio::test]
+    async fn documents_of_an_issuer_come_as_they_are() {
+        let ca = Ca::new("issuers");
+        let peer = Peer::of(&ca, H2, |asked| {
+            let said = format!("{} {:?}", asked.target, asked.headers.get("authorization"));
+            let response = http::Response::builder().status(404).header(CONTENT_TYPE, "text/plain");
+            Ok(response.body(full(said)).unwrap())
+        })
+        .await;
+        let client = Client::new(&trusting(&ca), &Arc::new(default_provider())).unwrap();
+        let fetched = |body: &str| {
+            let content_type = Some("text/plain".to_owned());
+            Ok(Fetched { status: 404, content_type, body: body.as_bytes().to_vec() })
+        };
+        let url = peer.url("/keys?a");
+        assert_eq!(client.get(&url, None).await, fetched("/keys?a None"));
+        assert_eq!(client.get(&url, Some("t")).await, fetched("/keys?a Some(\"Bearer t\")"));
+        let refused = client.get("http://127.0.0.1:1/", None).await;
+        assert_eq!(refused, Err("it is not an https:// URL".to_owned()));
     }
 }

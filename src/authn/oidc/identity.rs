@@ -3,12 +3,13 @@
 //! Follows `AuthenticateToken` of kube-apiserver's `plugin/pkg/authenticator/token/oidc/oidc.go`, error by error. The
 //! order is part of it: the user first, then the claims, then the user again.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
 use super::claims::{self, Claims, present};
 use super::settings::{ClaimRule, JwtAuthenticator, Mapping, Rule};
 use super::steps::Steps;
-use crate::cel::{EvalError, Expression, Value, Variable};
+use crate::cel::{Expression, Value, Variable};
 use crate::status::quote::{Quoted, QuotedList};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 
@@ -18,7 +19,9 @@ pub(super) fn identify(
     settings: &JwtAuthenticator,
     steps: Steps<'_>,
 ) -> Result<UserInfo, String> {
-    let mapper = Mapper { claims: all, variable: Variable::claims(all), steps };
+    // Most issuers need no expression at all.
+    let variable = LazyCell::new(|| Variable::claims(all));
+    let mapper = Mapper { claims: all, evaluate: &|expression| evaluate(expression, &variable), steps };
     let user = UserInfo {
         name: steps
             .check("username", mapper.username(&settings.username), |name| Quoted(name).to_string())?,
@@ -41,17 +44,24 @@ pub(super) fn identify(
         ClaimRule::Expression(rule) => Some(rule),
         ClaimRule::Required { .. } => None,
     });
-    check_rules(expressions, &mapper.variable, "claim rule", steps)
+    check_rules(expressions, mapper.evaluate, "claim rule", steps)
         .map_err(|error| format!("oidc: error evaluating claim validation expression: {error}"))?;
-    check_rules(settings.user_rules.iter(), &user_variable(&user), "user rule", steps)
-        .map_err(|error| format!("oidc: error evaluating user info validation rule: {error}"))?;
+    let uid = user.uid.as_deref().unwrap_or_default();
+    let variable = LazyCell::new(|| Variable::user(&user.name, uid, &user.groups, &user.extra));
+    check_rules(
+        settings.user_rules.iter(),
+        &|expression| evaluate(expression, &variable),
+        "user rule",
+        steps,
+    )
+    .map_err(|error| format!("oidc: error evaluating user info validation rule: {error}"))?;
     Ok(user)
 }
 
 /// Reads the user out of claims.
 struct Mapper<'a> {
     claims: &'a Claims,
-    variable: Variable,
+    evaluate: &'a dyn Fn(&Expression) -> Result<Value, String>,
     steps: Steps<'a>,
 }
 
@@ -93,12 +103,9 @@ impl Mapper<'_> {
                     groups.map_err(|error| format!("oidc: parse groups claim {}: {error}", Quoted(name)))?;
                 Ok(groups.into_iter().map(|group| format!("{prefix}{group}")).collect())
             }
-            Some(Mapping::Expression(expression)) => {
-                let groups = expression.evaluate(&self.variable).map_err(|error| error.to_string());
-                groups
-                    .and_then(|value| texts(value).map_err(str::to_owned))
-                    .map_err(|error| format!("oidc: error evaluating group claim expression: {error}"))
-            }
+            Some(Mapping::Expression(expression)) => (self.evaluate)(expression)
+                .and_then(|value| texts(value).map_err(str::to_owned))
+                .map_err(|error| format!("oidc: error evaluating group claim expression: {error}")),
         }
     }
 
@@ -120,11 +127,8 @@ impl Mapper<'_> {
         if let Some(id) = self.claims.get("jti").and_then(|id| id.as_str()).filter(|id| !id.is_empty()) {
             extra.insert(CREDENTIAL_ID_KEY.to_owned(), vec![format!("JTI={id}")]);
         }
-        let values: Vec<_> = mappings
-            .iter()
-            .map(|(_, expression)| expression.evaluate(&self.variable))
-            .collect::<Result<_, EvalError>>()
-            .map_err(|error| error.to_string())?;
+        let values: Vec<_> =
+            mappings.iter().map(|(_, expression)| (self.evaluate)(expression)).collect::<Result<_, _>>()?;
         for ((key, expression), value) in mappings.iter().zip(values) {
             let values = texts(value).map_err(|error| {
                 format!("oidc: error evaluating extra claim expression: {}: {error}", expression.text())
@@ -159,13 +163,19 @@ impl Mapper<'_> {
     }
 
     fn text_of(&self, expression: &Expression, what: &str) -> Result<String, String> {
-        let text = match expression.evaluate(&self.variable) {
+        let text = match (self.evaluate)(expression) {
             Ok(Value::String(text)) => return Ok(text),
             Ok(_) => format!("{what} claim expression must return a string"),
-            Err(error) => error.to_string(),
+            Err(error) => error,
         };
         Err(format!("oidc: error evaluating {what} claim expression: {text}"))
     }
+}
+
+// apiserver: pkg/authentication/cel/mapper.go
+fn evaluate(expression: &Expression, variable: &Variable) -> Result<Value, String> {
+    let value = expression.evaluate(variable);
+    value.map_err(|error| format!("expression '{}' resulted in error: {error}", expression.text()))
 }
 
 /// Text or a list of texts; empty ones and `null` are none.
@@ -187,15 +197,15 @@ fn texts(value: Value) -> Result<Vec<String>, &'static str> {
 /// All are evaluated before the first one can fail, as upstream does: an error goes before a refusal.
 fn check_rules<'a>(
     rules: impl Iterator<Item = &'a Rule>,
-    variable: &Variable,
+    evaluate: &dyn Fn(&Expression) -> Result<Value, String>,
     name: &str,
     steps: Steps<'_>,
 ) -> Result<(), String> {
     let mut values = Vec::new();
     for rule in rules {
-        match rule.expression.evaluate(variable) {
+        match evaluate(&rule.expression) {
             Ok(value) => values.push((rule, value)),
-            Err(error) => return steps.check(name, Err(error.to_string()), |()| String::new()),
+            Err(error) => return steps.check(name, Err(error), |()| String::new()),
         }
     }
     for (rule, value) in values {
@@ -208,8 +218,4 @@ fn check_rules<'a>(
         steps.check(name, outcome, |()| text.to_owned())?;
     }
     Ok(())
-}
-
-fn user_variable(_user: &UserInfo) -> Variable {
-    Variable
 }

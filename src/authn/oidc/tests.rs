@@ -2,6 +2,7 @@
 
 mod discovery;
 mod distributed;
+mod expressions;
 mod signatures;
 mod support;
 mod tokens;

@@ -12,11 +12,10 @@ use super::{
 };
 use crate::authn::remarks::Remarks;
 use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
+use crate::outbound::testing::pki::{
+    self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
+};
 use crate::request::credentials::Credentials;
-use pki::{Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
-
-#[path = "../../../tests/support/pki.rs"]
-pub(crate) mod pki;
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

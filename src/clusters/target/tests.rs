@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::authn::x509::tests::pki::Ca;
 use crate::clusters::settings::{IdentityMode, Roots};
+use crate::outbound::testing::pki::Ca;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();

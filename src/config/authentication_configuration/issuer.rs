@@ -82,14 +82,17 @@ fn url_problems(url: &str, field: &str, disallowed: &[String]) -> Vec<FieldError
     if url.is_empty() {
         return vec![FieldError::required(field, "").fix("give the issuer's https URL")];
     }
-    let mut problems = Vec::new();
+    let mut errors = Vec::new();
+    let mut refuse = |problem: &str, fix| errors.push(FieldError::invalid(field, url, problem).fix(fix));
     if disallowed.iter().any(|issuer| issuer == url) {
         let all: BTreeSet<&str> = disallowed.iter().map(String::as_str).collect();
         let all = all.into_iter().collect::<Vec<_>>().join(" ");
-        problems.push(format!("URL must not overlap with disallowed issuers: [{all}]"));
+        let problem = format!("URL must not overlap with disallowed issuers: [{all}]");
+        refuse(&problem, "remove this issuer: it is one of service-account tokens");
     }
+    let fix = "give an https URL of this issuer alone, such as https://idp.example.com";
     match url::parse(url) {
-        Err(problem) => problems.push(problem),
+        Err(problem) => refuse(&problem, fix),
         Ok(parts) => {
             let rules = [
                 (!parts.https, "URL scheme must be https"),
@@ -98,11 +101,8 @@ fn url_problems(url: &str, field: &str, disallowed: &[String]) -> Vec<FieldError
                 (parts.fragment, "URL must not contain a fragment"),
             ];
             let broken = rules.into_iter().filter(|(broken, _)| *broken);
-            problems.extend(broken.map(|(_, problem)| problem.to_owned()));
+            broken.for_each(|(_, problem)| refuse(problem, fix));
         }
     }
-    let errors = problems.iter().map(|problem| FieldError::invalid(field, url, problem));
     errors
-        .map(|error| error.fix("give an https URL of this issuer alone, such as https://idp.example.com"))
-        .collect()
 }

@@ -13,13 +13,17 @@ use super::{
 };
 use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::{self, ClaimRule, Mapping, Rule};
-use crate::cel::{Expression, Purpose};
+use crate::cel::{CompileError, Expression, Purpose};
 
 /// The most issuers there may be.
 const MOST_ISSUERS: usize = 64;
 const BOTH: &str = "claim and expression can't both be set";
 const ONE_OF_BOTH: &str = "remove one of the two";
 const EITHER: &str = "claim or expression is required";
+/// Lines that are longer are not shown, in bytes.
+const LONGEST_SNIPPET: usize = 16384;
+/// The compiler's word for a rule that is neither true nor false.
+const NO_RULE: &str = "must evaluate to bool";
 const UNVERIFIED_EMAIL: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                                 claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \
                                 claims.email is used in claimMappings.username.expression";
@@ -268,7 +272,9 @@ impl Validator {
             Purpose::UserRule => "give a CEL expression over user that is true or false",
         };
         compiled
-            .map_err(|error| self.errors.push(FieldError::invalid(field, text, &error.to_string()).fix(fix)))
+            .map_err(|error| {
+                self.errors.push(FieldError::invalid(field, text, &told(text, &error)).fix(fix));
+            })
             .ok()
     }
 
@@ -276,4 +282,22 @@ impl Validator {
         self.errors.push(error);
         None
     }
+}
+
+/// What is wrong with an expression, and the place.
+// cel-go: common/error.go, ToDisplayString; apiserver: pkg/authentication/cel/compile.go
+pub(super) fn told(text: &str, error: &CompileError) -> String {
+    let CompileError { line, column, reason } = error;
+    if reason == NO_RULE {
+        return reason.clone();
+    }
+    let shown = text.split('\n').nth(line.saturating_sub(1)).unwrap_or_default().replace('\t', " ");
+    if shown.len() > LONGEST_SNIPPET {
+        return error.to_string();
+    }
+    let mut characters = shown.chars();
+    let before = characters.by_ref().take(column.saturating_sub(1));
+    let dots: String = before.map(|c| if c.is_ascii() { '.' } else { '．' }).collect();
+    let mark = if characters.next().is_none_or(|c| c.is_ascii()) { '^' } else { '＾' };
+    format!("{error}\n | {shown}\n | {dots}{mark}")
 }

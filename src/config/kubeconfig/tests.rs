@@ -2,7 +2,7 @@
 //! outside, through `resolve`.
 
 use super::*;
-use crate::authn::x509::tests::pki::Ca;
+use crate::outbound::testing::pki::Ca;
 
 #[test]
 fn servers_are_https_urls_with_a_host() {

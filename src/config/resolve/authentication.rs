@@ -2,6 +2,7 @@
 
 mod oidc;
 mod service_account;
+mod webhook;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ impl Resolver<'_> {
             && !flags.enable_bootstrap_token_auth
             && flags.service_account_issuer.is_empty()
             && flags.service_account_key_file.is_empty()
+            && flags.authentication_token_webhook_config_file.is_none()
             && jwt.is_empty()
             && self.errors.len() == errors;
         if none_on && anonymous == Anonymous::Nowhere {
@@ -66,6 +68,7 @@ impl Resolver<'_> {
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
             service_accounts: self.service_accounts(given),
             jwt,
+            webhook: self.webhook(given),
             anonymous,
             audiences: audiences.into_iter().map(Audience).collect(),
         }

@@ -64,6 +64,40 @@ async fn tokens_come_and_go_on_open_connections() {
 }
 
 #[tokio::test]
+async fn anonymous_requests_are_let_in_where_the_file_says() {
+    let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
+    let conditions =
+        |path: &str| format!("{head}anonymous: {{enabled: true, conditions: [{{path: {path}}}]}}\n");
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let file = pki.write("authentication.yaml", conditions("/version"));
+    let config = format!("--authentication-config={}", file.display());
+    let mut given = flags(&pki, backend.address);
+    given.retain(|flag| !flag.starts_with("--anonymous-auth"));
+    let gateway = Gateway::with(given.into_iter().chain([config]).collect());
+    let setup = Setup { pki, backend, gateway };
+    for http2 in VERSIONS {
+        let codes = async |paths: [&str; 4]| {
+            let mut codes = Vec::new();
+            for path in paths {
+                // A refusal of nobody ends an HTTP/2 connection.
+                let mut client = Client::connect(&setup.gateway, http2, None).await;
+                codes.push(client.code_at(path, &[]).await.as_u16());
+            }
+            codes
+        };
+        let paths = ["/version", "/%76ersion?a=b", "/version/", "/openapi"];
+        setup.replace("authentication.yaml", conditions("/version")).await;
+        assert_eq!(codes(paths).await, [200, 200, 401, 401], "http2={http2}");
+        assert_eq!(setup.user(), "system:anonymous");
+        setup.replace("authentication.yaml", conditions("/openapi")).await;
+        assert_eq!(codes(paths).await, [401, 401, 401, 200], "http2={http2}");
+        setup.replace("authentication.yaml", head.to_owned() + "anonymous: {}\n").await;
+        assert_eq!(codes(paths).await, [401; 4], "http2={http2}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_that_becomes_somebody_elses_is_that_users_at_once() {
     for http2 in VERSIONS {
         let setup = Setup::start().await;

@@ -98,6 +98,46 @@ async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
 }
 
 #[tokio::test]
+async fn what_is_odd_is_logged_once_until_it_changes() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    flags(&pki, backend.address);
+    let write = |version: &str, workers: usize| {
+        let content = format!(
+            "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key, tlsMinVersion: {version}}}
+operation: {{metricsBindAddress: '127.0.0.1:0', workers: {workers}}}
+authentication: {{tokenAuthFile: tokens.csv}}
+clusters: [{{name: c, kubeconfig: backend.kubeconfig}}]
+"
+        );
+        let file = pki.directory.path().join("gateway.yaml");
+        replace(&file, content);
+        format!("--config={}", file.display())
+    };
+    let process = Process::start([write("VersionTLS10", 1)]).await;
+    let steps = [
+        ("VersionTLS10", 1, [1, 0]),
+        ("VersionTLS10", 2, [1, 1]),
+        ("VersionTLS10", 2, [1, 1]),
+        ("VersionTLS11", 3, [2, 2]),
+        ("VersionTLS12", 1, [2, 2]),
+        ("VersionTLS11", 2, [3, 3]),
+    ];
+    for (index, (version, workers, expected)) in steps.into_iter().enumerate() {
+        write(version, workers);
+        for _ in 0..2 {
+            let before = process.gateway.generation().await;
+            process.signal(Signal::HUP);
+            process.gateway.reloaded(before).await;
+        }
+        let said = ["is not supported; using", "restart to change them"].map(|part| process.said(part).len());
+        assert_eq!(said, expected, "step {index}");
+    }
+}
+
+#[tokio::test]
 async fn a_certificate_that_precedes_its_key_is_no_mistake() {
     let mut setup = Setup::start().await;
     let next = setup.pki.servers.leaf().cn("next").issue();

@@ -36,7 +36,12 @@ impl Client {
 
     /// What comes of a request; its answer is read to the end.
     pub async fn code(&mut self, headers: &[(&str, &str)]) -> StatusCode {
-        let response = self.get("/api", headers).await;
+        self.code_at("/api", headers).await
+    }
+
+    /// What comes of a request for a path; its answer is read to the end.
+    pub async fn code_at(&mut self, path: &str, headers: &[(&str, &str)]) -> StatusCode {
+        let response = self.get(path, headers).await;
         let code = response.status();
         text(response).await;
         code

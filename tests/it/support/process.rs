@@ -43,9 +43,10 @@ impl Process {
         };
         // Its backend was looked at, or cannot be: requests are answered as they will be.
         let looked = ["identities arrive as they are", "this API server cannot be"];
-        let ready = || said("serving").is_some() && looked.iter().any(|message| said(message).is_some());
+        let serving = || log.lock().unwrap().iter().find(|event| event["message"] == "serving").cloned();
+        let ready = || serving().is_some() && looked.iter().any(|message| said(message).is_some());
         until("the check of the backend", ready).await;
-        let serving = said("serving").unwrap();
+        let serving = serving().unwrap();
         let text = |key: &str| serving[key].as_str().unwrap().to_owned();
         let metrics = text("metrics");
         let metrics = metrics.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')'));

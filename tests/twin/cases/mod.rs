@@ -1,13 +1,22 @@
 //! The cases, by group. A group is what a reader looks for; every group holds cases that the bare backend answers otherwise.
 
 mod answers;
+mod bootstrap;
+mod credentials;
 mod front_proxy;
 mod health;
 mod impersonation;
+mod legacy_accounts;
 mod malformed;
+mod oidc;
+mod oidc_flags;
+mod oidc_mappings;
 mod paths;
+mod reviews;
+mod service_accounts;
 mod streams;
 mod tokens;
+mod webhook;
 mod writes;
 mod x509;
 
@@ -18,6 +27,14 @@ pub(crate) fn all() -> Vec<Case> {
     [
         x509::cases(),
         tokens::cases(),
+        bootstrap::cases(),
+        service_accounts::cases(),
+        legacy_accounts::cases(),
+        oidc::cases(),
+        oidc_mappings::cases(),
+        oidc_flags::cases(),
+        webhook::cases(),
+        reviews::cases(),
         front_proxy::cases(),
         impersonation::cases(),
         paths::cases(),

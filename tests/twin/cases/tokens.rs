@@ -2,9 +2,8 @@
 
 use base64::Engine as _;
 
+use super::credentials::ALL;
 use crate::case::{Case, get, whoami};
-
-const ALL: &str = "system:authenticated";
 
 /// The rows of `people::TOKENS`, one by one.
 fn rows() -> Vec<Case> {

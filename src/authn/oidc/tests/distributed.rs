@@ -160,6 +160,11 @@ async fn the_access_token_goes_to_the_endpoint_alone() {
     assert_eq!(web.bearers("https://issuer.example/rabbits"), [Some("rabbits_token".to_owned())]);
     assert_eq!(web.bearers(CONFIGURATION), [None]);
     assert_eq!(web.asked(GROUPS), 0);
+
+    let mut settings = settings();
+    settings.groups = Some(claim("rabbits", "groups:"));
+    let found = ask(settings, &web, &claims(&names)).await;
+    assert_eq!(found, Ok(Some(user("jane", &["groups:team1"]))));
 }
 
 #[tokio::test]
@@ -221,4 +226,22 @@ async fn an_endpoint_cannot_name_issuers_without_end() {
     let asked =
         (0..100).map(|n| web.asked(&format!("{OTHER}/{n}/.well-known/openid-configuration"))).sum::<usize>();
     assert_eq!(asked, 64);
+}
+
+#[tokio::test]
+async fn errors_do_not_repeat_what_may_be_an_access_token() {
+    let names = json!({"groups": "src1"});
+    for (names, sources, expected) in [
+        (json!("hunter2"), json!({}), "_claim_names"),
+        (json!({"groups": ["hunter2"]}), json!({}), "_claim_names"),
+        (names.clone(), json!("hunter2"), "_claim_sources"),
+        (names.clone(), json!({"src1": "hunter2"}), "_claim_sources"),
+        (names.clone(), json!({"src1": {"endpoint": GROUPS, "access_token": ["hunter2"]}}), "_claim_sources"),
+    ] {
+        let web = Web::of_issuer(&[RSA.jwk("key")]);
+        let more = json!({"_claim_names": names, "_claim_sources": sources});
+        let error = ask(of_groups("groups"), &web, &claims(&more)).await.unwrap_err();
+        let text = format!("{expected} is not of the type it must be");
+        assert_eq!(error, format!("oidc: verify token: oidc: failed to unmarshal claims: {text}"));
+    }
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::super::validation::told;
 use super::{Case, check, overlay};
+use crate::cel::CompileError;
 use crate::status::quote::Quoted;
 
 const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or \
@@ -92,6 +94,12 @@ fn expressions_are_compiled() {
         ("userValidationRules[0].expression", json!({"userValidationRules": rules("foo.bar")}), undeclared),
         (
             "claimValidationRules[0].expression",
+            json!({"claimValidationRules": rules("claims.a == 1 &&\n\t'e' in foo")}),
+            "Invalid value: \"claims.a == 1 &&\\n\\t'e' in foo\": compilation failed: ERROR: <input>:2:9: undeclared \
+             reference to 'foo' (in container '')\n |  'e' in foo\n | ........^",
+        ),
+        (
+            "claimValidationRules[0].expression",
             json!({"claimValidationRules": rules("claims.foo")}),
             "Invalid value: \"claims.foo\": must evaluate to bool",
         ),
@@ -118,4 +126,22 @@ fn an_expression_that_does_not_compile_does_not_count() {
     );
     let cases: &[Case<'_>] = &[("a rule", named(name, &rule), &expected)];
     check(&[], cases);
+}
+
+#[test]
+fn the_place_of_a_mistake_is_shown() {
+    let at = |line, column| CompileError { line, column, reason: "no".to_owned() };
+    let head = |line: usize, column: usize| format!("compilation failed: ERROR: <input>:{line}:{column}: no");
+    let long = "a".repeat(16385);
+    let cases = [
+        ("ab", at(1, 2), "\n | ab\n | .^"),
+        ("a\nb\tc\n", at(2, 3), "\n | b c\n | ..^"),
+        ("'é'é", at(1, 4), "\n | 'é'é\n | .．.＾"),
+        ("a", at(1, 9), "\n | a\n | .^"),
+        ("a", at(7, 1), "\n | \n | ^"),
+        (&long, at(1, 1), ""),
+    ];
+    for (text, error, snippet) in cases {
+        assert_eq!(told(text, &error), head(error.line, error.column) + snippet, "{text}");
+    }
 }

@@ -157,7 +157,7 @@ impl Resolver<'_> {
                     ..claim(&flags.oidc_username_claim)
                 },
                 groups: wire::PrefixedClaimOrExpression {
-                    prefix: Some(flags.oidc_groups_prefix.clone()),
+                    prefix: Some(text(&flags.oidc_groups_prefix)),
                     ..claim(flags.oidc_groups_claim.as_deref().unwrap_or_default())
                 },
                 ..wire::ClaimMappings::default()
@@ -233,7 +233,7 @@ fn claim(name: &str) -> wire::PrefixedClaimOrExpression {
 }
 
 fn username_prefix(flags: &AuthenticationFlags, issuer: &str) -> String {
-    match flags.oidc_username_prefix.as_str() {
+    match flags.oidc_username_prefix.as_deref().unwrap_or_default() {
         "-" => String::new(),
         "" if flags.oidc_username_claim != "email" => format!("{issuer}#"),
         prefix => prefix.to_owned(),

@@ -2,6 +2,7 @@
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication_test.go`, and more.
 
 use std::path::Path;
+use std::slice;
 
 use clap::{Args as _, Command, FromArgMatches as _};
 use rcgen::{CertificateParams, KeyPair};
@@ -142,7 +143,7 @@ fn claims_are_required_one_by_one() {
     assert_eq!(given.claim_rules, required);
     let key = "--oidc-required-claim".to_owned();
     let malformed = (key.clone(), "malformed pair, expect string=string".to_owned());
-    assert_eq!(told(&with_pair(&["--oidc-required-claim=hd"])), [malformed.clone()]);
+    assert_eq!(told(&with_pair(&["--oidc-required-claim=hd"])), slice::from_ref(&malformed));
     assert_eq!(told(&with_pair(&["--oidc-required-claim="])), [malformed]);
     let problem = "invalid authentication configuration: jwt[0].claimValidationRules[0]: Required value: claim or \
                    expression is required";

@@ -1,0 +1,333 @@
+//! The type checker: what the reference refuses when the configuration is loaded is refused here, then.
+
+use super::Purpose;
+use super::signatures::{self, Overload};
+use super::syntax::{Fault, Fold, FoldKind, Kind, Node, Selection};
+use super::types::{Solution, Type};
+
+/// Checks an expression against its purpose.
+pub(super) fn check(tree: &Node, purpose: Purpose) -> Result<(), Fault> {
+    let mut checker =
+        Checker { purpose, scope: Vec::new(), solution: Solution::default(), literals: Vec::new() };
+    let result = checker.node(tree)?;
+    let result = checker.solution.solve(&result, true);
+    for (at, first, other) in std::mem::take(&mut checker.literals) {
+        let (first, other) = (checker.solution.solve(&first, true), checker.solution.solve(&other, true));
+        if first != other {
+            return fault(at, format!("expected type '{first}' but found '{other}'"));
+        }
+    }
+    if purpose != Purpose::ClaimMapping && result != Type::BOOL {
+        return fault(0, "must evaluate to bool");
+    }
+    Ok(())
+}
+
+fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault { at, text: text.into() })
+}
+
+struct Checker<'a> {
+    purpose: Purpose,
+    /// The variables of macros, the innermost last.
+    scope: Vec<(&'a str, Type)>,
+    solution: Solution,
+    /// Elements of list and map literals that must turn out to be of one type.
+    literals: Vec<(usize, Type, Type)>,
+}
+
+impl<'a> Checker<'a> {
+    fn node(&mut self, node: &'a Node) -> Result<Type, Fault> {
+        match &node.kind {
+            Kind::Literal(value) => Ok(Type::of(value)),
+            Kind::Name(name) => self.name(name, node.at),
+            Kind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
+            Kind::Call { function, target, arguments } => {
+                self.call(node.at, function, target.as_deref(), arguments)
+            }
+            Kind::List(elements) => {
+                let mut joined = None;
+                let mut first = None;
+                for (element, optional) in elements {
+                    let found = self.node(element)?;
+                    self.element(&mut joined, &mut first, element.at, found, *optional)?;
+                }
+                let element = joined.unwrap_or_else(|| self.solution.fresh());
+                Ok(Type::list(element))
+            }
+            Kind::Map(entries) => {
+                let (mut keys, mut values, mut first_key, mut first_value) = (None, None, None, None);
+                for (key, value, optional) in entries {
+                    let found = self.node(key)?;
+                    self.element(&mut keys, &mut first_key, key.at, found, false)?;
+                    let found = self.node(value)?;
+                    self.element(&mut values, &mut first_value, value.at, found, *optional)?;
+                }
+                let key = keys.unwrap_or_else(|| self.solution.fresh());
+                let value = values.unwrap_or_else(|| self.solution.fresh());
+                Ok(Type::map(key, value))
+            }
+            Kind::And(operands) | Kind::Or(operands) => {
+                for operand in operands {
+                    self.boolean(operand)?;
+                }
+                Ok(Type::BOOL)
+            }
+            Kind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                let parts = [self.node(condition)?, self.node(yes)?, self.node(no)?];
+                self.conditional(node.at, &parts)
+            }
+            Kind::Fold(fold) => self.fold(fold),
+            Kind::WithOptional { target, variable, body, flat } => {
+                let held = self.node(target)?;
+                self.resolve(target.at, "hasValue", std::slice::from_ref(&held), true)?;
+                let held = self.resolve(target.at, "value", &[held], true)?;
+                self.scope.push((variable, held));
+                let body = self.node(body)?;
+                self.scope.pop();
+                let full = if *flat { body } else { Type::optional(body) };
+                let empty = Type::optional(self.solution.fresh());
+                self.conditional(node.at, &[Type::BOOL, full, empty])
+            }
+        }
+    }
+
+    fn name(&self, name: &str, at: usize) -> Result<Type, Fault> {
+        if let Some((_, found)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
+            return Ok(found.clone());
+        }
+        match (name, self.purpose) {
+            ("claims", Purpose::ClaimMapping | Purpose::ClaimRule) => Ok(Type::map(Type::STRING, Type::ANY)),
+            ("user", Purpose::UserRule) => Ok(Type::Named("kubernetes.UserInfo", Vec::new())),
+            _ => fault(at, format!("undeclared reference to '{name}' (in container '')")),
+        }
+    }
+
+    fn select(&mut self, at: usize, operand: &'a Node, field: &str, how: Selection) -> Result<Type, Fault> {
+        let target = self.node(operand)?;
+        let (target, was_optional) = self.solution.solve(&target, false).unwrapped();
+        let found = match &target {
+            Type::Named("map", parameters) => parameters.get(1).cloned().unwrap_or(Type::DYN),
+            Type::Named("kubernetes.UserInfo", _) => match field {
+                "username" | "uid" => Type::STRING,
+                "groups" => Type::list(Type::STRING),
+                "extra" => Type::map(Type::STRING, Type::list(Type::STRING)),
+                _ => return fault(at, format!("undefined field '{field}'")),
+            },
+            Type::Parameter(_) => {
+                self.solution.assign(&Type::DYN, &target);
+                Type::DYN
+            }
+            dynamic if dynamic.is_dynamic() => Type::DYN,
+            other => return fault(at, format!("type '{other}' does not support field selection")),
+        };
+        Ok(match how {
+            Selection::Test => Type::BOOL,
+            Selection::Optional => Type::optional(found),
+            Selection::Plain if was_optional => Type::optional(found),
+            Selection::Plain => self.solution.solve(&found, false),
+        })
+    }
+
+    fn call(
+        &mut self,
+        at: usize,
+        function: &str,
+        target: Option<&'a Node>,
+        arguments: &'a [Node],
+    ) -> Result<Type, Fault> {
+        let member = target.is_some();
+        let mut given = Vec::new();
+        for node in target.into_iter().chain(arguments) {
+            given.push(self.node(node)?);
+        }
+        self.resolve(at, function, &given, member)
+    }
+
+    /// The result of the overloads that take what is given.
+    fn resolve(&mut self, at: usize, function: &str, given: &[Type], member: bool) -> Result<Type, Fault> {
+        let Some(overloads) = signatures::overloads(function) else {
+            return fault(at, missing(function));
+        };
+        let mut result: Option<Type> = None;
+        for overload in overloads.iter().filter(|overload| overload.member == member) {
+            let fresh = self.instance(overload);
+            if !self.solution.assign_all(given, &fresh.parameters) {
+                continue;
+            }
+            let found = self.solution.solve(&fresh.result, false);
+            result = Some(match result {
+                None => found,
+                Some(before) if before.is_dynamic() || before == found => before,
+                Some(_) => Type::DYN,
+            });
+        }
+        match result {
+            Some(found) => Ok(found),
+            None if signatures::is_missing(function) => fault(at, missing(function)),
+            None => {
+                let given: Vec<String> =
+                    given.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
+                let applied = match given.split_first() {
+                    Some((target, arguments)) if member => format!("{target}.({})", arguments.join(", ")),
+                    _ => format!("({})", given.join(", ")),
+                };
+                fault(at, format!("found no matching overload for '{function}' applied to '{applied}'"))
+            }
+        }
+    }
+
+    /// An overload with type parameters of its own.
+    fn instance(&mut self, overload: &Overload) -> Overload {
+        let mut renamed = Vec::new();
+        let parameters = overload.parameters.iter().map(|part| self.renamed(part, &mut renamed)).collect();
+        let result = self.renamed(&overload.result, &mut renamed);
+        Overload { member: overload.member, parameters, result }
+    }
+
+    fn renamed(&mut self, part: &Type, renamed: &mut Vec<(u32, Type)>) -> Type {
+        match part {
+            Type::Parameter(letter) => {
+                if let Some((_, known)) = renamed.iter().find(|(known, _)| known == letter) {
+                    return known.clone();
+                }
+                let fresh = self.solution.fresh();
+                renamed.push((*letter, fresh.clone()));
+                fresh
+            }
+            Type::Named(name, parameters) => {
+                Type::Named(name, parameters.iter().map(|part| self.renamed(part, renamed)).collect())
+            }
+        }
+    }
+
+    /// One more element of a literal, whose elements are all of one type.
+    fn element(
+        &mut self,
+        joined: &mut Option<Type>,
+        first: &mut Option<Type>,
+        at: usize,
+        found: Type,
+        optional: bool,
+    ) -> Result<(), Fault> {
+        let found = if optional {
+            match found.unwrapped() {
+                (held, true) => held,
+                (other, false) => {
+                    return fault(at, format!("expected type 'optional_type({other})' but found '{other}'"));
+                }
+            }
+        } else {
+            found
+        };
+        match first {
+            None => *first = Some(found.clone()),
+            Some(first) => self.literals.push((at, first.clone(), found.clone())),
+        }
+        *joined = Some(match joined.take() {
+            None => found,
+            Some(before) if self.solution.assign(&before, &found) => before.most_general(found),
+            Some(before) => {
+                let (before, found) = (self.solution.solve(&before, true), self.solution.solve(&found, true));
+                return fault(at, format!("expected type '{before}' but found '{found}'"));
+            }
+        });
+        Ok(())
+    }
+
+    fn boolean(&mut self, node: &'a Node) -> Result<(), Fault> {
+        let found = self.node(node)?;
+        if self.solution.assign(&found, &Type::BOOL) {
+            return Ok(());
+        }
+        fault(node.at, format!("expected type 'bool' but found '{}'", self.solution.solve(&found, true)))
+    }
+
+    fn conditional(&mut self, at: usize, parts: &[Type; 3]) -> Result<Type, Fault> {
+        let result = self.solution.fresh();
+        if self.solution.assign_all(parts, &[Type::BOOL, result.clone(), result.clone()]) {
+            return Ok(self.solution.solve(&result, false));
+        }
+        let given: Vec<String> =
+            parts.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
+        fault(at, format!("found no matching overload for '_?_:_' applied to '({})'", given.join(", ")))
+    }
+
+    fn fold(&mut self, fold: &'a Fold) -> Result<Type, Fault> {
+        let range = self.node(&fold.range)?;
+        let range = self.solution.solve(&range, false);
+        let two = fold.second.is_some();
+        let (first, second) = match &range {
+            Type::Named("list", parameters) => {
+                let element = parameters.first().cloned().unwrap_or(Type::DYN);
+                if two { (Type::INT, element) } else { (element, Type::DYN) }
+            }
+            Type::Named("map", parameters) => (
+                parameters.first().cloned().unwrap_or(Type::DYN),
+                parameters.get(1).cloned().unwrap_or(Type::DYN),
+            ),
+            Type::Named("dyn", _) => (Type::DYN, Type::DYN),
+            Type::Parameter(_) => {
+                self.solution.assign(&Type::DYN, &range);
+                (Type::DYN, Type::DYN)
+            }
+            other @ Type::Named(..) => {
+                return fault(
+                    fold.range.at,
+                    format!(
+                        "expression of type '{other}' cannot be range of a comprehension \
+                         (must be list, map, or dynamic)"
+                    ),
+                );
+            }
+        };
+        if two && matches!(&fold.range.kind, Kind::Name(name) if name == "claims") && range.parts().0 == "map"
+        {
+            // The reference goes over the values there, and looks each up as if it were a key.
+            return fault(fold.range.at, "a macro with two variables over all claims is not supported here");
+        }
+        let outside = self.scope.len();
+        self.scope.push((&fold.variable, first.clone()));
+        if let Some(name) = &fold.second {
+            self.scope.push((name, second));
+        }
+        if let Some(filter) = &fold.filter {
+            self.boolean(filter)?;
+        }
+        let result = match fold.kind {
+            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne | FoldKind::Filter => {
+                self.boolean(&fold.body)?;
+                if fold.kind == FoldKind::Filter { Type::list(first) } else { Type::BOOL }
+            }
+            FoldKind::Map => Type::list(self.node(&fold.body)?),
+            FoldKind::TransformMap => {
+                let value = self.node(&fold.body)?;
+                Type::map(first, value)
+            }
+            FoldKind::TransformMapEntry => {
+                let entry = self.node(&fold.body)?;
+                let map = Type::map(self.solution.fresh(), self.solution.fresh());
+                if !self.solution.assign(&entry, &map) {
+                    let entry = self.solution.solve(&entry, true);
+                    return fault(fold.body.at, format!("expected type 'map(dyn, dyn)' but found '{entry}'"));
+                }
+                map
+            }
+            FoldKind::SortBy => {
+                let keys = Type::list(self.node(&fold.body)?);
+                self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?
+            }
+        };
+        self.scope.truncate(outside);
+        Ok(self.solution.solve(&result, false))
+    }
+}
+
+fn missing(function: &str) -> String {
+    if signatures::is_missing(function) {
+        format!("function '{function}' is not supported here")
+    } else {
+        format!("undeclared reference to '{function}' (in container '')")
+    }
+}

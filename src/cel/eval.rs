@@ -1,0 +1,532 @@
+//! The evaluator. Every step is paid for out of one purse, so that an evaluation ends soon whatever it computes.
+//!
+//! Prices follow the reference's, whose limit is the same; work that it does not count, like the comparison of nested
+//! values, is charged here as well.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::functions;
+use super::number;
+use super::pattern::Patterns;
+use super::syntax::{Fold, FoldKind, Kind, Node, Selection};
+use super::value::{Datum, Key};
+
+/// What one evaluation may cost; the reference's limit.
+// apiserver: pkg/apis/cel/config.go — PerCallLimit
+pub(super) const LIMIT: u64 = 1_000_000;
+
+/// Why an evaluation ended without a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// An error that `&&` and `||` may outvote.
+    Error(String),
+    /// The values are of types that a function does not take; becomes an error in the words of the function.
+    Unsuited,
+    /// The purse is empty.
+    Cost,
+}
+
+pub(super) type Outcome = Result<Datum, Halt>;
+
+pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
+    Err(Halt::Error(text.into()))
+}
+
+pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
+    error(NO_SUCH_OVERLOAD)
+}
+
+const NO_SUCH_OVERLOAD: &str = "no such overload";
+
+/// One evaluation.
+pub(super) struct Machine<'a> {
+    /// Variables, the innermost last.
+    scope: Vec<(&'a str, Datum)>,
+    patterns: &'a Patterns,
+    spent: u64,
+}
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(name: &'a str, root: Datum, patterns: &'a Patterns) -> Self {
+        Self { scope: vec![(name, root)], patterns, spent: 0 }
+    }
+
+    pub(super) fn patterns(&self) -> &'a Patterns {
+        self.patterns
+    }
+
+    /// Pays for work before it is done.
+    pub(super) fn charge(&mut self, price: usize) -> Result<(), Halt> {
+        self.spent = self.spent.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
+        if self.spent > LIMIT { Err(Halt::Cost) } else { Ok(()) }
+    }
+
+    /// Pays for reading so many characters or bytes.
+    pub(super) fn charge_reading(&mut self, length: usize) -> Result<(), Halt> {
+        self.charge(length.div_ceil(10))
+    }
+
+    pub(super) fn eval(&mut self, node: &'a Node) -> Outcome {
+        match &node.kind {
+            Kind::Literal(value) => Ok(value.clone()),
+            Kind::Name(name) => {
+                self.charge(1)?;
+                self.name(name)
+            }
+            Kind::Select { operand, field, how } => self.select(operand, field, *how),
+            Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
+            Kind::List(elements) => {
+                self.charge(10)?;
+                let mut list = Vec::with_capacity(elements.len());
+                for (element, optional) in elements {
+                    match (self.eval(element)?, optional) {
+                        (Datum::Optional(held), true) => list.extend(held.map(|held| held.as_ref().clone())),
+                        (value, true) => {
+                            return error(format!(
+                                "cannot initialize optional list element from non-optional value {}",
+                                functions::shown(&value)
+                            ));
+                        }
+                        (value, false) => list.push(value),
+                    }
+                }
+                Ok(Datum::list(list))
+            }
+            Kind::Map(entries) => self.map(entries),
+            Kind::And(operands) => self.junction(operands, false),
+            Kind::Or(operands) => self.junction(operands, true),
+            Kind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                match self.eval(condition)? {
+                    Datum::Bool(true) => self.eval(yes),
+                    Datum::Bool(false) => self.eval(no),
+                    _ => no_such_overload(),
+                }
+            }
+            Kind::Fold(fold) => self.fold(fold),
+            Kind::WithOptional { target, variable, body, flat } => {
+                let held = match self.eval(target)? {
+                    Datum::Optional(held) => held,
+                    other => return error(format!("no such overload: hasValue({})", other.type_name())),
+                };
+                self.charge(2)?;
+                let Some(held) = held else { return Ok(Datum::Optional(None)) };
+                self.scope.push((variable, held.as_ref().clone()));
+                let result = self.eval(body);
+                self.scope.pop();
+                result.map(|value| if *flat { value } else { Datum::Optional(Some(Arc::new(value))) })
+            }
+        }
+    }
+
+    fn call(&mut self, function: &str, target: Option<&'a Node>, arguments: &'a [Node]) -> Outcome {
+        // These two do not look at what they do not need, and take what is no optional for one that is full.
+        if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
+            self.charge(1)?;
+            return match self.eval(target)? {
+                Datum::Optional(None) => self.eval(other),
+                Datum::Optional(Some(held)) if function == "orValue" => Ok(held.as_ref().clone()),
+                value => Ok(value),
+            };
+        }
+        let mut values = Vec::with_capacity(arguments.len() + 1);
+        for argument in target.into_iter().chain(arguments) {
+            values.push(self.eval(argument)?);
+        }
+        match (function, values.as_slice()) {
+            ("_[_]" | "_[?_]", [target, index]) => {
+                self.charge(1)?;
+                index_value(target, index, function == "_[?_]")
+            }
+            _ => functions::call(self, function, values),
+        }
+    }
+
+    fn name(&self, name: &str) -> Outcome {
+        match self.scope.iter().rev().find(|(known, _)| *known == name) {
+            Some((_, value)) => Ok(value.clone()),
+            None => error(format!("no such attribute(s): {name}")),
+        }
+    }
+
+    fn select(&mut self, operand: &'a Node, field: &str, how: Selection) -> Outcome {
+        self.charge(1)?;
+        let target = self.eval(operand)?;
+        let key = Datum::string(field);
+        match how {
+            Selection::Plain => index_value(&target, &key, false),
+            Selection::Optional => index_value(&target, &key, true),
+            Selection::Test => match index_value(&target, &key, true)? {
+                Datum::Optional(held) => Ok(Datum::Bool(held.is_some())),
+                _ => no_such_overload(),
+            },
+        }
+    }
+
+    fn map(&mut self, entries: &'a [(Node, Node, bool)]) -> Outcome {
+        self.charge(30)?;
+        let mut map = BTreeMap::new();
+        for (key, value, optional) in entries {
+            let key = self.eval(key)?;
+            let value = match (self.eval(value)?, optional) {
+                (Datum::Optional(Some(held)), true) => held.as_ref().clone(),
+                (Datum::Optional(None), true) => continue,
+                (value, true) => {
+                    return error(format!(
+                        "cannot initialize optional entry '{}' from non-optional value {}",
+                        functions::shown(&key),
+                        functions::shown(&value)
+                    ));
+                }
+                (value, false) => value,
+            };
+            insert(&mut map, &key, value)?;
+        }
+        Ok(Datum::map(map))
+    }
+
+    /// `&&` and `||`: one operand that decides outvotes the errors of all others.
+    fn junction(&mut self, operands: &'a [Node], decides: bool) -> Outcome {
+        let mut failed = None;
+        for operand in operands {
+            match self.eval(operand) {
+                Ok(Datum::Bool(value)) if value == decides => return Ok(Datum::Bool(decides)),
+                Ok(Datum::Bool(_)) => {}
+                Ok(_) => failed = failed.or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
+                Err(Halt::Cost) => return Err(Halt::Cost),
+                Err(halt) => failed = failed.or(Some(halt)),
+            }
+        }
+        failed.map_or(Ok(Datum::Bool(!decides)), Err)
+    }
+
+    fn fold(&mut self, fold: &'a Fold) -> Outcome {
+        let range = self.eval(&fold.range)?;
+        let outside = self.scope.len();
+        let mut result = Gathered::new(fold.kind);
+        for (first, second) in pairs(&range, fold.second.is_some())? {
+            // The steps of a macro that the reference expands: a condition, an accumulator, a list of one.
+            self.charge(match fold.kind {
+                FoldKind::Map | FoldKind::Filter | FoldKind::SortBy => 12,
+                FoldKind::TransformMap | FoldKind::TransformMapEntry => 3,
+                FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => 3,
+            })?;
+            self.scope.push((&fold.variable, first.clone()));
+            if let Some(name) = &fold.second {
+                self.scope.push((name, second));
+            }
+            let more = self.step(fold, first, &mut result);
+            self.scope.truncate(outside);
+            if !more? {
+                break;
+            }
+        }
+        result.finish(self, range)
+    }
+
+    /// One element; false when the result is settled.
+    fn step(&mut self, fold: &'a Fold, first: Datum, result: &mut Gathered) -> Result<bool, Halt> {
+        if let Some(filter) = &fold.filter {
+            match self.eval(filter)? {
+                Datum::Bool(true) => {}
+                Datum::Bool(false) => return Ok(true),
+                _ => return no_such_overload(),
+            }
+        }
+        let value = self.eval(&fold.body);
+        match result {
+            Gathered::Verdict { decides, failed, settled } => match value {
+                Ok(Datum::Bool(value)) if value == *decides => {
+                    *settled = true;
+                    return Ok(false);
+                }
+                Ok(Datum::Bool(_)) => {}
+                Ok(_) => *failed = failed.take().or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
+                Err(Halt::Cost) => return Err(Halt::Cost),
+                Err(halt) => *failed = failed.take().or(Some(halt)),
+            },
+            Gathered::Count(count) => match value? {
+                Datum::Bool(true) => *count += 1,
+                Datum::Bool(false) => {}
+                _ => return no_such_overload(),
+            },
+            Gathered::Kept(kept) => match value? {
+                Datum::Bool(true) => kept.push(first),
+                Datum::Bool(false) => {}
+                _ => return no_such_overload(),
+            },
+            Gathered::List(list) | Gathered::Keys(list) => list.push(value?),
+            Gathered::Map(map) => insert_new(map, &first, value?)?,
+            Gathered::Entries(map) => {
+                let entries = match value? {
+                    Datum::Map(entries) => entries,
+                    other => {
+                        return error(format!(
+                            "no such overload: cel.@mapInsert(map, {})",
+                            other.type_name()
+                        ));
+                    }
+                };
+                for (key, value) in entries.entries.iter() {
+                    self.charge(1)?;
+                    insert_new(map, &key.datum(), value.clone())?;
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What a macro gathers while it goes along.
+enum Gathered {
+    Verdict { decides: bool, failed: Option<Halt>, settled: bool },
+    Count(usize),
+    Kept(Vec<Datum>),
+    List(Vec<Datum>),
+    Keys(Vec<Datum>),
+    Map(BTreeMap<Key, Datum>),
+    Entries(BTreeMap<Key, Datum>),
+}
+
+impl Gathered {
+    fn new(kind: FoldKind) -> Self {
+        match kind {
+            FoldKind::All => Self::Verdict { decides: false, failed: None, settled: false },
+            FoldKind::Exists => Self::Verdict { decides: true, failed: None, settled: false },
+            FoldKind::ExistsOne => Self::Count(0),
+            FoldKind::Filter => Self::Kept(Vec::new()),
+            FoldKind::Map => Self::List(Vec::new()),
+            FoldKind::SortBy => Self::Keys(Vec::new()),
+            FoldKind::TransformMap => Self::Map(BTreeMap::new()),
+            FoldKind::TransformMapEntry => Self::Entries(BTreeMap::new()),
+        }
+    }
+
+    fn finish(self, machine: &mut Machine<'_>, range: Datum) -> Outcome {
+        match self {
+            Self::Verdict { decides, settled: true, .. } => Ok(Datum::Bool(decides)),
+            Self::Verdict { failed: Some(halt), .. } => Err(halt),
+            Self::Verdict { decides, .. } => Ok(Datum::Bool(!decides)),
+            Self::Count(count) => Ok(Datum::Bool(count == 1)),
+            Self::Kept(list) | Self::List(list) => Ok(Datum::list(list)),
+            Self::Keys(keys) => {
+                functions::call(machine, "@sortByAssociatedKeys", vec![range, Datum::list(keys)])
+            }
+            Self::Map(map) | Self::Entries(map) => Ok(Datum::map(map)),
+        }
+    }
+}
+
+/// What a macro with one or two variables goes over.
+fn pairs(range: &Datum, two: bool) -> Result<Vec<(Datum, Datum)>, Halt> {
+    Ok(match range {
+        Datum::List(list) => {
+            let number = |at: usize| Datum::Int(i64::try_from(at).unwrap_or(i64::MAX));
+            let items = list.items.iter().cloned().enumerate();
+            if two {
+                items.map(|(at, item)| (number(at), item)).collect()
+            } else {
+                items.map(|(_, item)| (item, Datum::Null)).collect()
+            }
+        }
+        Datum::Map(map) => map
+            .entries
+            .iter()
+            .map(|(key, value)| (key.datum(), if two { value.clone() } else { Datum::Null }))
+            .collect(),
+        // The iterator of the variable itself hands out values, not keys.
+        Datum::Root(root) if !two => {
+            let values = root.fields.keys().map(|name| match root.find(name) {
+                Some(value) => Ok((value, Datum::Null)),
+                None => error(format!("no such key: {name}")),
+            });
+            values.collect::<Result<_, Halt>>()?
+        }
+        other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
+        other => return error(format!("got '{}', expected iterable type", go_type(other))),
+    })
+}
+
+/// The name of a value's type in the reference's own language.
+fn go_type(value: &Datum) -> &'static str {
+    match value {
+        Datum::Null => "types.Null",
+        Datum::Bool(_) => "types.Bool",
+        Datum::Int(_) => "types.Int",
+        Datum::Uint(_) => "types.Uint",
+        Datum::Double(_) => "types.Double",
+        Datum::String(_) => "types.String",
+        Datum::Bytes(_) => "types.Bytes",
+        Datum::List(list) => {
+            if list.escaped {
+                "*oidc.unescapeLister"
+            } else {
+                "*types.baseList"
+            }
+        }
+        Datum::Map(map) => {
+            if map.escaped {
+                "*oidc.unescapeMapper"
+            } else {
+                "*types.baseMap"
+            }
+        }
+        Datum::Optional(_) => "*types.Optional",
+        Datum::Type(_) => "*types.Type",
+        Datum::Duration(_) => "types.Duration",
+        Datum::Timestamp(_) => "types.Timestamp",
+        Datum::Root(_) => "*lazy.MapValue",
+    }
+}
+
+fn insert(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
+    let Some(key) = Key::exact(key) else {
+        return error(format!("unsupported key type: {}", key.type_name()));
+    };
+    map.insert(key, value);
+    Ok(())
+}
+
+fn insert_new(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
+    let Some(exact) = Key::exact(key) else {
+        return error(format!("unsupported key type: {}", key.type_name()));
+    };
+    if map.insert(exact, value).is_some() {
+        return error(format!("insert failed: key {} already exists", functions::shown(key)));
+    }
+    Ok(())
+}
+
+/// `target[index]` and `target.field`; with `optional`, what is not there is an empty optional.
+pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> Outcome {
+    let (found, optional) = match target {
+        Datum::Optional(None) => return Ok(Datum::Optional(None)),
+        Datum::Optional(Some(held)) => (lookup(held, index)?, true),
+        target => (lookup(target, index)?, optional),
+    };
+    match (found, optional) {
+        (Some(value), true) => Ok(Datum::Optional(Some(Arc::new(value)))),
+        (None, true) => Ok(Datum::Optional(None)),
+        (Some(value), false) => Ok(value),
+        (None, false) => error(match target {
+            Datum::List(_) => format!("index out of bounds: {}", functions::shown(index)),
+            _ => format!("no such key: {}", functions::shown(index)),
+        }),
+    }
+}
+
+/// Whether a value can be written between brackets at all.
+pub(super) fn is_index(value: &Datum) -> bool {
+    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
+}
+
+fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
+    if !is_index(index) {
+        return error(format!("invalid qualifier type: {}", go_type(index)));
+    }
+    match target {
+        Datum::Map(map) => Ok(map.find(index)),
+        Datum::Root(root) => match index {
+            Datum::String(name) => Ok(root.find(name)),
+            _ => no_such_overload(),
+        },
+        Datum::List(list) => {
+            let at = match index {
+                Datum::Int(at) => usize::try_from(*at).ok(),
+                Datum::Uint(at) => usize::try_from(*at).ok(),
+                Datum::Double(at) => match number::exact_int(*at) {
+                    Some(at) => usize::try_from(at).ok(),
+                    None => {
+                        return error(format!("unsupported index value {} in list", functions::shown(index)));
+                    }
+                },
+                other => return error(format!("unsupported index type '{}' in list", other.type_name())),
+            };
+            Ok(at.and_then(|at| list.get(at)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// `==`, paid for by what is looked at.
+pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+    Ok(match (left, right) {
+        (Datum::Null, Datum::Null) => true,
+        (Datum::Null, _) | (_, Datum::Null) => false,
+        (Datum::Bool(left), Datum::Bool(right)) => left == right,
+        (
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+        ) => number::compare(left, right) == Some(Ordering::Equal),
+        (Datum::String(left), Datum::String(right)) => {
+            machine.charge_reading(left.len().min(right.len()))?;
+            left == right
+        }
+        (Datum::Bytes(left), Datum::Bytes(right)) => {
+            machine.charge_reading(left.len().min(right.len()))?;
+            left == right
+        }
+        (Datum::Type(left), Datum::Type(right)) => left == right,
+        (Datum::Duration(left), Datum::Duration(right)) => left == right,
+        (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right,
+        (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
+            (Some(left), Some(right)) => equal(machine, left, right)?,
+            (left, right) => left.is_none() && right.is_none(),
+        },
+        (Datum::List(left), Datum::List(right)) => {
+            if left.items.len() != right.items.len() {
+                return Ok(false);
+            }
+            machine.charge_reading(left.items.len())?;
+            for (left, right) in left.items.iter().zip(right.items.iter()) {
+                if !equal(machine, left, right)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Datum::Map(left), Datum::Map(right)) => {
+            if left.entries.len() != right.entries.len() {
+                return Ok(false);
+            }
+            machine.charge_reading(left.entries.len())?;
+            for (key, value) in left.entries.iter() {
+                match right.find(&key.datum()) {
+                    Some(other) if equal(machine, value, &other)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
+        (Datum::Root(_), _) => return no_such_overload(),
+        _ => false,
+    })
+}
+
+/// The order of two values of one type, or of numbers of any.
+pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    Ok(match (left, right) {
+        (Datum::Bool(left), Datum::Bool(right)) => left.cmp(right),
+        (
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+        ) => match number::compare(left, right) {
+            Some(order) => order,
+            None => return error("NaN values cannot be ordered"),
+        },
+        (Datum::String(left), Datum::String(right)) => {
+            machine.charge_reading(left.len().min(right.len()))?;
+            left.cmp(right)
+        }
+        (Datum::Bytes(left), Datum::Bytes(right)) => {
+            machine.charge_reading(left.len().min(right.len()))?;
+            left.cmp(right)
+        }
+        (Datum::Duration(left), Datum::Duration(right)) => left.cmp(right),
+        (Datum::Timestamp(left), Datum::Timestamp(right)) => left.cmp(right),
+        _ => return Err(Halt::Unsuited),
+    })
+}

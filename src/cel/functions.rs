@@ -1,0 +1,270 @@
+//! The functions, by name and arguments: operators, conversions, optionals. Strings and lists are beside this file.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
+use super::value::{Datum, List};
+use super::{lists, number, strings};
+
+/// Calls a function; the target of a member function is the first value.
+pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>) -> Outcome {
+    machine.charge(1)?;
+    let result = dispatch(machine, function, &values);
+    match result {
+        // Which of the texts the reference has for it.
+        Err(Halt::Unsuited) => unsuited(machine, function, &values),
+        result => result,
+    }
+}
+
+fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+    match (function, values) {
+        ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
+        ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
+        ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
+        ("_==_", [left, right]) => Ok(Datum::Bool(equal(machine, left, right)?)),
+        ("_!=_", [left, right]) => Ok(Datum::Bool(!equal(machine, left, right)?)),
+        ("_<_", [left, right]) => ordered(machine, left, right, Ordering::is_lt),
+        ("_<=_", [left, right]) => ordered(machine, left, right, Ordering::is_le),
+        ("_>_", [left, right]) => ordered(machine, left, right, Ordering::is_gt),
+        ("_>=_", [left, right]) => ordered(machine, left, right, Ordering::is_ge),
+        ("@in", [needle, range]) => contains(machine, needle, range),
+        ("_+_", [left, right]) => add(machine, left, right),
+        ("_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(function, left, right),
+        ("dyn", [value]) => Ok(value.clone()),
+        ("type", [value]) => Ok(Datum::Type(value.type_name().into())),
+        ("size", [value @ (Datum::String(_) | Datum::Bytes(_) | Datum::List(_) | Datum::Map(_))]) => {
+            Ok(Datum::Int(length(value.size())))
+        }
+        ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => {
+            convert(machine, function, value)
+        }
+        ("optional.none", []) => Ok(Datum::Optional(None)),
+        ("optional.of", [value]) => Ok(some(value.clone())),
+        ("optional.ofNonZeroValue", [value]) => {
+            Ok(if is_zero(value) { Datum::Optional(None) } else { some(value.clone()) })
+        }
+        ("optional.unwrap" | "unwrapOpt", [Datum::List(list)]) => {
+            let mut held = Vec::new();
+            for item in list.items.iter() {
+                machine.charge(1)?;
+                match item {
+                    Datum::Optional(Some(value)) => held.push(value.as_ref().clone()),
+                    Datum::Optional(None) => {}
+                    _ => return Err(Halt::Unsuited),
+                }
+            }
+            Ok(Datum::list(held))
+        }
+        ("hasValue", [Datum::Optional(held)]) => Ok(Datum::Bool(held.is_some())),
+        ("value", [Datum::Optional(held)]) => match held {
+            Some(value) => Ok(value.as_ref().clone()),
+            None => error("optional.none() dereference"),
+        },
+        (_, [Datum::String(_), ..]) => strings::call(machine, function, values),
+        _ => lists::call(machine, function, values),
+    }
+}
+
+/// No overload takes the values. Operators look for a trait of the first one, then that decides; functions of the
+/// standard library do not say their name, all others show what they were called with.
+fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+    use Datum::{Bool, Bytes, Double, Duration, Int, List, String, Timestamp, Uint};
+    let Some(first) = values.first() else { return no_such_overload() };
+    // A call with a literal pattern is another one over there.
+    let literal_pattern =
+        matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
+    // Strings and times take any operator for a method that they might have.
+    let receiver = matches!(first, String(_) | Timestamp(_) | Duration(_));
+    let named = match function {
+        "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
+        "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
+        "_%_" => !receiver && !matches!(first, Int(_) | Uint(_)),
+        "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            !receiver && !matches!(first, Bool(_) | Int(_) | Uint(_) | Double(_) | Bytes(_))
+        }
+        "size" | "sort" => !receiver,
+        "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
+        "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
+        "matches" | "find" | "findAll" if literal_pattern => false,
+        "matches" => !matches!(first, String(_)),
+        "flatten" => return error(format!("no such overload: {}.flatten()", first.type_name())),
+        _ => {
+            let types: Vec<&str> = values.iter().map(Datum::type_name).collect();
+            return error(format!("no such overload: {function}({})", types.join(", ")));
+        }
+    };
+    if named { error(format!("no such overload: {function}")) } else { no_such_overload() }
+}
+
+/// A value as error messages show it.
+pub(super) fn shown(value: &Datum) -> String {
+    match value {
+        Datum::Bool(value) => value.to_string(),
+        Datum::Int(value) => value.to_string(),
+        Datum::Uint(value) => value.to_string(),
+        Datum::Double(value) => number::text(*value),
+        Datum::String(value) => value.to_string(),
+        other => other.type_name().to_owned(),
+    }
+}
+
+pub(super) fn length(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+fn some(value: Datum) -> Datum {
+    Datum::Optional(Some(Arc::new(value)))
+}
+
+fn is_zero(value: &Datum) -> bool {
+    match value {
+        Datum::Null | Datum::Bool(false) | Datum::Int(0) | Datum::Uint(0) | Datum::Optional(None) => true,
+        Datum::Double(value) => *value == 0.0,
+        Datum::String(text) => text.is_empty(),
+        Datum::Bytes(bytes) => bytes.is_empty(),
+        Datum::List(list) => list.items.is_empty(),
+        Datum::Map(map) => map.entries.is_empty(),
+        Datum::Root(root) => root.fields.is_empty(),
+        _ => false,
+    }
+}
+
+fn ordered(
+    machine: &mut Machine<'_>,
+    left: &Datum,
+    right: &Datum,
+    holds: impl FnOnce(Ordering) -> bool,
+) -> Outcome {
+    compare(machine, left, right).map(|order| Datum::Bool(holds(order)))
+}
+
+fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> Outcome {
+    Ok(Datum::Bool(match range {
+        Datum::List(list) => {
+            machine.charge(list.items.len())?;
+            let mut failed = None;
+            for item in list.items.iter() {
+                match equal(machine, item, needle) {
+                    Ok(true) => return Ok(Datum::Bool(true)),
+                    Ok(false) => {}
+                    Err(Halt::Cost) => return Err(Halt::Cost),
+                    Err(halt) => failed = failed.or(Some(halt)),
+                }
+            }
+            return failed.map_or(Ok(Datum::Bool(false)), Err);
+        }
+        Datum::Map(map) => map.raw(needle).is_some(),
+        _ => return Err(Halt::Unsuited),
+    }))
+}
+
+fn integer(value: Option<i64>) -> Outcome {
+    value.map_or_else(|| error("integer overflow"), |value| Ok(Datum::Int(value)))
+}
+
+fn unsigned(value: Option<u64>) -> Outcome {
+    value.map_or_else(|| error("unsigned integer overflow"), |value| Ok(Datum::Uint(value)))
+}
+
+pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
+    match (left, right) {
+        (Datum::Int(left), Datum::Int(right)) => integer(left.checked_add(*right)),
+        (Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_add(*right)),
+        (Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left + right)),
+        (Datum::String(left), Datum::String(right)) => {
+            machine.charge_reading(left.len() + right.len())?;
+            Ok(Datum::String(format!("{left}{right}").into()))
+        }
+        (Datum::Bytes(left), Datum::Bytes(right)) => {
+            machine.charge_reading(left.len() + right.len())?;
+            Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
+        }
+        (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn joined(machine: &mut Machine<'_>, left: &List, right: &List) -> Outcome {
+    if right.items.is_empty() {
+        return Ok(Datum::List(left.clone()));
+    }
+    if left.items.is_empty() {
+        return Ok(Datum::List(right.clone()));
+    }
+    machine.charge_reading(left.items.len() + right.items.len())?;
+    Ok(Datum::list(left.scattered().chain(right.scattered()).collect()))
+}
+
+fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> Outcome {
+    match (operator, left, right) {
+        ("_-_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_sub(*right)),
+        ("_-_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_sub(*right)),
+        ("_-_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left - right)),
+        ("_*_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_mul(*right)),
+        ("_*_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_mul(*right)),
+        ("_*_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left * right)),
+        ("_/_", Datum::Int(_), Datum::Int(0)) | ("_/_", Datum::Uint(_), Datum::Uint(0)) => {
+            error("division by zero")
+        }
+        ("_/_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_div(*right)),
+        ("_/_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_div(*right)),
+        ("_/_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left / right)),
+        ("_%_", Datum::Int(_), Datum::Int(0)) | ("_%_", Datum::Uint(_), Datum::Uint(0)) => {
+            error("modulus by zero")
+        }
+        ("_%_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_rem(*right)),
+        ("_%_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_rem(*right)),
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+/// `int("1")` and its like.
+fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
+    if let Datum::String(text) = value {
+        machine.charge_reading(text.len())?;
+    }
+    match (to, value) {
+        ("bool", Datum::Bool(_))
+        | ("bytes", Datum::Bytes(_))
+        | ("double", Datum::Double(_))
+        | ("int", Datum::Int(_))
+        | ("string", Datum::String(_))
+        | ("uint", Datum::Uint(_)) => Ok(value.clone()),
+        ("bool", Datum::String(text)) => match text.as_ref() {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Datum::Bool(true)),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Datum::Bool(false)),
+            _ => parsed(to, None),
+        },
+        ("bytes", Datum::String(text)) => Ok(Datum::Bytes(text.as_bytes().into())),
+        ("double", Datum::Int(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
+        ("double", Datum::Uint(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
+        ("double", Datum::String(text)) => parsed(to, number::parse(text).map(Datum::Double)),
+        ("int", Datum::Uint(value)) => integer(i64::try_from(*value).ok()),
+        // Both ends of the range are refused, as the doubles next to them are further away.
+        ("int", Datum::Double(value)) => {
+            integer(number::truncated_int(*value).filter(|value| *value != i64::MIN))
+        }
+        ("int", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Int)),
+        ("uint", Datum::Int(value)) => unsigned(u64::try_from(*value).ok()),
+        ("uint", Datum::Double(value)) => unsigned(number::truncated_uint(*value)),
+        // Rust takes a sign there, Go does not.
+        ("uint", Datum::String(text)) if text.starts_with('+') => parsed(to, None),
+        ("uint", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Uint)),
+        ("string", Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_)) => Ok(Datum::string(&shown(value))),
+        ("string", Datum::Double(value)) => Ok(Datum::string(&number::text(*value))),
+        ("string", Datum::Bytes(bytes)) => {
+            machine.charge_reading(bytes.len())?;
+            match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Datum::string(text)),
+                Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
+            }
+        }
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn parsed(to: &str, value: Option<Datum>) -> Outcome {
+    value.map_or_else(|| error(format!("type conversion error from 'string' to '{to}'")), Ok)
+}

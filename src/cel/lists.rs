@@ -1,0 +1,229 @@
+//! Functions of lists.
+
+use std::cmp::Ordering;
+
+use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
+use super::functions::{self, length};
+use super::strings;
+use super::value::{Datum, List};
+
+pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+    if let ("lists.range", [Datum::Int(count)]) = (function, values) {
+        let count = usize::try_from(*count).unwrap_or(0);
+        machine.charge(count)?;
+        return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
+    }
+    let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
+    let items = list.items.as_slice();
+    machine.charge(items.len())?;
+    match (function, arguments) {
+        ("join", []) => strings::join(machine, items, ""),
+        ("join", [Datum::String(separator)]) => strings::join(machine, items, separator),
+        ("indexOf", [needle]) => position(machine, items.iter().enumerate(), needle),
+        ("lastIndexOf", [needle]) => position(machine, items.iter().enumerate().rev(), needle),
+        ("isSorted", []) => {
+            for (left, right) in items.iter().zip(items.iter().skip(1)) {
+                if order(machine, left, right)?.is_gt() {
+                    return Ok(Datum::Bool(false));
+                }
+            }
+            Ok(Datum::Bool(true))
+        }
+        ("min", []) => extreme(machine, "min", items, Ordering::is_lt),
+        ("max", []) => extreme(machine, "max", items, Ordering::is_gt),
+        ("sum", []) => sum(machine, items),
+        ("sort", []) => sorted(machine, items, items),
+        ("@sortByAssociatedKeys", [Datum::List(keys)]) => sorted(machine, items, keys.items.as_slice()),
+        ("distinct", []) => {
+            let mut kept: Vec<Datum> = Vec::new();
+            for item in list.scattered() {
+                machine.charge(kept.len())?;
+                let mut known = false;
+                for other in &kept {
+                    known = known || equal(machine, &item, other)?;
+                }
+                if !known {
+                    kept.push(item);
+                }
+            }
+            Ok(Datum::list(kept))
+        }
+        ("reverse", []) => Ok(Datum::list(list.scattered().collect::<Vec<_>>().into_iter().rev().collect())),
+        ("slice", [Datum::Int(from), Datum::Int(to)]) => slice(list, *from, *to),
+        ("flatten", []) => flatten(machine, list, 1),
+        ("flatten", [Datum::Int(depth)]) if *depth < 0 => error("level must be non-negative"),
+        ("flatten", [Datum::Int(depth)]) => flatten(machine, list, *depth),
+        ("first", []) => Ok(Datum::Optional(list.get(0).map(Into::into))),
+        ("last", []) => {
+            Ok(Datum::Optional(items.len().checked_sub(1).and_then(|at| list.get(at)).map(Into::into)))
+        }
+        ("sets.contains", [Datum::List(part)]) => {
+            Ok(Datum::Bool(covers(machine, items, part.items.as_slice())?))
+        }
+        ("sets.equivalent", [Datum::List(other)]) => {
+            let other = other.items.as_slice();
+            Ok(Datum::Bool(covers(machine, items, other)? && covers(machine, other, items)?))
+        }
+        ("sets.intersects", [Datum::List(other)]) => {
+            for item in other.items.iter() {
+                if covers(machine, items, std::slice::from_ref(item))? {
+                    return Ok(Datum::Bool(true));
+                }
+            }
+            Ok(Datum::Bool(false))
+        }
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn position<'a>(
+    machine: &mut Machine<'_>,
+    items: impl Iterator<Item = (usize, &'a Datum)>,
+    needle: &Datum,
+) -> Outcome {
+    for (at, item) in items {
+        if equal(machine, item, needle)? {
+            return Ok(Datum::Int(length(at)));
+        }
+    }
+    Ok(Datum::Int(-1))
+}
+
+/// The order of two elements; without one the reference does not say which function asked.
+fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    match compare(machine, left, right) {
+        Err(Halt::Unsuited) => no_such_overload(),
+        result => result,
+    }
+}
+
+fn extreme(
+    machine: &mut Machine<'_>,
+    name: &str,
+    items: &[Datum],
+    better: impl Fn(Ordering) -> bool,
+) -> Outcome {
+    let Some((first, rest)) = items.split_first() else {
+        return error(format!("{name} called on empty list"));
+    };
+    if !is_ordered(first) {
+        return Err(Halt::Unsuited);
+    }
+    let mut best = first;
+    for item in rest {
+        if better(order(machine, item, best)?) {
+            best = item;
+        }
+    }
+    Ok(best.clone())
+}
+
+fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> Outcome {
+    let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
+    let mut total = first.clone();
+    for item in rest {
+        if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
+            return Err(Halt::Unsuited);
+        }
+        total = functions::add(machine, &total, item)?;
+    }
+    Ok(total)
+}
+
+/// The items in the order of their keys; equal keys keep their order.
+fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> Outcome {
+    // All keys must be of the type of the first, and have an order.
+    if let Some(first) = keys.first() {
+        for key in keys {
+            if !is_ordered(key) {
+                return error("list elements must be comparable");
+            }
+            if key.type_name() != first.type_name() {
+                return error("list elements must have the same type");
+            }
+            compare(machine, first, key)?;
+        }
+    }
+    machine
+        .charge(keys.len().saturating_mul(keys.len().checked_ilog2().unwrap_or(0).try_into().unwrap_or(0)))?;
+    let mut pairs: Vec<(&Datum, &Datum)> = keys.iter().zip(items).collect();
+    let mut failed = None;
+    pairs.sort_by(|(left, _), (right, _)| {
+        compare(machine, left, right).unwrap_or_else(|halt| {
+            failed = Some(halt);
+            Ordering::Equal
+        })
+    });
+    match failed {
+        Some(halt) => Err(halt),
+        None => Ok(Datum::list(pairs.into_iter().map(|(_, item)| item.clone()).collect())),
+    }
+}
+
+fn is_ordered(value: &Datum) -> bool {
+    matches!(
+        value,
+        Datum::Bool(_)
+            | Datum::Int(_)
+            | Datum::Uint(_)
+            | Datum::Double(_)
+            | Datum::String(_)
+            | Datum::Bytes(_)
+            | Datum::Duration(_)
+            | Datum::Timestamp(_)
+    )
+}
+
+fn slice(list: &List, from: i64, to: i64) -> Outcome {
+    if from < 0 || to < 0 {
+        return error(format!("cannot slice({from}, {to}), negative indexes not supported"));
+    }
+    if from > to {
+        return error(format!(
+            "cannot slice({from}, {to}), start index must be less than or equal to end index"
+        ));
+    }
+    let length = length(list.items.len());
+    if to > length {
+        return error(format!("cannot slice({from}, {to}), list is length {length}"));
+    }
+    let (from, to) = (usize::try_from(from).unwrap_or(0), usize::try_from(to).unwrap_or(0));
+    Ok(Datum::list(list.scattered().skip(from).take(to - from).collect()))
+}
+
+fn flatten(machine: &mut Machine<'_>, list: &List, depth: i64) -> Outcome {
+    let mut flat: Vec<Datum> = list.scattered().collect();
+    // One level at a time: no recursion, and done when nothing is left to open.
+    for _ in 0..depth {
+        if !flat.iter().any(|item| matches!(item, Datum::List(_))) {
+            break;
+        }
+        let mut opened = Vec::new();
+        for item in flat {
+            match item {
+                Datum::List(inner) => {
+                    machine.charge(inner.items.len())?;
+                    opened.extend(inner.scattered());
+                }
+                other => opened.push(other),
+            }
+        }
+        flat = opened;
+    }
+    Ok(Datum::list(flat))
+}
+
+/// Whether each element of `part` equals one of `items`.
+fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<bool, Halt> {
+    for needle in part {
+        machine.charge(items.len())?;
+        let mut found = false;
+        for item in items {
+            found = found || equal(machine, item, needle)?;
+        }
+        if !found {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

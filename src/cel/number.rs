@@ -1,0 +1,129 @@
+//! Numbers that equal and order across their types, and the conversions between them.
+
+use std::cmp::Ordering;
+
+use super::value::Datum;
+
+/// 2^63 and 2^64 as doubles, which they are exactly.
+const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+const TWO_64: f64 = 18_446_744_073_709_551_616.0;
+
+/// The whole number in reach of an `i64` that a double is.
+pub(super) fn exact_int(number: f64) -> Option<i64> {
+    (number.fract() == 0.0).then(|| truncated_int(number)).flatten()
+}
+
+/// The whole number in reach of a `u64` that a double is.
+pub(super) fn exact_uint(number: f64) -> Option<u64> {
+    (number.fract() == 0.0).then(|| truncated_uint(number)).flatten()
+}
+
+/// A double without its fraction, where an `i64` holds it.
+pub(super) fn truncated_int(number: f64) -> Option<i64> {
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        reason = "the range is checked before"
+    )]
+    (-TWO_63..TWO_63).contains(&number).then(|| number as i64)
+}
+
+/// A double without its fraction, where a `u64` holds it.
+pub(super) fn truncated_uint(number: f64) -> Option<u64> {
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range is checked before"
+    )]
+    (0.0..TWO_64).contains(&number).then(|| number as u64)
+}
+
+/// The nearest double.
+pub(super) fn double(number: i128) -> f64 {
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "rounding is what is asked for")]
+    let nearest = number as f64;
+    nearest
+}
+
+/// The order of two numbers of any types; `None` with a NaN among them, or for something else than numbers.
+pub(super) fn compare(left: &Datum, right: &Datum) -> Option<Ordering> {
+    match (left, right) {
+        (Datum::Double(left), Datum::Double(right)) => left.partial_cmp(right),
+        (Datum::Double(left), right) => against(*left, whole(right)?),
+        (left, Datum::Double(right)) => against(*right, whole(left)?).map(Ordering::reverse),
+        (left, right) => Some(whole(left)?.cmp(&whole(right)?)),
+    }
+}
+
+/// A double against a whole number, both as doubles: so the reference does it.
+fn against(left: f64, right: i128) -> Option<Ordering> {
+    left.partial_cmp(&double(right))
+}
+
+fn whole(number: &Datum) -> Option<i128> {
+    match number {
+        Datum::Int(number) => Some(i128::from(*number)),
+        Datum::Uint(number) => Some(i128::from(*number)),
+        _ => None,
+    }
+}
+
+/// A double as Go's `%g` writes its shortest digits: in exponents from 1e6 on.
+pub(super) fn text(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if number == 0.0 || (-4..6).contains(&exponent) {
+        return format!("{number}");
+    }
+    format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
+
+/// A double as Go's `ParseFloat` reads it: with underscores between digits, and hexadecimal.
+pub(super) fn parse(text: &str) -> Option<f64> {
+    let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let bytes = bare.as_bytes();
+    let digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+    let misplaced = bytes
+        .iter()
+        .enumerate()
+        .any(|(at, byte)| *byte == b'_' && !(digit(at.checked_sub(1)) && digit(at.checked_add(1))));
+    if misplaced {
+        return None;
+    }
+    let plain = bare.replace('_', "");
+    let value = match plain.strip_prefix("0x").or_else(|| plain.strip_prefix("0X")) {
+        Some(hexadecimal) => parse_hexadecimal(hexadecimal)?,
+        None if bare.starts_with(['+', '-']) => return None,
+        None => plain.parse::<f64>().ok()?,
+    };
+    let named =
+        plain.bytes().any(|byte| byte.eq_ignore_ascii_case(&b'i') || byte.eq_ignore_ascii_case(&b'a'));
+    // An infinity that is not called so is out of range.
+    if value.is_infinite() && !named {
+        return None;
+    }
+    Some(if text.starts_with('-') { -value } else { value })
+}
+
+/// `1.8p-2`: digits, and an exponent of two that must be there.
+fn parse_hexadecimal(text: &str) -> Option<f64> {
+    let (digits, exponent) = text.split_once(['p', 'P'])?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let mut value = 0.0_f64;
+    for digit in whole.chars().chain(fraction.chars()) {
+        value = value.mul_add(16.0, f64::from(digit.to_digit(16)?));
+    }
+    let places = i32::try_from(fraction.len()).ok()?.checked_mul(4)?;
+    Some(value * 2.0_f64.powi(exponent.parse::<i32>().ok()?.checked_sub(places)?))
+}

@@ -1,0 +1,235 @@
+//! The functions of the expression language: what kube-apiserver 1.36 declares, less what `cel.rs` lists as missing.
+//!
+//! A test compares the table with the declarations of the reference. The order of a function's overloads counts: the
+//! first that fits settles type parameters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use super::types::Type;
+
+/// Name, then overloads. A single capital letter is a type parameter, but `C` stands for each type that has an order
+/// and `N` for each that has a sum.
+const TABLE: &str = "
+!_ | (bool) -> bool
+-_ | (double) -> double | (int) -> int
+@in | (A, list(A)) -> bool | (A, map(A, B)) -> bool
+_==_ | (A, A) -> bool
+_!=_ | (A, A) -> bool
+_%_ | (int, int) -> int | (uint, uint) -> uint
+_*_ | (double, double) -> double | (int, int) -> int | (uint, uint) -> uint
+_/_ | (double, double) -> double | (int, int) -> int | (uint, uint) -> uint
+_+_ | (bytes, bytes) -> bytes | (double, double) -> double | (duration, duration) -> duration | (duration, timestamp) -> timestamp | (timestamp, duration) -> timestamp | (int, int) -> int | (list(A), list(A)) -> list(A) | (string, string) -> string | (uint, uint) -> uint
+_-_ | (double, double) -> double | (duration, duration) -> duration | (int, int) -> int | (timestamp, duration) -> timestamp | (timestamp, timestamp) -> duration | (uint, uint) -> uint
+_<_ | COMPARED
+_<=_ | COMPARED
+_>_ | COMPARED
+_>=_ | COMPARED
+_[_] | (list(A), int) -> A | (map(A, B), A) -> B | (optional_type(list(V)), int) -> optional_type(V) | (optional_type(map(K, V)), K) -> optional_type(V)
+_[?_] | (list(V), int) -> optional_type(V) | (optional_type(list(V)), int) -> optional_type(V) | (map(K, V), K) -> optional_type(V) | (optional_type(map(K, V)), K) -> optional_type(V)
+bool | (bool) -> bool | (string) -> bool
+bytes | (bytes) -> bytes | (string) -> bytes
+double | (double) -> double | (int) -> double | (string) -> double | (uint) -> double
+dyn | (A) -> dyn
+int | (int) -> int | (double) -> int | (duration) -> int | (string) -> int | (timestamp) -> int | (uint) -> int
+string | (string) -> string | (bool) -> string | (bytes) -> string | (double) -> string | (duration) -> string | (int) -> string | (timestamp) -> string | (uint) -> string
+type | (A) -> type(A)
+uint | (uint) -> uint | (double) -> uint | (int) -> uint | (string) -> uint
+size | (bytes) -> int | bytes.() -> int | (list(A)) -> int | list(A).() -> int | (map(A, B)) -> int | map(A, B).() -> int | (string) -> int | string.() -> int
+charAt | string.(int) -> string
+contains | string.(string) -> bool
+endsWith | string.(string) -> bool
+startsWith | string.(string) -> bool
+matches | (string, string) -> bool | string.(string) -> bool
+find | string.(string) -> string
+findAll | string.(string) -> list(string) | string.(string, int) -> list(string)
+indexOf | list(A).(A) -> int | string.(string) -> int | string.(string, int) -> int
+lastIndexOf | list(A).(A) -> int | string.(string) -> int | string.(string, int) -> int
+join | list(string).() -> string | list(string).(string) -> string
+lowerAscii | string.() -> string
+upperAscii | string.() -> string
+replace | string.(string, string) -> string | string.(string, string, int) -> string
+split | string.(string) -> list(string) | string.(string, int) -> list(string)
+substring | string.(int) -> string | string.(int, int) -> string
+trim | string.() -> string
+strings.quote | (string) -> string
+isSorted | list(C).() -> bool
+min | list(C).() -> C
+max | list(C).() -> C
+sum | list(N).() -> N
+sort | list(C).() -> list(C)
+@sortByAssociatedKeys | list(T).(list(C)) -> list(T)
+distinct | list(T).() -> list(T)
+reverse | list(T).() -> list(T)
+slice | list(T).(int, int) -> list(T)
+flatten | list(list(T)).() -> list(T) | list(dyn).(int) -> list(dyn)
+lists.range | (int) -> list(int)
+first | list(V).() -> optional_type(V)
+last | list(V).() -> optional_type(V)
+sets.contains | (list(T), list(T)) -> bool
+sets.equivalent | (list(T), list(T)) -> bool
+sets.intersects | (list(T), list(T)) -> bool
+optional.none | () -> optional_type(V)
+optional.of | (V) -> optional_type(V)
+optional.ofNonZeroValue | (V) -> optional_type(V)
+optional.unwrap | (list(optional_type(V))) -> list(V)
+unwrapOpt | list(optional_type(V)).() -> list(V)
+hasValue | optional_type(V).() -> bool
+or | optional_type(V).(optional_type(V)) -> optional_type(V)
+orValue | optional_type(V).(V) -> V
+value | optional_type(V).() -> V
+";
+
+/// The overloads of each comparison.
+const COMPARED: &str = "(bool, bool) -> bool | (int, int) -> bool | (int, double) -> bool | (int, uint) -> bool | (uint, uint) -> bool | (uint, double) -> bool | (uint, int) -> bool | (double, double) -> bool | (double, int) -> bool | (double, uint) -> bool | (string, string) -> bool | (bytes, bytes) -> bool | (timestamp, timestamp) -> bool | (duration, duration) -> bool";
+const ORDERED: [&str; 8] = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
+const SUMMED: [&str; 4] = ["int", "uint", "double", "duration"];
+
+/// Functions of the reference that are missing here, to be told apart from misspelt ones.
+const MISSING: &[&str] = &[
+    "duration",
+    "timestamp",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getFullYear",
+    "getHours",
+    "getMilliseconds",
+    "getMinutes",
+    "getMonth",
+    "getSeconds",
+    "format",
+    "format.named",
+    "url",
+    "isURL",
+    "ip",
+    "isIP",
+    "ip.isCanonical",
+    "cidr",
+    "isCIDR",
+    "quantity",
+    "isQuantity",
+    "semver",
+    "isSemver",
+];
+
+/// One overload of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Overload {
+    pub(super) member: bool,
+    /// The target of a member function is the first.
+    pub(super) parameters: Vec<Type>,
+    pub(super) result: Type,
+}
+
+impl fmt::Display for Overload {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parameters = self.parameters.iter();
+        if self.member
+            && let Some(target) = parameters.next()
+        {
+            write!(out, "{target}.")?;
+        }
+        let parameters: Vec<String> = parameters.map(Type::to_string).collect();
+        write!(out, "({}) -> {}", parameters.join(", "), self.result)
+    }
+}
+
+static FUNCTIONS: LazyLock<BTreeMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
+    let lines = TABLE.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| {
+            let mut parts = line.split(" | ");
+            let name = parts.next().unwrap_or_default();
+            let texts = parts
+                .flat_map(|text| if text == "COMPARED" { COMPARED.split(" | ") } else { text.split(" | ") });
+            (name, texts.flat_map(expanded).collect())
+        })
+        .collect()
+});
+
+/// The overloads of a function.
+pub(super) fn overloads(name: &str) -> Option<&'static [Overload]> {
+    FUNCTIONS.get(name).map(Vec::as_slice)
+}
+
+pub(super) fn is_function(name: &str) -> bool {
+    FUNCTIONS.contains_key(name) || is_missing(name)
+}
+
+/// Whether the reference knows the function and we do not.
+pub(super) fn is_missing(name: &str) -> bool {
+    MISSING.contains(&name) || name.starts_with("format.")
+}
+
+/// An overload for each type that `C` or `N` stands for.
+fn expanded(text: &'static str) -> Vec<Overload> {
+    for (letter, names) in [(b'C', &ORDERED[..]), (b'N', &SUMMED[..])] {
+        if has_letter(text, letter) {
+            return names.iter().filter_map(|name| overload(text, Some((letter, name)))).collect();
+        }
+    }
+    overload(text, None).into_iter().collect()
+}
+
+fn has_letter(text: &str, letter: u8) -> bool {
+    let bytes = text.as_bytes();
+    let word = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    bytes.iter().enumerate().any(|(at, byte)| {
+        *byte == letter
+            && !word(bytes.get(at + 1))
+            && !word(at.checked_sub(1).and_then(|before| bytes.get(before)))
+    })
+}
+
+fn overload(text: &'static str, letter: Option<(u8, &'static str)>) -> Option<Overload> {
+    let mut reader = Reader { rest: text, letter };
+    let mut parameters = Vec::new();
+    let member = !text.starts_with('(');
+    if member {
+        parameters.push(reader.read()?);
+        reader.rest = reader.rest.strip_prefix('.')?;
+    }
+    parameters.extend(reader.list()?);
+    reader.rest = reader.rest.strip_prefix(" -> ")?;
+    Some(Overload { member, parameters, result: reader.read()? })
+}
+
+/// Reads types as the table writes them.
+struct Reader {
+    rest: &'static str,
+    letter: Option<(u8, &'static str)>,
+}
+
+impl Reader {
+    fn read(&mut self) -> Option<Type> {
+        let end = self.rest.find([',', '(', ')', ' ']).unwrap_or(self.rest.len());
+        // `string.(…)`: the dot ends the name of the target's type.
+        let end = self.rest.find(".(").map_or(end, |dot| dot.min(end));
+        let (name, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        if let ([letter], Some((standing, name))) = (name.as_bytes(), self.letter)
+            && *letter == standing
+        {
+            return Some(Type::Named(name, Vec::new()));
+        }
+        if let [letter @ b'A'..=b'Z'] = name.as_bytes() {
+            return Some(Type::Parameter(u32::from(*letter)));
+        }
+        let parameters = if rest.starts_with('(') { self.list()? } else { Vec::new() };
+        Some(Type::Named(name, parameters))
+    }
+
+    fn list(&mut self) -> Option<Vec<Type>> {
+        self.rest = self.rest.strip_prefix('(')?;
+        let mut found = Vec::new();
+        while !self.rest.starts_with(')') {
+            found.push(self.read()?);
+            self.rest = self.rest.strip_prefix(", ").unwrap_or(self.rest);
+        }
+        self.rest = self.rest.strip_prefix(')')?;
+        Some(found)
+    }
+}

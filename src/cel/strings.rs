@@ -1,0 +1,188 @@
+//! Functions of strings. Indices count characters.
+
+use super::eval::{Halt, Machine, Outcome, error};
+use super::functions::{length, shown};
+use super::value::Datum;
+
+pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+    let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
+    machine.charge_reading(text.len())?;
+    match (function, arguments) {
+        ("contains", [Datum::String(part)]) => {
+            machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
+            Ok(Datum::Bool(text.contains(part.as_ref())))
+        }
+        ("startsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.starts_with(part.as_ref()))),
+        ("endsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.ends_with(part.as_ref()))),
+        ("matches", [Datum::String(pattern)]) => {
+            let compiled = pattern_for(machine, text, pattern)?;
+            Ok(Datum::Bool(compiled.is_match(text)))
+        }
+        ("find", [Datum::String(pattern)]) => {
+            let compiled = pattern_for(machine, text, pattern)?;
+            Ok(Datum::string(compiled.find(text).map_or("", |found| found.as_str())))
+        }
+        ("findAll", [Datum::String(pattern)]) => find_all(machine, text, pattern, -1),
+        ("findAll", [Datum::String(pattern), Datum::Int(limit)]) => find_all(machine, text, pattern, *limit),
+        ("charAt", [Datum::Int(at)]) => char_at(text, *at),
+        ("indexOf", [Datum::String(part)]) => index_of(machine, text, part, 0),
+        ("indexOf", [Datum::String(part), Datum::Int(from)]) => index_of(machine, text, part, *from),
+        ("lastIndexOf", [Datum::String(part)]) => last_index_of(machine, text, part, None),
+        ("lastIndexOf", [Datum::String(part), Datum::Int(to)]) => {
+            last_index_of(machine, text, part, Some(*to))
+        }
+        ("lowerAscii", []) => Ok(Datum::String(text.to_ascii_lowercase().into())),
+        ("upperAscii", []) => Ok(Datum::String(text.to_ascii_uppercase().into())),
+        ("trim", []) => Ok(Datum::string(text.trim_matches(is_go_space))),
+        ("replace", [Datum::String(old), Datum::String(new)]) => replace(machine, text, old, new, -1),
+        ("replace", [Datum::String(old), Datum::String(new), Datum::Int(limit)]) => {
+            replace(machine, text, old, new, *limit)
+        }
+        ("split", [Datum::String(separator)]) => split(machine, text, separator, -1),
+        ("split", [Datum::String(separator), Datum::Int(limit)]) => split(machine, text, separator, *limit),
+        ("substring", [Datum::Int(from)]) => match byte_offset(text, *from) {
+            Some(start) => Ok(Datum::string(text.get(start..).unwrap_or_default())),
+            None => out_of_range(*from),
+        },
+        ("substring", [Datum::Int(from), Datum::Int(to)]) => substring(text, *from, *to),
+        ("strings.quote", []) => Ok(quote(text)),
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<regex::Regex, Halt> {
+    machine.charge((text.len() + 1).div_ceil(10).saturating_mul(pattern.len().div_ceil(4)))?;
+    let patterns = machine.patterns();
+    if patterns.is_new(pattern) {
+        // Compiling is work too.
+        machine.charge(pattern.len().saturating_mul(20))?;
+    }
+    patterns.find(pattern).map_err(Halt::Error)
+}
+
+fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> Outcome {
+    let compiled = pattern_for(machine, text, pattern)?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    Ok(Datum::strings(compiled.find_iter(text).take(limit).map(|found| found.as_str())))
+}
+
+fn out_of_range<T>(at: i64) -> Result<T, Halt> {
+    error(format!("index out of range: {at}"))
+}
+
+/// The offset in bytes of a character's position; the end is one.
+fn byte_offset(text: &str, at: i64) -> Option<usize> {
+    let at = usize::try_from(at).ok()?;
+    text.char_indices().map(|(offset, _)| offset).chain([text.len()]).nth(at)
+}
+
+fn char_at(text: &str, at: i64) -> Outcome {
+    match byte_offset(text, at).and_then(|offset| text.get(offset..)) {
+        Some(rest) => Ok(Datum::String(rest.chars().take(1).collect::<String>().into())),
+        None => out_of_range(at),
+    }
+}
+
+fn substring(text: &str, from: i64, to: i64) -> Outcome {
+    if from > to {
+        return error(format!("invalid substring range. start: {from}, end: {to}"));
+    }
+    let Some(start) = byte_offset(text, from) else { return out_of_range(from) };
+    let Some(end) = byte_offset(text, to) else { return out_of_range(to) };
+    Ok(Datum::string(text.get(start..end).unwrap_or_default()))
+}
+
+fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> Outcome {
+    machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
+    if part.is_empty() {
+        return Ok(Datum::Int(from));
+    }
+    if from < 0 {
+        return out_of_range(from);
+    }
+    let found = byte_offset(text, from).and_then(|start| Some((start, text.get(start..)?.find(part)?)));
+    let before = found.and_then(|(start, at)| text.get(..start + at));
+    Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
+}
+
+fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i64>) -> Outcome {
+    machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
+    let characters = length(text.chars().count());
+    match to {
+        Some(to) if part.is_empty() => return Ok(Datum::Int(to)),
+        None if part.is_empty() => return Ok(Datum::Int(characters)),
+        Some(to) if to < 0 => return out_of_range(to),
+        Some(to) if to >= characters => return Ok(Datum::Int(-1)),
+        _ => {}
+    }
+    // A match may begin up to there, and end behind.
+    let start = to.and_then(|to| byte_offset(text, to)).unwrap_or(text.len());
+    let end = (start + part.len()).min(text.len());
+    let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+    let matches = text.get(..end).and_then(|head| head.rfind(part)).filter(|at| *at <= start);
+    let before = matches.and_then(|at| text.get(..at));
+    Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
+}
+
+fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i64) -> Outcome {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let count = text.matches(old).take(limit).count();
+    // Before it is made: the result may be far longer than the text.
+    machine.charge_reading(text.len().saturating_add(count.saturating_mul(new.len())))?;
+    Ok(Datum::String(text.replacen(old, new, count).into()))
+}
+
+fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> Outcome {
+    machine.charge_reading(text.len())?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if limit == 0 {
+        return Ok(Datum::strings([]));
+    }
+    if !separator.is_empty() {
+        return Ok(Datum::strings(text.splitn(limit, separator)));
+    }
+    let ends: Vec<usize> = text.char_indices().map(|(offset, _)| offset).skip(1).take(limit - 1).collect();
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let ends = ends.iter().copied().chain([text.len()]);
+    let parts = starts.zip(ends).filter_map(|(start, end)| text.get(start..end));
+    Ok(Datum::strings(parts.filter(|part| !part.is_empty())))
+}
+
+/// What Go's `unicode.IsSpace` holds for space; Rust agrees.
+fn is_go_space(character: char) -> bool {
+    character.is_whitespace()
+}
+
+fn quote(text: &str) -> Datum {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\\' => quoted.push_str("\\\\"),
+            '"' => quoted.push_str("\\\""),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    Datum::String(quoted.into())
+}
+
+/// Joins a list of strings.
+pub(super) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> Outcome {
+    let mut joined = String::new();
+    for (at, item) in items.iter().enumerate() {
+        let Datum::String(text) = item else { return error(format!("join: invalid input: {}", shown(item))) };
+        machine.charge_reading(text.len() + separator.len())?;
+        if at > 0 {
+            joined.push_str(separator);
+        }
+        joined.push_str(text);
+    }
+    Ok(Datum::String(joined.into()))
+}

@@ -1,0 +1,261 @@
+//! The types that the checker computes with, and when one may stand for another.
+//!
+//! Follows the reference's checker: type parameters are solved on the way, `dyn` and `any` fit everything, `null` fits
+//! what is an object there.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::value::Datum;
+
+/// Types that an expression may name, and what the checker calls them.
+const TYPE_NAMES: [(&str, &str); 13] = [
+    ("bool", "bool"),
+    ("bytes", "bytes"),
+    ("double", "double"),
+    ("google.protobuf.Duration", "duration"),
+    ("google.protobuf.Timestamp", "timestamp"),
+    ("int", "int"),
+    ("list", "list"),
+    ("map", "map"),
+    ("null_type", "null_type"),
+    ("optional_type", "optional_type"),
+    ("string", "string"),
+    ("type", "type"),
+    ("uint", "uint"),
+];
+
+/// The type that a name stands for, if it stands for one.
+pub(super) fn type_named(name: &str) -> Option<&'static str> {
+    TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
+}
+
+/// A type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Type {
+    /// A name, with parameters for `list`, `map`, `optional_type` and `type`.
+    Named(&'static str, Vec<Type>),
+    /// Still to be solved.
+    Parameter(u32),
+}
+
+impl Type {
+    pub(super) const BOOL: Self = Self::Named("bool", Vec::new());
+    pub(super) const INT: Self = Self::Named("int", Vec::new());
+    pub(super) const STRING: Self = Self::Named("string", Vec::new());
+    pub(super) const DYN: Self = Self::Named("dyn", Vec::new());
+    pub(super) const ANY: Self = Self::Named("any", Vec::new());
+
+    /// The type of a constant.
+    pub(super) fn of(value: &Datum) -> Self {
+        let known = |name: &str| TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(_, name)| *name);
+        match value {
+            Datum::Type(name) => {
+                let parameters = match name.as_ref() {
+                    "list" | "optional_type" => vec![Self::DYN],
+                    "map" => vec![Self::DYN, Self::DYN],
+                    _ => Vec::new(),
+                };
+                Self::Named("type", vec![Self::Named(known(name).unwrap_or("dyn"), parameters)])
+            }
+            other => Self::Named(known(other.type_name()).unwrap_or("dyn"), Vec::new()),
+        }
+    }
+
+    pub(super) fn list(element: Self) -> Self {
+        Self::Named("list", vec![element])
+    }
+
+    pub(super) fn map(key: Self, value: Self) -> Self {
+        Self::Named("map", vec![key, value])
+    }
+
+    pub(super) fn optional(value: Self) -> Self {
+        Self::Named("optional_type", vec![value])
+    }
+
+    pub(super) fn is_dynamic(&self) -> bool {
+        matches!(self, Self::Named("dyn" | "any", _))
+    }
+
+    /// The name and the parameters of a solved type.
+    pub(super) fn parts(&self) -> (&'static str, &[Self]) {
+        match self {
+            Self::Named(name, parameters) => (name, parameters),
+            Self::Parameter(_) => ("", &[]),
+        }
+    }
+
+    /// What an `optional_type` holds, and whether it was one.
+    pub(super) fn unwrapped(self) -> (Self, bool) {
+        match self {
+            Self::Named("optional_type", mut parameters) => (parameters.pop().unwrap_or(Self::DYN), true),
+            other => (other, false),
+        }
+    }
+
+    /// `null` may stand where one of these is wanted.
+    fn takes_null(&self) -> bool {
+        !matches!(
+            self,
+            Self::Named("bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "type", _)
+        )
+    }
+
+    /// Whether `other` says at least as much as this.
+    fn is_equal_or_less_specific(&self, other: &Self) -> bool {
+        if self.is_dynamic() || matches!(self, Self::Parameter(_)) {
+            return true;
+        }
+        if other.is_dynamic() || matches!(other, Self::Parameter(_)) {
+            return false;
+        }
+        let ((name, mine), (other_name, theirs)) = (self.parts(), other.parts());
+        name == other_name
+            && (name == "type"
+                || mine.len() == theirs.len()
+                    && mine.iter().zip(theirs).all(|(mine, theirs)| mine.is_equal_or_less_specific(theirs)))
+    }
+
+    /// The one of two types which say the same that says less.
+    pub(super) fn most_general(self, other: Self) -> Self {
+        if self.is_equal_or_less_specific(&other) { self } else { other }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Those of the table are letters.
+            Self::Parameter(number) => match u8::try_from(*number) {
+                Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
+                _ => out.write_str("dyn"),
+            },
+            Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
+            Self::Named(name, parameters) => {
+                let parameters: Vec<String> = parameters.iter().map(Self::to_string).collect();
+                write!(out, "{name}({})", parameters.join(", "))
+            }
+        }
+    }
+}
+
+/// What is known about type parameters. Attempts that fail leave no trace.
+#[derive(Debug, Default)]
+pub(super) struct Solution {
+    known: HashMap<u32, Type>,
+    /// What to put back when the attempt under way fails.
+    undo: Vec<(u32, Option<Type>)>,
+    next: u32,
+}
+
+impl Solution {
+    /// A parameter that nothing is known about.
+    pub(super) fn fresh(&mut self) -> Type {
+        self.next += 1;
+        // Behind the letters of the table of functions.
+        Type::Parameter(self.next + 0x100)
+    }
+
+    /// Tries to let `from` stand where `to` is wanted.
+    pub(super) fn assign(&mut self, from: &Type, to: &Type) -> bool {
+        self.assign_all(std::slice::from_ref(from), std::slice::from_ref(to))
+    }
+
+    /// The same for lists of types: all or none.
+    pub(super) fn assign_all(&mut self, from: &[Type], to: &[Type]) -> bool {
+        self.undo.clear();
+        let fits = self.fit_all(from, to);
+        if !fits {
+            while let Some((parameter, before)) = self.undo.pop() {
+                match before {
+                    Some(before) => self.known.insert(parameter, before),
+                    None => self.known.remove(&parameter),
+                };
+            }
+        }
+        fits
+    }
+
+    fn fit_all(&mut self, from: &[Type], to: &[Type]) -> bool {
+        from.len() == to.len() && from.iter().zip(to).all(|(from, to)| self.fit(from, to))
+    }
+
+    fn fit(&mut self, from: &Type, to: &Type) -> bool {
+        if let Type::Parameter(parameter) = to {
+            match self.substitute_for(from, *parameter) {
+                (true, _) => return true,
+                (false, true) => return false,
+                (false, false) => {}
+            }
+        }
+        if let Type::Parameter(parameter) = from {
+            return self.substitute_for(to, *parameter).0;
+        }
+        if from.is_dynamic() || to.is_dynamic() {
+            return true;
+        }
+        let ((name, mine), (other, theirs)) = (from.parts(), to.parts());
+        match (name, other) {
+            ("null_type", _) => to.takes_null(),
+            (_, "null_type") => from.takes_null(),
+            ("type", _) => other == "type",
+            _ => name == other && self.fit_all(mine, theirs),
+        }
+    }
+
+    /// Whether a parameter can be `wanted`, and whether it was known before.
+    fn substitute_for(&mut self, wanted: &Type, parameter: u32) -> (bool, bool) {
+        if *wanted == Type::Parameter(parameter) {
+            return (true, true);
+        }
+        if let Some(known) = self.known.get(&parameter).cloned() {
+            if *wanted == known {
+                return (true, true);
+            }
+            if !self.fit(wanted, &known) {
+                return (false, true);
+            }
+            let general = wanted.clone().most_general(known);
+            if !self.occurs(parameter, &general) {
+                self.learn(parameter, general);
+            }
+            return (true, true);
+        }
+        if self.occurs(parameter, wanted) {
+            return (false, false);
+        }
+        self.learn(parameter, wanted.clone());
+        (true, false)
+    }
+
+    fn learn(&mut self, parameter: u32, what: Type) {
+        let before = self.known.insert(parameter, what);
+        self.undo.push((parameter, before));
+    }
+
+    /// Whether a parameter is a part of a type: it cannot be solved by that.
+    fn occurs(&self, parameter: u32, within: &Type) -> bool {
+        match within {
+            Type::Parameter(other) if *other == parameter => true,
+            Type::Parameter(other) => {
+                self.known.get(other).is_some_and(|known| self.occurs(parameter, known))
+            }
+            Type::Named(_, parameters) => parameters.iter().any(|within| self.occurs(parameter, within)),
+        }
+    }
+
+    /// A type with everything in it that is known; what is not, becomes `dyn` if `finally`.
+    pub(super) fn solve(&self, what: &Type, finally: bool) -> Type {
+        match what {
+            Type::Parameter(parameter) => match self.known.get(parameter) {
+                Some(known) => self.solve(known, finally),
+                None if finally => Type::DYN,
+                None => what.clone(),
+            },
+            Type::Named(name, parameters) => {
+                Type::Named(name, parameters.iter().map(|part| self.solve(part, finally)).collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What an expression computes with.
+//!
+//! Values that come from a token or a user remember it (`escaped`): in them, and as deep as field and index selection
+//! leads, a key may be written with the escapes of Kubernetes (`a__dot__b` for `a.b`). What an iteration hands out has
+//! lost that, as in the reference.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A value.
+#[derive(Debug, Clone)]
+pub(super) enum Datum {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(Arc<str>),
+    Bytes(Arc<[u8]>),
+    List(List),
+    Map(Map),
+    Optional(Option<Arc<Datum>>),
+    /// A type, by its name.
+    Type(Arc<str>),
+    /// Nanoseconds.
+    Duration(i64),
+    /// Nanoseconds since 1970.
+    Timestamp(i128),
+    /// The variable itself: `claims` or `user`.
+    Root(Arc<Root>),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct List {
+    pub(super) items: Arc<Vec<Datum>>,
+    pub(super) escaped: bool,
+    /// Made by a string function: the authenticator of the reference takes only other lists for a list of strings.
+    pub(super) opaque: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Map {
+    pub(super) entries: Arc<BTreeMap<Key, Datum>>,
+    pub(super) escaped: bool,
+}
+
+/// The variable of an expression: a map that is no map to most functions.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) type_name: &'static str,
+    pub(super) fields: BTreeMap<String, Datum>,
+}
+
+/// What a map may be keyed by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Null,
+    Bool(bool),
+    /// A double, by its bits.
+    Double(u64),
+    Int(i64),
+    Uint(u64),
+    String(Arc<str>),
+}
+
+impl Datum {
+    pub(super) fn string(text: &str) -> Self {
+        Self::String(text.into())
+    }
+
+    pub(super) fn list(items: Vec<Self>) -> Self {
+        Self::List(List { items: Arc::new(items), escaped: false, opaque: false })
+    }
+
+    /// A list as string functions return it.
+    pub(super) fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Self {
+        let items = items.into_iter().map(Self::string).collect();
+        Self::List(List { items: Arc::new(items), escaped: false, opaque: true })
+    }
+
+    pub(super) fn map(entries: BTreeMap<Key, Self>) -> Self {
+        Self::Map(Map { entries: Arc::new(entries), escaped: false })
+    }
+
+    /// A JSON value as Go's `encoding/json` and CEL's type adapter hand it over: every number is a double.
+    pub(super) fn from_json(value: &serde_json::Value) -> Self {
+        match value {
+            serde_json::Value::Null => Self::Null,
+            serde_json::Value::Bool(value) => Self::Bool(*value),
+            serde_json::Value::Number(value) => Self::Double(value.as_f64().unwrap_or(f64::NAN)),
+            serde_json::Value::String(value) => Self::string(value),
+            serde_json::Value::Array(values) => Self::list(values.iter().map(Self::from_json).collect()),
+            serde_json::Value::Object(fields) => Self::map(
+                fields.iter().map(|(key, value)| (Key::from(key.as_str()), Self::from_json(value))).collect(),
+            ),
+        }
+    }
+
+    /// The same value, with escaped keys from here on.
+    pub(super) fn escaped(self) -> Self {
+        match self {
+            Self::List(list) => Self::List(List { escaped: true, ..list }),
+            Self::Map(map) => Self::Map(Map { escaped: true, ..map }),
+            other => other,
+        }
+    }
+
+    pub(super) fn type_name(&self) -> &str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::String(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::Optional(_) => "optional_type",
+            Self::Type(_) => "type",
+            Self::Duration(_) => "google.protobuf.Duration",
+            Self::Timestamp(_) => "google.protobuf.Timestamp",
+            Self::Root(root) => root.type_name,
+        }
+    }
+
+    /// The size that a call's price is made of.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::String(text) => text.chars().count(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::List(list) => list.items.len(),
+            Self::Map(map) => map.entries.len(),
+            Self::Root(root) => root.fields.len(),
+            Self::Optional(Some(value)) => value.size(),
+            _ => 1,
+        }
+    }
+}
+
+impl List {
+    /// The element at an index, as index selection finds it.
+    pub(super) fn get(&self, index: usize) -> Option<Datum> {
+        let item = self.items.get(index)?.clone();
+        Some(if self.escaped { item.escaped() } else { item })
+    }
+
+    /// All elements, to be put into another list: that one hands them out with their escapes.
+    pub(super) fn scattered(&self) -> impl Iterator<Item = Datum> + '_ {
+        self.items.iter().cloned().map(|item| if self.escaped { item.escaped() } else { item })
+    }
+}
+
+impl Map {
+    /// The value of a key, as selection finds it.
+    pub(super) fn find(&self, key: &Datum) -> Option<Datum> {
+        if !self.escaped {
+            return self.raw(key).cloned();
+        }
+        let found = match key {
+            Datum::String(text) => match unescape(text) {
+                Some(name) => self.entries.get(&Key::from(name.as_str())),
+                None => self.raw(key),
+            },
+            _ => self.raw(key),
+        };
+        found.cloned().map(Datum::escaped)
+    }
+
+    /// The value of a key as it is written; numbers of any type find the key that they equal.
+    pub(super) fn raw(&self, key: &Datum) -> Option<&Datum> {
+        Key::candidates(key).into_iter().flatten().find_map(|key| self.entries.get(&key))
+    }
+}
+
+impl Root {
+    pub(super) fn find(&self, name: &str) -> Option<Datum> {
+        self.fields.get(unescape(name)?.as_str()).cloned().map(Datum::escaped)
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self::String(text.into())
+    }
+}
+
+impl Key {
+    pub(super) fn datum(&self) -> Datum {
+        match self {
+            Self::Null => Datum::Null,
+            Self::Bool(value) => Datum::Bool(*value),
+            Self::Double(bits) => Datum::Double(f64::from_bits(*bits)),
+            Self::Int(value) => Datum::Int(*value),
+            Self::Uint(value) => Datum::Uint(*value),
+            Self::String(value) => Datum::String(Arc::clone(value)),
+        }
+    }
+
+    /// The key that a value makes in a map of its own.
+    pub(super) fn exact(value: &Datum) -> Option<Self> {
+        Some(match value {
+            Datum::Null => Self::Null,
+            Datum::Bool(value) => Self::Bool(*value),
+            Datum::Double(value) => Self::Double(value.to_bits()),
+            Datum::Int(value) => Self::Int(*value),
+            Datum::Uint(value) => Self::Uint(*value),
+            Datum::String(value) => Self::String(Arc::clone(value)),
+            _ => return None,
+        })
+    }
+
+    fn candidates(value: &Datum) -> [Option<Self>; 3] {
+        let exact = Self::exact(value);
+        match value {
+            Datum::Int(number) => [exact, u64::try_from(*number).ok().map(Self::Uint), None],
+            Datum::Uint(number) => [exact, i64::try_from(*number).ok().map(Self::Int), None],
+            Datum::Double(number) => [
+                exact,
+                super::number::exact_int(*number).map(Self::Int),
+                super::number::exact_uint(*number).map(Self::Uint),
+            ],
+            _ => [exact, None, None],
+        }
+    }
+}
+
+/// Words that CEL reserves; a field of such a name is written `__name__`.
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// Undoes the escapes of Kubernetes; `None` when what stands between double underscores is no escape.
+// apiserver: pkg/cel/escaping.go — Unescape
+pub(super) fn unescape(name: &str) -> Option<String> {
+    let mut plain = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(start) = rest.find("__") {
+        let (before, from) = rest.split_at(start);
+        // An escape is two underscores, something without any, two underscores. Of more than two underscores in a row
+        // the last two open it.
+        let run = from.len() - from.trim_start_matches('_').len();
+        let (kept, after) = from.split_at(run);
+        let word_length = after.find('_').unwrap_or(after.len());
+        let (word, tail) = after.split_at(word_length);
+        plain.push_str(before);
+        let Some(tail) = tail.strip_prefix("__").filter(|_| !word.is_empty()) else {
+            plain.push_str(kept);
+            plain.push_str(word);
+            rest = tail;
+            continue;
+        };
+        plain.push_str(kept.get(2..).unwrap_or_default());
+        match word {
+            "underscores" => plain.push_str("__"),
+            "dot" => plain.push('.'),
+            "dash" => plain.push('-'),
+            "slash" => plain.push('/'),
+            reserved if RESERVED.contains(&reserved) && name.len() == reserved.len() + 4 => {
+                plain.push_str(reserved)
+            }
+            _ => return None,
+        }
+        rest = tail;
+    }
+    plain.push_str(rest);
+    Some(plain)
+}

@@ -1,0 +1,30 @@
+//! The webhook that is asked about tokens.
+// kubernetes: pkg/kubeapiserver/options/authentication.go, WebHookAuthenticationOptions
+
+use std::sync::Arc;
+
+use super::Resolver;
+use crate::authn::webhook::settings::{Version, Webhook};
+use crate::config::error::ConfigError;
+use crate::config::flags::AuthenticationFlags;
+use crate::config::kubeconfig::{Remote, load_remote};
+use crate::config::sections::Section;
+
+impl Resolver<'_> {
+    pub(super) fn webhook(&mut self, given: &Section<AuthenticationFlags>) -> Option<Arc<Webhook>> {
+        let flags = &given.values;
+        let ttl_key = given.key("authentication-token-webhook-cache-ttl");
+        let cache_ttl = self.duration(&ttl_key, &flags.authentication_token_webhook_cache_ttl);
+        // Upstream looks at the version only where there is a webhook.
+        let file = flags.authentication_token_webhook_config_file.as_ref()?;
+        let version = Version::parse(&flags.authentication_token_webhook_version).map_err(|error| {
+            ConfigError::new(given.key("authentication-token-webhook-version"), error.to_string())
+                .fix("give the version that the webhook speaks")
+        });
+        let version = self.ok(version);
+        let place = given.place("authentication-token-webhook-config-file");
+        let remote = load_remote(&place.key, &place.path(file), self.inputs, &mut self.errors);
+        let Remote { url, tls, bearer_token } = remote?;
+        Some(Arc::new(Webhook { url, tls, bearer_token, version: version?, cache_ttl: cache_ttl? }))
+    }
+}

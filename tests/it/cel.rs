@@ -1,0 +1,254 @@
+//! Expressions of an `AuthenticationConfiguration`, judged by us and by kube-apiserver's own code: what compiles, what
+//! it evaluates to, and the texts of evaluation errors must be the same.
+//!
+//! Where we differ is listed in `STRICTER`, with the reason; an entry that nothing needs any more fails the test.
+#![allow(clippy::print_stderr, reason = "what is compared is told")]
+
+#[path = "cel/expressions.rs"]
+mod expressions;
+#[path = "cel/generated.rs"]
+mod generated;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use portcullis::cel::{Expression, Purpose, Value, Variable};
+use serde_json::json;
+
+/// Where we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
+const STRICTER: &[(&str, &str)] = &[
+    ("is not supported here", "functions for API objects and messages: the module lists them"),
+    ("messages are not supported", "a literal says the same"),
+    ("nested too deeply", "the parser recurses; a depth that nobody writes"),
+    ("expression is longer than", "the same"),
+    ("unsupported key type", "keys that no lookup finds, or that end the API server"),
+    ("actual cost limit exceeded", "strings that a call makes are paid for by their own length"),
+    (
+        "no such key: a__dot__b",
+        "a claim that cannot be reached fails a walk over all claims at once, not when used",
+    ),
+];
+
+const BAD_PATTERN: &str = "error parsing regexp: ";
+
+/// One expression on one set of claims or one user.
+#[derive(Debug, Clone)]
+struct Case {
+    purpose: Purpose,
+    text: String,
+    claims: serde_json::Value,
+    user: serde_json::Value,
+}
+
+/// What a judge says: the error of compiling, or else the value or the error of evaluating.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Refused(String),
+    Failed(String),
+    Value(serde_json::Value),
+}
+
+fn described(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Null => json!({"null": true}),
+        Value::Bool(value) => json!({"bool": value}),
+        Value::String(text) => json!({"string": text}),
+        Value::List(items) => json!({"list": items.iter().map(described).collect::<Vec<_>>()}),
+        Value::Other(name) => json!({"other": name}),
+    }
+}
+
+fn ours(case: &Case) -> Verdict {
+    let expression = match Expression::compile(&case.text, case.purpose) {
+        Ok(expression) => expression,
+        Err(error) => return Verdict::Refused(error.to_string()),
+    };
+    let variable = match case.purpose {
+        Purpose::UserRule => {
+            let extra: BTreeMap<String, Vec<String>> =
+                serde_json::from_value(case.user["extra"].clone()).unwrap();
+            let groups: Vec<String> = serde_json::from_value(case.user["groups"].clone()).unwrap();
+            let text = |field: &str| case.user[field].as_str().unwrap().to_owned();
+            Variable::user(&text("username"), &text("uid"), &groups, &extra)
+        }
+        Purpose::ClaimMapping | Purpose::ClaimRule => Variable::claims(case.claims.as_object().unwrap()),
+    };
+    match expression.evaluate(&variable) {
+        Ok(value) => Verdict::Value(described(&value)),
+        Err(error) => Verdict::Failed(error.to_string()),
+    }
+}
+
+/// Builds the Go program; `None` without Go.
+fn go_program() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cel");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg("./cel").current_dir(root.join("tests/backend"));
+    match build.status() {
+        Ok(status) => {
+            assert!(status.success(), "tests/backend/cel does not build");
+            Some(program)
+        }
+        Err(error) => {
+            assert!(
+                std::env::var_os("PORTCULLIS_REQUIRE_TWIN").is_none_or(|value| value != "1"),
+                "Go is required here: {error}"
+            );
+            None
+        }
+    }
+}
+
+fn theirs(program: &Path, cases: &[Case]) -> Vec<Verdict> {
+    let questions: Vec<serde_json::Value> = cases
+        .iter()
+        .map(|case| {
+            let purpose = match case.purpose {
+                Purpose::ClaimMapping => "mapping",
+                Purpose::ClaimRule => "claimRule",
+                Purpose::UserRule => "userRule",
+            };
+            json!({"purpose": purpose, "expression": case.text, "claims": case.claims, "user": case.user})
+        })
+        .collect();
+    let mut child = Command::new(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the Go program starts");
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        stdin.write_all(serde_json::Value::from(questions).to_string().as_bytes()).unwrap();
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success());
+    let answers = String::from_utf8(output.stdout).unwrap();
+    let answers: Vec<Verdict> = answers.lines().map(verdict).collect();
+    assert_eq!(answers.len(), cases.len());
+    answers
+}
+
+fn verdict(line: &str) -> Verdict {
+    let answer: serde_json::Value = serde_json::from_str(line).unwrap();
+    let text = |key: &str| answer[key].as_str().unwrap().to_owned();
+    match (text("compileError"), text("evalError")) {
+        (error, _) if !error.is_empty() => Verdict::Refused(error),
+        (_, error) if !error.is_empty() => Verdict::Failed(error),
+        _ => Verdict::Value(answer["value"].clone()),
+    }
+}
+
+/// Compares both judges on all cases; which differences occurred.
+fn compare(program: &Path, cases: &[Case]) -> BTreeSet<&'static str> {
+    let answers = theirs(program, cases);
+    let (mut failures, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut refused, mut failed, mut values) = (0, 0, 0);
+    for (case, go) in cases.iter().zip(answers) {
+        let we = ours(case);
+        match &we {
+            Verdict::Refused(_) => refused += 1,
+            Verdict::Failed(_) => failed += 1,
+            Verdict::Value(_) => values += 1,
+        }
+        let same = match (&we, &go) {
+            // Our own words, for the same verdict.
+            (Verdict::Refused(_), Verdict::Refused(_)) => true,
+            // What exactly is wrong with a pattern, we do not say.
+            (Verdict::Failed(we), Verdict::Failed(go)) if we.starts_with(BAD_PATTERN) => {
+                go.starts_with(BAD_PATTERN)
+            }
+            // A type assertion that failed over there.
+            (Verdict::Failed(_), Verdict::Failed(go)) if go.starts_with("internal error: ") => true,
+            (we, go) => we == go,
+        };
+        if same {
+            continue;
+        }
+        let declared = match &we {
+            Verdict::Refused(text) | Verdict::Failed(text) => {
+                STRICTER.iter().find(|(part, _)| text.contains(part))
+            }
+            Verdict::Value(_) => None,
+        };
+        match declared {
+            Some((part, _)) => drop(seen.insert(*part)),
+            None => {
+                failures.push(format!("{:?} {}\n  ours:   {we:?}\n  theirs: {go:?}", case.purpose, case.text))
+            }
+        }
+    }
+    eprintln!("{} expressions: {refused} refused, {failed} failed, {values} have a value", cases.len());
+    for failure in failures.iter().take(60) {
+        eprintln!("{failure}");
+    }
+    assert!(failures.is_empty(), "{} of {} expressions are judged differently", failures.len(), cases.len());
+    seen
+}
+
+#[test]
+fn every_expression_is_judged_as_the_api_server_judges_it() {
+    let Some(program) = go_program() else {
+        eprintln!(
+            "SKIPPED: expressions are not compared with kube-apiserver's, because there is no `go` here"
+        );
+        return;
+    };
+    let cases = expressions::all();
+    assert!(cases.len() >= 250);
+    let seen = compare(&program, &cases);
+    for (part, _) in STRICTER {
+        assert!(seen.contains(part), "no longer stricter: {part}");
+    }
+}
+
+#[test]
+fn random_expressions_are_judged_alike() {
+    let Some(program) = go_program() else {
+        eprintln!("SKIPPED: random expressions are not compared, because there is no `go` here");
+        return;
+    };
+    let seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    eprintln!("seed {seed}");
+    compare(&program, &generated::expressions(seed, 3000));
+}
+
+#[test]
+fn the_functions_are_those_of_the_api_server() {
+    let Some(program) = go_program() else {
+        eprintln!("SKIPPED: functions are not compared with kube-apiserver's, because there is no `go` here");
+        return;
+    };
+    let output = Command::new(&program).arg("functions").output().unwrap();
+    let theirs: BTreeMap<String, Vec<String>> = serde_json::from_slice(&output.stdout).unwrap();
+    // What the parser makes of macros and conditions, and names of operators that no text can contain.
+    let internal =
+        ["_&&_", "_||_", "_?_:_", "_?._", "@not_strictly_false", "__not_strictly_false__", "in", "_in_"];
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for (name, overloads) in &theirs {
+        if internal.contains(&name.as_str()) || name == "cel.@mapInsert" {
+            continue;
+        }
+        match portcullis::cel::overloads(name) {
+            // The types of addresses are missing with their functions.
+            Some(ours) => {
+                let overloads: Vec<&String> =
+                    overloads.iter().filter(|text| !text.contains("net.")).collect();
+                seen += 1;
+                if ours.iter().ne(overloads.iter().copied()) {
+                    wrong.push(format!("{name}: {ours:?}, not {overloads:?}"));
+                }
+            }
+            None if portcullis::cel::is_missing(name) => {}
+            // Methods of types that only missing functions make.
+            None if overloads.iter().all(|text| text.contains("kubernetes.") || text.contains("net.")) => {}
+            None => wrong.push(format!("{name} is missing: {overloads:?}")),
+        }
+    }
+    assert!(seen > 60, "{seen}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,266 @@
+//! Reviews of tokens: what the API server does not know, the gateway may.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Frame;
+use serde_json::{Value, json};
+
+use crate::pki::Issued;
+use crate::support::body::fed;
+use crate::support::{Backend, Gateway, H2, Pki, flags, full, soon, status};
+
+const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const JSON: &str = "application/json";
+
+/// What the backend answers next: code, content type, body.
+type Canned = (StatusCode, &'static str, Vec<u8>);
+
+struct Fixture {
+    _backend: Backend,
+    gateway: Gateway,
+    alice: Issued,
+    canned: Arc<Mutex<Canned>>,
+}
+
+impl Fixture {
+    async fn new(flag: Option<&str>) -> Self {
+        let pki = Pki::new();
+        let canned = Arc::new(Mutex::new((StatusCode::OK, JSON, Vec::new())));
+        let next = Arc::clone(&canned);
+        let backend = Backend::start(&pki, H2, move |_| {
+            let (code, content_type, body) = next.lock().unwrap().clone();
+            let answer = Response::builder().status(code).header("content-type", content_type);
+            let answer = answer.header("x-of-the-backend", "1").body(full(body)).unwrap();
+            Box::pin(async { answer })
+        })
+        .await;
+        let flags = flags(&pki, backend.address).into_iter().chain(flag.map(str::to_owned));
+        let gateway = Gateway::with(flags.collect());
+        let alice = pki.clients.leaf().cn("alice").issue();
+        Self { _backend: backend, gateway, alice, canned }
+    }
+
+    /// What alice is answered who posts something there, and the backend answers so.
+    async fn post(&self, path: &str, canned: Canned) -> (StatusCode, HeaderMap, Vec<u8>) {
+        *self.canned.lock().unwrap() = canned;
+        let request = Request::post(path).header("content-type", JSON).body(full("{}")).unwrap();
+        let answer = self.gateway.http2(Some(&self.alice)).await.send(request).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let body = soon(body.collect()).await.unwrap().to_bytes().to_vec();
+        let length = head.headers.get("content-length").map(|length| length.to_str().unwrap().to_owned());
+        assert!(length.is_none_or(|length| length == body.len().to_string()));
+        assert_eq!(head.headers["x-of-the-backend"], "1");
+        (head.status, head.headers, body)
+    }
+
+    /// The status of a review to which the backend answers so.
+    async fn review(&self, spec: Value, status: Value) -> Value {
+        let theirs = review(&spec, &status);
+        let (code, _, body) = self.post(PATH, (StatusCode::CREATED, JSON, line(&theirs))).await;
+        assert_eq!(code, StatusCode::CREATED);
+        let mut ours: Value = serde_json::from_slice(&body).unwrap();
+        let status = ours["status"].take();
+        assert_eq!(ours, Value::Object(without_status(theirs)));
+        status
+    }
+}
+
+fn review(spec: &Value, status: &Value) -> Value {
+    let metadata = json!({"creationTimestamp": null, "managedFields": [{"manager": "kubectl"}]});
+    json!({
+        "kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "metadata": metadata,
+        "spec": spec, "status": status,
+    })
+}
+
+fn without_status(mut review: Value) -> serde_json::Map<String, Value> {
+    review["status"] = Value::Null;
+    review.as_object().unwrap().clone()
+}
+
+fn line(value: &Value) -> Vec<u8> {
+    format!("{value}\n").into_bytes()
+}
+
+fn carol() -> Value {
+    json!({"username": "carol", "uid": "7", "groups": ["a", "b", "system:authenticated"]})
+}
+
+#[tokio::test]
+async fn a_token_that_the_api_server_does_not_know_is_asked_of_the_gateway() {
+    let fixture = Fixture::new(None).await;
+    let refused = || json!({"user": {}, "error": "invalid bearer token"});
+    for (token, refused) in [
+        ("good-token", refused()),
+        ("good-token", json!({})),
+        ("good-token", Value::Null),
+        // As the header of a request is read.
+        ("good-token and more", refused()),
+    ] {
+        let status = fixture.review(json!({"token": token}), refused).await;
+        assert_eq!(status, json!({"authenticated": true, "user": carol()}), "{token}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_api_server_knows_or_refuses_passes_as_it_is() {
+    let fixture = Fixture::new(None).await;
+    let answer = |spec: Value, status: Value| line(&review(&spec, &status));
+    let good = || json!({"token": "good-token"});
+    let theirs = json!({"authenticated": true, "user": {"username": "system:serviceaccount:a:b"}});
+    let forbidden = json!({"kind": "Status", "code": 403, "reason": "Forbidden"});
+    let other_kind = json!({"kind": "Status", "spec": good(), "status": {}});
+    let created = StatusCode::CREATED;
+    let cases: Vec<(&str, &str, StatusCode, &str, Vec<u8>)> = vec![
+        ("known", PATH, created, JSON, answer(good(), theirs)),
+        ("forbidden", PATH, StatusCode::FORBIDDEN, JSON, line(&forbidden)),
+        ("bad", PATH, StatusCode::BAD_REQUEST, JSON, answer(good(), json!({}))),
+        ("not created", PATH, StatusCode::OK, JSON, answer(good(), json!({}))),
+        ("no token", PATH, created, JSON, answer(json!({}), json!({}))),
+        ("empty token", PATH, created, JSON, answer(json!({"token": ""}), json!({}))),
+        ("no token of a header", PATH, created, JSON, answer(json!({"token": " good-token"}), json!({}))),
+        ("another kind", PATH, created, JSON, line(&other_kind)),
+        ("no object", PATH, created, JSON, b"[]".to_vec()),
+        ("no JSON", PATH, created, JSON, b"{".to_vec()),
+        ("no known encoding", PATH, created, "application/cbor", answer(good(), json!({}))),
+        (
+            "another version",
+            "/apis/authentication.k8s.io/v1beta1/tokenreviews",
+            created,
+            JSON,
+            answer(good(), json!({})),
+        ),
+        ("another group", "/apis/example.com/v1/tokenreviews", created, JSON, answer(good(), json!({}))),
+        (
+            "another resource",
+            "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+            created,
+            JSON,
+            answer(good(), json!({})),
+        ),
+        (
+            "a namespace",
+            "/apis/authentication.k8s.io/v1/namespaces/a/tokenreviews",
+            created,
+            JSON,
+            answer(good(), json!({})),
+        ),
+        (
+            "a subresource",
+            "/apis/authentication.k8s.io/v1/tokenreviews/a/b",
+            created,
+            JSON,
+            answer(good(), json!({})),
+        ),
+    ];
+    for (case, path, code, content_type, body) in cases {
+        let (found_code, headers, found) = fixture.post(path, (code, content_type, body.clone())).await;
+        assert_eq!((found_code, &headers["content-type"]), (code, &content_type.parse().unwrap()), "{case}");
+        assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&body), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn the_client_is_not_taken_for_its_token() {
+    let fixture = Fixture::new(None).await;
+    for (theirs, both) in [
+        ("invalid bearer token", "invalid bearer token"),
+        ("[invalid bearer token, token is expired]", "[invalid bearer token, token is expired]"),
+        ("token is expired", "[token is expired, invalid bearer token]"),
+        ("", "invalid bearer token"),
+    ] {
+        let status = fixture.review(json!({"token": "other"}), json!({"user": {}, "error": theirs})).await;
+        assert_eq!(status, json!({"user": {}, "error": both}));
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_good_for_the_audiences_it_is_asked_for() {
+    let fixture = Fixture::new(Some("--api-audiences=api,second")).await;
+    let cases: &[(&[&str], &[&str])] = &[
+        (&[], &["api", "second"]),
+        (&["api"], &["api"]),
+        (&["other", "second", "api"], &["second", "api"]),
+        (&["other"], &[]),
+    ];
+    for (requested, good_for) in cases {
+        let spec = json!({"token": "good-token", "audiences": requested});
+        let status = fixture.review(spec, json!({"user": {}})).await;
+        let expected = match good_for {
+            [] => json!({"user": {}, "error": "invalid bearer token"}),
+            audiences => json!({"authenticated": true, "user": carol(), "audiences": audiences}),
+        };
+        assert_eq!(status, expected, "{requested:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_answer_has_the_form_of_the_api_servers() {
+    let fixture = Fixture::new(None).await;
+    let refused = review(&json!({"token": "good-token"}), &json!({"user": {}}));
+    let mut good = refused.clone();
+    good["status"] = json!({"authenticated": true, "user": carol()});
+    let post = async |content_type, body| {
+        let (code, headers, body) = fixture.post(PATH, (StatusCode::CREATED, content_type, body)).await;
+        assert_eq!(code, StatusCode::CREATED);
+        assert_eq!(headers["content-type"], content_type);
+        body
+    };
+    let pretty = serde_json::to_string_pretty(&refused).unwrap().into_bytes();
+    assert_eq!(post(JSON, pretty).await, serde_json::to_string_pretty(&good).unwrap().into_bytes());
+    assert_eq!(post("application/json; charset=utf-8", line(&refused)).await, line(&good));
+
+    let yaml = "apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nmetadata:\n  creationTimestamp: null\n  \
+                managedFields:\n  - manager: kubectl\nspec:\n  token: good-token\nstatus:\n  user: {}\n";
+    let answer = post("application/yaml", yaml.as_bytes().to_vec()).await;
+    assert_eq!(serde_saphyr::from_slice::<Value>(&answer).unwrap(), good);
+}
+
+#[tokio::test]
+async fn protobuf_is_answered_in_protobuf() {
+    let field = |number: u8, bytes: &[u8]| -> Vec<u8> {
+        [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
+    };
+    let envelope = |status: &[u8]| {
+        let meta = [field(1, b"authentication.k8s.io/v1"), field(2, b"TokenReview")].concat();
+        // A name, and a field that nobody knows.
+        let metadata = [field(1, b"n"), field(15, b"unknown")].concat();
+        let review = [field(1, &metadata), field(2, &field(1, b"good-token")), field(3, status)].concat();
+        [&b"k8s\0"[..], &field(1, &meta), &field(2, &review)].concat()
+    };
+    let refused = [vec![1 << 3, 0], field(2, b""), field(3, b"invalid bearer token")].concat();
+    let user = [field(1, b"carol"), field(2, b"7"), field(3, b"a"), field(3, b"b")].concat();
+    let user = [user, field(3, b"system:authenticated")].concat();
+    let good = [vec![1 << 3, 1], field(2, &user)].concat();
+
+    let fixture = Fixture::new(None).await;
+    let content_type = "application/vnd.kubernetes.protobuf";
+    let canned = (StatusCode::CREATED, content_type, envelope(&refused));
+    let (code, headers, body) = fixture.post(PATH, canned).await;
+    assert_eq!((code, &headers["content-type"]), (StatusCode::CREATED, &content_type.parse().unwrap()));
+    assert_eq!(String::from_utf8_lossy(&body), String::from_utf8_lossy(&envelope(&good)));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_or_never_ends_is_not_waited_for() {
+    let pki = Pki::new();
+    let (sender, endless, _gone) = fed();
+    sender.send(Frame::data(Bytes::from_static(b"{"))).unwrap();
+    let mut bodies = vec![endless, full(vec![b' '; 17 << 20])];
+    let next = Mutex::new(move || bodies.pop().unwrap());
+    let backend = Backend::start(&pki, H2, move |_| {
+        let body = (next.lock().unwrap())();
+        Box::pin(async { Response::builder().status(StatusCode::CREATED).body(body).unwrap() })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http2(Some(&alice)).await;
+    for (query, expected) in [("", StatusCode::BAD_GATEWAY), ("?timeout=1s", StatusCode::GATEWAY_TIMEOUT)] {
+        let request = Request::post(format!("{PATH}{query}")).body(full("{}")).unwrap();
+        assert_eq!(status(client.send(request).await.unwrap()).await.0, expected, "{query}");
+    }
+}

@@ -1,0 +1,131 @@
+//! The flags of the webhook that is asked about tokens, and its kubeconfig.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis::authn::BearerToken;
+use portcullis::authn::webhook::settings::{Version, Webhook};
+
+use crate::support::{Pki, flags, resolved};
+
+const KEY: &str = "--authentication-token-webhook";
+
+/// The parts of a kubeconfig.
+struct Parts<'a> {
+    cluster: &'a str,
+    user: Option<&'a str>,
+}
+
+impl Parts<'_> {
+    fn kubeconfig(&self) -> String {
+        let (user, of_context) = match self.user {
+            Some(user) => (format!("users: [{{name: u, user: {{{user}}}}}]\n"), ", user: u"),
+            None => (String::new(), ""),
+        };
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n{user}\
+             clusters: [{{name: b, cluster: {{{}}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: b{of_context}}}}}]\n",
+            self.cluster
+        )
+    }
+}
+
+/// The webhook of these flags; paths are as they stand below `DIR`.
+fn webhook(pki: &Pki, parts: &Parts<'_>, more: &[&str]) -> Result<Arc<Webhook>, String> {
+    let file = pki.write("webhook.kubeconfig", parts.kubeconfig());
+    let mut all = flags(pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+    all.push(format!("{KEY}-config-file={}", file.display()));
+    all.extend(more.iter().map(|flag| format!("{KEY}-{flag}")));
+    let directory = pki.directory.path().display().to_string();
+    match resolved(all) {
+        Ok(resolved) => Ok(resolved.settings.clusters[0].authentication.webhook.clone().unwrap()),
+        Err(errors) => Err(errors.to_string().replace(&directory, "DIR")),
+    }
+}
+
+#[test]
+fn a_kubeconfig_says_where_the_webhook_is_and_what_it_is_shown() {
+    let pki = Pki::new();
+    let cluster = "server: 'https://[::1]:8443/authenticate/', certificate-authority: servers-ca.crt";
+    let plain = webhook(&pki, &Parts { cluster, user: None }, &[]).unwrap();
+    assert_eq!(plain.url, "https://[::1]:8443/authenticate");
+    assert_eq!((plain.version, plain.cache_ttl), (Version::V1Beta1, Duration::from_mins(2)));
+    assert_eq!(plain.tls.server_name, Some("::1".try_into().unwrap()));
+    assert!(plain.tls.client_certificate.is_none() && plain.bearer_token.is_none());
+    assert_eq!(plain.tls.roots.0.len(), 1);
+
+    pki.write("own.token", "s3cr3t\n");
+    let full = Parts {
+        cluster: &format!("{cluster}, tls-server-name: hook.test"),
+        user: Some("client-certificate: front.crt, client-key: front.key, tokenFile: own.token"),
+    };
+    let full = webhook(&pki, &full, &["version=v1", "cache-ttl=0s"]).unwrap();
+    assert_eq!((full.version, full.cache_ttl), (Version::V1, Duration::ZERO));
+    assert_eq!(full.tls.server_name, Some("hook.test".try_into().unwrap()));
+    assert_eq!(full.bearer_token, Some(BearerToken::new("s3cr3t")));
+    assert!(full.tls.client_certificate.is_some());
+    assert!(!format!("{full:?}").contains("s3cr3t"), "{full:?}");
+}
+
+#[test]
+fn a_reload_can_tell_whether_anything_changed() {
+    let pki = Pki::new();
+    pki.write("own.token", "first");
+    let parts = Parts {
+        cluster: "server: 'https://hook.test', certificate-authority: servers-ca.crt",
+        user: Some("tokenFile: own.token"),
+    };
+    let before = webhook(&pki, &parts, &[]).unwrap();
+    assert_eq!(before, webhook(&pki, &parts, &[]).unwrap());
+    assert_ne!(before, webhook(&pki, &parts, &["cache-ttl=3m"]).unwrap());
+    pki.write("own.token", "second");
+    assert_ne!(before, webhook(&pki, &parts, &[]).unwrap());
+}
+
+#[test]
+fn a_webhook_is_enough_to_know_clients_by() {
+    let pki = Pki::new();
+    let parts =
+        Parts { cluster: "server: 'https://hook.test', certificate-authority: servers-ca.crt", user: None };
+    let file = pki.write("webhook.kubeconfig", parts.kubeconfig());
+    let own = [format!("{KEY}-config-file={}", file.display()), "--anonymous-auth=false".to_owned()];
+    let others = ["--client-ca-file", "--token-auth-file", "--requestheader-"];
+    let rest = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter();
+    let rest = rest.filter(|flag| !others.iter().any(|other| flag.starts_with(other)));
+    let settings = resolved(rest.chain(own)).unwrap().settings;
+    assert!(settings.clusters[0].authentication.webhook.is_some());
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let pki = Pki::new();
+    let parts = Parts {
+        cluster: "server: 'http://hook.test/?a=b', certificate-authority: none.crt, \
+                  insecure-skip-tls-verify: true, proxy-url: 'http://proxy.test'",
+        user: Some("username: me, password: s3cr3t, client-certificate: front.crt"),
+    };
+    let errors = webhook(&pki, &parts, &["version=v2", "cache-ttl=soon"]).unwrap_err();
+    for expected in [
+        "--authentication-token-webhook-version: unsupported authentication webhook version \"v2\", \
+         supported versions are \"v1\", \"v1beta1\"",
+        "--authentication-token-webhook-cache-ttl: ",
+        "--authentication-token-webhook-config-file: DIR/webhook.kubeconfig: server \"http://hook.test/?a=b\": \
+         http is not allowed: credentials and identities would go unprotected",
+        "insecure-skip-tls-verify is not allowed",
+        "proxy-url is not supported",
+        "certificate-authority DIR/none.crt: ",
+        "username and password were removed",
+        "the user has a client-certificate but no client-key",
+    ] {
+        assert!(errors.contains(expected), "{expected} is not in\n{errors}");
+    }
+    assert!(!errors.contains("s3cr3t"), "{errors}");
+    let negative = webhook(
+        &pki,
+        &Parts { cluster: "server: 'https://hook.test', certificate-authority: servers-ca.crt", user: None },
+        &["cache-ttl=-1s"],
+    );
+    assert!(negative.unwrap_err().contains("must not be negative"));
+}
