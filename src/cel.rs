@@ -55,13 +55,6 @@ pub enum Purpose {
 #[derive(Clone)]
 pub struct Expression(Arc<Compiled>);
 
-/// The text and what it is for are all there is to an expression.
-impl PartialEq for Expression {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.purpose == other.0.purpose && self.0.text == other.0.text
-    }
-}
-
 struct Compiled {
     text: String,
     purpose: Purpose,

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
 use crate::authn::cache::{CachedTokens, Keep};
-use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, OnError, token_union};
+use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, InAuthenticatedGroup, OnError, token_union};
 use crate::authn::lookup::Lookup;
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::settings::Authentication;
@@ -133,7 +133,12 @@ impl Methods {
         let mut reviewed = None;
         if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
             let metrics = &self.means.metrics.token_cache;
-            let cached = CachedTokens::new(union.into(), Keep::TOKENS, self.means.runtime.clone(), metrics);
+            let cached = CachedTokens::new(
+                Arc::new(InAuthenticatedGroup::new(union)),
+                Keep::TOKENS,
+                self.means.runtime.clone(),
+                metrics,
+            );
             let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
             members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&union)))));

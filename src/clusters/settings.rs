@@ -111,8 +111,10 @@ pub enum IdentityMode {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::authn::x509::tests::pki::Ca;
+    use crate::outbound::testing::pki::Ca;
 
     #[test]
     fn a_cluster_is_known_by_its_authorities_names_and_path() {

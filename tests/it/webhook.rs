@@ -51,7 +51,7 @@ fn a_kubeconfig_says_where_the_webhook_is_and_what_it_is_shown() {
     let cluster = "server: 'https://[::1]:8443/authenticate/', certificate-authority: servers-ca.crt";
     let plain = webhook(&pki, &Parts { cluster, user: None }, &[]).unwrap();
     assert_eq!(plain.url, "https://[::1]:8443/authenticate");
-    assert_eq!((plain.version, plain.cache_ttl), (Version::V1Beta1, Duration::from_secs(120)));
+    assert_eq!((plain.version, plain.cache_ttl), (Version::V1Beta1, Duration::from_mins(2)));
     assert_eq!(plain.tls.server_name, Some("::1".try_into().unwrap()));
     assert!(plain.tls.client_certificate.is_none() && plain.bearer_token.is_none());
     assert_eq!(plain.tls.roots.0.len(), 1);

@@ -25,21 +25,6 @@ pub struct Fetched {
     pub body: Vec<u8>,
 }
 
-impl Fetch for Client {
-    fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
-        Box::pin(async move {
-            let answer =
-                self.ask(Question::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
-            let content_type = answer.headers.get(CONTENT_TYPE);
-            Ok(Fetched {
-                status: answer.status.as_u16(),
-                content_type: content_type.and_then(|value| value.to_str().ok()).map(str::to_owned),
-                body: answer.body.to_vec(),
-            })
-        })
-    }
-}
-
 impl Fetched {
     /// The status as logs have it.
     pub(super) fn status_line(&self) -> String {

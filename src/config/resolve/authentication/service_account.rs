@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use openidconnect::url::{ParseError, Url};
+use url::{ParseError, Url};
 
 use super::Resolver;
 use crate::authn::jwt::key_file;
