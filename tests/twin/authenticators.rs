@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::mint::{Jwt, Mint, jwt};
+use crate::mint::{Jwt, Mint, Token, jwt};
 use crate::outside::MOVED;
 use crate::pki::pem;
 
@@ -111,8 +111,8 @@ pub(crate) fn token(issuer: &str) -> Jwt {
     )
 }
 
-/// Tokens by which a server shows that it has found its issuers.
-pub(crate) fn probes(setting: Setting) -> Vec<Jwt> {
+/// Tokens by which a server shows that it knows the fixtures and has found its issuers.
+pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let distant = json!({"_claim_names": {"groups": "src"},
         "_claim_sources": {"src": {"endpoint": "{issuer}/distributed/claims/good"}}});
     let rich = |issuer: &str| {
@@ -122,13 +122,15 @@ pub(crate) fn probes(setting: Setting) -> Vec<Jwt> {
             "nested": [{"group.name": "n"}], "outer.er": {"inner": "i"},
         }))
     };
+    let mut probes: Vec<Token> = vec!["last00.0123456789abcdef".into(), "{made:legacy-opaque}".into()];
     match setting {
-        Setting::Flags => vec![rich("flags")],
+        Setting::Flags => probes.push(rich("flags").into()),
         Setting::Config => {
-            let usable = USABLE.iter().map(|issuer| rich(issuer));
-            usable.chain([rich(MOVED), token("distributed").with(distant)]).collect()
+            probes.extend(USABLE.iter().chain([&MOVED]).map(|issuer| Token::from(rich(issuer))));
+            probes.push(token("distributed").with(distant).into());
         }
     }
+    probes
 }
 
 /// `--authentication-config`.

@@ -41,7 +41,7 @@ pub(crate) struct Declared {
 
 /// One request. Text may hold `{unique}`, which differs per side and run, `{addr}`,
 /// `{rv}`, at which all fixtures exist, `{continue}` of the list before, `{token:NAME}` of the case, its `{token64:NAME}` in
-/// base64url, and what tokens may hold (`mint.rs`). The token `minted` is the one that the last TokenRequest gave.
+/// base64url, and what tokens may hold (`mint.rs`). The token `minted` is the one that the last `TokenRequest` gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) who: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! JSON Web Tokens of the issuers in an AuthenticationConfiguration: signatures, times, audiences, and claims taken as they are.
+//! JSON Web Tokens of the issuers in an `AuthenticationConfiguration`: signatures, times, audiences, and claims taken as they are.
 
 use serde_json::{Value, json};
 
@@ -271,9 +271,9 @@ fn names_and_groups() -> Vec<Case> {
         by(
             GROUP,
             "claim given twice, the last one counts",
-            plain().raw(concat!(
-                r#"{"iss":"{issuer}/plain","aud":"portcullis","exp":4000000000,"sub":"jane","sub":"joan"}"#
-            )),
+            plain().raw(
+                r#"{"iss":"{issuer}/plain","aud":"portcullis","exp":4000000000,"sub":"jane","sub":"joan"}"#,
+            ),
         )
         .accepted("plain:joan", &[ALL]),
     ]

@@ -1,5 +1,5 @@
-//! TokenReviews that the server itself answers: of tokens of every kind, for audiences, and by whom; and the same tokens in the other
-//! forms in which a client may send them.
+//! Reviews of tokens that the server itself answers: of tokens of every kind, for audiences, and by whom; and the same tokens in
+//! the other forms in which a client may send them.
 
 use serde_json::{Value, json};
 
@@ -285,7 +285,7 @@ fn forms() -> Vec<Case> {
         ("forged service account", robot().key("strange-p256").into()),
         ("deleted legacy", "{made:legacy-gone}".into()),
         ("expired bootstrap", "past00.0123456789abcdef".into()),
-        ("expired oidc", crate::authenticators::token("plain").with(json!({"exp": "{now-600}"})).into()),
+        ("expired oidc", token("plain").with(json!({"exp": "{now-600}"})).into()),
         ("denied webhook", script(&json!([{"status": {"authenticated": false}}])).as_str().into()),
     ] {
         cases.push(

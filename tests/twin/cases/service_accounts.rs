@@ -4,7 +4,7 @@ mod bindings;
 
 use serde_json::{Value, json};
 
-use super::credentials::{ALL, GO, by};
+use super::credentials::{ALL, by};
 use crate::case::{BOTH, Case};
 use crate::mint::{Jwt, jwt};
 
