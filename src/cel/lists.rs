@@ -34,6 +34,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("sum", []) => sum(machine, items),
         ("sort", []) => sorted(machine, items, items),
         ("@sortByAssociatedKeys", [Datum::List(keys)]) => sorted(machine, items, keys.items.as_slice()),
+        ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("distinct", []) => {
             let mut kept: Vec<Datum> = Vec::new();
             for item in list.scattered() {

@@ -19,7 +19,7 @@ pub(super) enum Datum {
     Bytes(Arc<[u8]>),
     List(List),
     Map(Map),
-    Optional(Option<Arc<Datum>>),
+    Optional(Option<Arc<Self>>),
     /// A type, by its name.
     Type(Arc<str>),
     /// Nanoseconds.
@@ -124,15 +124,12 @@ impl Datum {
         }
     }
 
-    /// The size that a call's price is made of.
+    /// How much a value holds.
     pub(super) fn size(&self) -> usize {
         match self {
-            Self::String(text) => text.chars().count(),
             Self::Bytes(bytes) => bytes.len(),
             Self::List(list) => list.items.len(),
             Self::Map(map) => map.entries.len(),
-            Self::Root(root) => root.fields.len(),
-            Self::Optional(Some(value)) => value.size(),
             _ => 1,
         }
     }
@@ -277,7 +274,7 @@ pub(super) fn unescape(name: &str) -> Option<String> {
             "dash" => plain.push('-'),
             "slash" => plain.push('/'),
             reserved if RESERVED.contains(&reserved) && name.len() == reserved.len() + 4 => {
-                plain.push_str(reserved)
+                plain.push_str(reserved);
             }
             _ => return None,
         }
