@@ -141,7 +141,7 @@ impl<'a> Checker<'a> {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
-            dynamic if dynamic.is_dynamic() => Type::DYN,
+            dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
             other @ Type::Named(..) => {
                 return fault(at, format!("type '{other}' does not support field selection"));
             }

@@ -387,8 +387,6 @@ fn go_type(value: &Datum) -> &'static str {
         }
         Datum::Optional(_) => "*types.Optional",
         Datum::Type(_) => "*types.Type",
-        Datum::Duration(_) => "types.Duration",
-        Datum::Timestamp(_) => "types.Timestamp",
         Datum::Root(_) => "*lazy.MapValue",
     }
 }
@@ -466,7 +464,6 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
 pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
     Ok(match (left, right) {
         (Datum::Null, Datum::Null) => true,
-        (Datum::Null, _) | (_, Datum::Null) => false,
         (Datum::Bool(left), Datum::Bool(right)) => left == right,
         (
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
@@ -481,8 +478,6 @@ pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> R
             left == right
         }
         (Datum::Type(left), Datum::Type(right)) => left == right,
-        (Datum::Duration(left), Datum::Duration(right)) => left == right,
-        (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right,
         (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
             (Some(left), Some(right)) => equal(machine, left, right)?,
             (left, right) => left.is_none() && right.is_none(),
@@ -536,8 +531,6 @@ pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) ->
             machine.charge_reading(left.len().min(right.len()))?;
             left.cmp(right)
         }
-        (Datum::Duration(left), Datum::Duration(right)) => left.cmp(right),
-        (Datum::Timestamp(left), Datum::Timestamp(right)) => left.cmp(right),
         _ => return Err(Halt::Unsuited),
     })
 }

@@ -96,13 +96,13 @@ fn is_one_function(function: &str) -> bool {
 /// No overload takes the values. Operators look for a trait of the first one, then that decides; functions of the
 /// standard library do not say their name, all others show what they were called with.
 fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
-    use Datum::{Bool, Bytes, Double, Duration, Int, List, String, Timestamp, Uint};
+    use Datum::{Bool, Bytes, Double, Int, List, String, Uint};
     let Some(first) = values.first() else { return no_such_overload() };
     // A call with a literal pattern is another one over there.
     let literal_pattern =
         matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
-    // Strings and times take any operator for a method that they might have.
-    let receiver = matches!(first, String(_) | Timestamp(_) | Duration(_));
+    // Strings take any operator for a method that they might have.
+    let receiver = matches!(first, String(_));
     let named = match function {
         "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
         "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),

@@ -32,9 +32,9 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("min", []) => extreme(machine, "min", items, Ordering::is_lt),
         ("max", []) => extreme(machine, "max", items, Ordering::is_gt),
         ("sum", []) => sum(machine, items),
+        ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("sort", []) => sorted(machine, items, items),
         ("@sortByAssociatedKeys", [Datum::List(keys)]) => sorted(machine, items, keys.items.as_slice()),
-        ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("distinct", []) => {
             let mut kept: Vec<Datum> = Vec::new();
             for item in list.scattered() {
@@ -170,8 +170,6 @@ fn is_ordered(value: &Datum) -> bool {
             | Datum::Double(_)
             | Datum::String(_)
             | Datum::Bytes(_)
-            | Datum::Duration(_)
-            | Datum::Timestamp(_)
     )
 }
 

@@ -141,7 +141,6 @@ fn fits(parameter: &Type, value: &Datum) -> bool {
             (Some(element), Some(first)) => fits(element, first),
             _ => true,
         },
-        ("duration", Datum::Duration(_)) | ("timestamp", Datum::Timestamp(_)) => true,
         (name, value) => name == value.type_name(),
     }
 }

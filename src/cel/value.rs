@@ -22,10 +22,6 @@ pub(super) enum Datum {
     Optional(Option<Arc<Self>>),
     /// A type, by its name.
     Type(Arc<str>),
-    /// Nanoseconds.
-    Duration(i64),
-    /// Nanoseconds since 1970.
-    Timestamp(i128),
     /// The variable itself: `claims` or `user`.
     Root(Arc<Root>),
 }
@@ -118,8 +114,6 @@ impl Datum {
             Self::Map(_) => "map",
             Self::Optional(_) => "optional_type",
             Self::Type(_) => "type",
-            Self::Duration(_) => "google.protobuf.Duration",
-            Self::Timestamp(_) => "google.protobuf.Timestamp",
             Self::Root(root) => root.type_name,
         }
     }
