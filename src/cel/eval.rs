@@ -142,6 +142,10 @@ impl<'a> Machine<'a> {
         }
         let mut values = Vec::with_capacity(arguments.len() + 1);
         for argument in target.into_iter().chain(arguments) {
+            // Nothing is looked up in an empty optional, so the index does not count.
+            if matches!((function, values.as_slice()), ("_[_]" | "_[?_]", [Datum::Optional(None)])) {
+                return Ok(Datum::Optional(None));
+            }
             values.push(self.eval(argument)?);
         }
         match (function, values.as_slice()) {

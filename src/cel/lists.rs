@@ -21,6 +21,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("join", [Datum::String(separator)]) => strings::join(machine, items, separator),
         ("indexOf", [needle]) => position(machine, items.iter().enumerate(), needle),
         ("lastIndexOf", [needle]) => position(machine, items.iter().enumerate().rev(), needle),
+        ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
                 if order(machine, left, right)?.is_gt() {

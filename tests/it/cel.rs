@@ -175,7 +175,8 @@ fn compare(program: &Path, cases: &[Case]) -> BTreeSet<&'static str> {
         match declared {
             Some((part, _)) => drop(seen.insert(*part)),
             None => {
-                failures.push(format!("{:?} {}\n  ours:   {we:?}\n  theirs: {go:?}", case.purpose, case.text))
+                failures
+                    .push(format!("{:?} {}\n  ours:   {we:?}\n  theirs: {go:?}", case.purpose, case.text));
             }
         }
     }
