@@ -96,7 +96,7 @@ pub enum Value {
     /// A string.
     String(String),
     /// A list.
-    List(Vec<Value>),
+    List(Vec<Self>),
     /// Anything else, by the name of its type. Lists that a string function made (`split`, `findAll`) are among them:
     /// kube-apiserver takes them for no list of strings.
     Other(String),
