@@ -52,7 +52,8 @@ pub(crate) fn accounts(dir: &Path) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut flags: Vec<_> =
         ISSUERS.iter().map(|issuer| format!("--service-account-issuer={issuer}")).collect();
-    flags.push(format!("--service-account-key-file={}", file("sa.pub")));
+    let keys = ["sa.pub", "sa-rsa.pub", "sa-many.pem"];
+    flags.extend(keys.iter().map(|name| format!("--service-account-key-file={}", file(name))));
     flags
 }
 
@@ -61,8 +62,6 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut flags = vec![
         "--enable-bootstrap-token-auth=true".to_owned(),
-        format!("--service-account-key-file={}", file("sa-rsa.pub")),
-        format!("--service-account-key-file={}", file("sa-many.pem")),
         format!("--authentication-token-webhook-config-file={}", file("webhook.kubeconfig")),
     ];
     match setting {
