@@ -265,17 +265,19 @@ impl Status {
 
     /// A token that nobody vouched for, for another reason too: in one list, as a server that knows both would have it.
     // apimachinery: pkg/util/errors/errors.go, aggregate.Error
-    pub(super) fn with_error(&self, ours: &str) -> Self {
-        fn listed(text: &str) -> &str {
-            text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text)
-        }
-        let (before, more) = (listed(&self.error), listed(ours));
-        let error = if before.is_empty() {
-            ours.to_owned()
-        } else if before.split(", ").any(|text| text == more) {
-            self.error.clone()
-        } else {
-            format!("[{before}, {more}]")
+    pub(super) fn with_errors(&self, ours: &[&str]) -> Self {
+        let before = self.error.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let before = before.unwrap_or(&self.error);
+        // A text may have commas of its own.
+        let told = |text: &&&str| format!(", {before}, ").contains(&format!(", {text}, "));
+        let new = ours.iter().filter(|text| !told(text)).copied();
+        let all: Vec<&str> =
+            Some(before).into_iter().filter(|before| !before.is_empty()).chain(new).collect();
+        let error = match all.as_slice() {
+            // Either it was a list, or it is one text.
+            [_] if !self.error.is_empty() => self.error.clone(),
+            [one] => (*one).to_owned(),
+            all => format!("[{}]", all.join(", ")),
         };
         Self { error, ..self.clone() }
     }

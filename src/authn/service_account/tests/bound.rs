@@ -93,7 +93,7 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
             "no namespace",
             cluster(),
             json!({"namespace": ""}),
-            "an empty namespace may not be set when a resource name is provided",
+            "the server could not find the requested resource",
         ),
         (
             "a name that is a path",

@@ -5,9 +5,8 @@ use super::*;
 const OK: &str = "system:serviceaccount:ns:s for [\"api\"]";
 const NONE: &str = "no opinion";
 const BAD_SIGNATURE: &str = "go-jose/go-jose: error in cryptographic primitive";
-const BAD_DATE: &str = "json: go-jose/go-jose/jwt: expected number value to unmarshal NumericDate";
-const BAD_AUDIENCE: &str =
-    "json: go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience";
+const BAD_DATE: &str = "go-jose/go-jose/jwt: expected number value to unmarshal NumericDate";
+const BAD_AUDIENCE: &str = "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience";
 const HEADER: &str = r#"{"alg":"ES256"}"#;
 const KUBERNETES: &str = r#""kubernetes.io":{"namespace":"ns","serviceaccount":{"name":"s","uid":"u"}}"#;
 
@@ -114,7 +113,7 @@ fn a_bad_signature_or_header_is_refused() {
 #[test]
 fn claims_of_the_wrong_type_or_twice_are_refused() {
     let bed = bed();
-    let twice = "json: duplicate field";
+    let twice = "json: duplicate key";
     let of_another_type = "json: invalid type";
     let mut cases = vec![
         (payload(""), OK),
