@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use prost::Message;
+use prost::{Message, encoding};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -134,8 +134,8 @@ struct Review {
     metadata: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     spec: Vec<u8>,
-    #[prost(message, optional, tag = "3")]
-    status: Option<Status>,
+    #[prost(bytes = "vec", tag = "3")]
+    status: Vec<u8>,
 }
 
 impl Document {
@@ -161,9 +161,9 @@ impl Document {
             b"application/vnd.kubernetes.protobuf" => {
                 let envelope = Envelope::decode(bytes.strip_prefix(MAGIC)?).ok()?;
                 envelope.meta.as_ref().filter(|meta| meta.kind == KIND)?;
-                let mut review = Review::decode(envelope.raw.as_slice()).ok()?;
+                let review = Review::decode(envelope.raw.as_slice()).ok()?;
                 let spec = Spec::decode(review.spec.as_slice()).ok()?;
-                let status = review.status.take().unwrap_or_default();
+                let status = Status::decode(review.status.as_slice()).ok()?;
                 Some(Self { form: Form::Protobuf(Box::new((envelope, review))), spec, status })
             }
             _ => None,
@@ -194,14 +194,50 @@ impl Document {
                 Some(format!("{before_status}\n{status}").into_bytes())
             }
             Form::Protobuf(parts) => {
-                let (mut envelope, mut review) = *parts;
-                review.status = Some(status);
-                envelope.raw = review.encode_to_vec();
-                let mut bytes = MAGIC.to_vec();
-                envelope.encode(&mut bytes).ok()?;
-                Some(bytes)
+                let (envelope, review) = *parts;
+                Some(envelope.around(&Review { status: status.as_go_encodes(), ..review }))
             }
         }
+    }
+}
+
+// Go writes fields that are not optional even if they are empty; `prost` leaves them out.
+impl Envelope {
+    fn around(&self, review: &Review) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        encoding::message::encode(1, &self.meta.clone().unwrap_or_default(), &mut bytes);
+        encoding::bytes::encode(2, &review.encode_to_vec(), &mut bytes);
+        encoding::string::encode(3, &self.content_encoding, &mut bytes);
+        encoding::string::encode(4, &self.content_type, &mut bytes);
+        bytes
+    }
+}
+
+impl Status {
+    fn as_go_encodes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encoding::bool::encode(1, &self.authenticated, &mut bytes);
+        let user = self.user.as_ref().map(User::as_go_encodes).unwrap_or_default();
+        encoding::bytes::encode(2, &user, &mut bytes);
+        encoding::string::encode(3, &self.error, &mut bytes);
+        encoding::string::encode_repeated(4, &self.audiences, &mut bytes);
+        bytes
+    }
+}
+
+impl User {
+    fn as_go_encodes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encoding::string::encode(1, &self.username, &mut bytes);
+        encoding::string::encode(2, &self.uid, &mut bytes);
+        encoding::string::encode_repeated(3, &self.groups, &mut bytes);
+        for (key, values) in &self.extra {
+            let mut entry = Vec::new();
+            encoding::string::encode(1, key, &mut entry);
+            encoding::message::encode(2, values, &mut entry);
+            encoding::bytes::encode(4, &entry, &mut bytes);
+        }
+        bytes
     }
 }
 
@@ -317,8 +353,9 @@ mod tests {
         assert_eq!(serde_json::to_value(&status).unwrap(), expected);
         let values = b"\x0a\x011\x0a\x012";
         let extra = [b"\x22\x0d\x0a\x03a/b\x12\x06", &values[..]].concat();
-        let bytes = [b"\x08\x01\x12\x16\x0a\x05alice", extra.as_slice(), b"\x22\x03api"].concat();
-        assert_eq!(status.encode_to_vec(), bytes);
+        let bytes =
+            [b"\x08\x01\x12\x18\x0a\x05alice\x12\x00", extra.as_slice(), b"\x1a\x00\x22\x03api"].concat();
+        assert_eq!(status.as_go_encodes(), bytes);
     }
 
     #[test]
