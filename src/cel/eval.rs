@@ -206,7 +206,8 @@ impl<'a> Machine<'a> {
         let range = self.eval(&fold.range)?;
         let outside = self.scope.len();
         let mut result = Gathered::new(fold.kind);
-        for (first, second) in pairs(&range, fold.second.is_some())? {
+        for pair in pairs(&range, fold.second.is_some())? {
+            let (first, second) = pair?;
             // The steps of a macro that the reference expands: a condition, an accumulator, a list of one.
             self.charge(match fold.kind {
                 FoldKind::Map | FoldKind::Filter | FoldKind::SortBy => 12,
@@ -319,30 +320,29 @@ impl Gathered {
     }
 }
 
-/// What a macro with one or two variables goes over.
-fn pairs(range: &Datum, two: bool) -> Result<Vec<(Datum, Datum)>, Halt> {
+/// What a macro with one or two variables goes over, one after the other: it may stop at the first.
+fn pairs<'v>(
+    range: &'v Datum,
+    two: bool,
+) -> Result<Box<dyn Iterator<Item = Result<(Datum, Datum), Halt>> + 'v>, Halt> {
+    let second = move |value: &Datum| if two { value.clone() } else { Datum::Null };
     Ok(match range {
-        Datum::List(list) => {
-            let number = |at: usize| Datum::Int(i64::try_from(at).unwrap_or(i64::MAX));
-            let items = list.items.iter().cloned().enumerate();
-            if two {
-                items.map(|(at, item)| (number(at), item)).collect()
-            } else {
-                items.map(|(_, item)| (item, Datum::Null)).collect()
-            }
+        Datum::List(list) if two => {
+            let items = list.items.iter().enumerate();
+            Box::new(items.map(|(at, item)| Ok((Datum::Int(functions::length(at)), item.clone()))))
         }
-        Datum::Map(map) => map
-            .entries
-            .iter()
-            .map(|(key, value)| (key.datum(), if two { value.clone() } else { Datum::Null }))
-            .collect(),
+        Datum::List(list) => Box::new(list.items.iter().map(|item| Ok((item.clone(), Datum::Null)))),
+        Datum::Map(map) => {
+            Box::new(map.entries.iter().map(move |(key, value)| Ok((key.datum(), second(value)))))
+        }
         // The iterator of the variable itself hands out values, not keys.
         Datum::Root(root) if !two => {
             let values = root.fields.keys().map(|name| match root.find(name) {
                 Some(value) => Ok((value, Datum::Null)),
                 None => error(format!("no such key: {name}")),
             });
-            values.collect::<Result<_, Halt>>()?
+            // All of them first: one that cannot be found is an error wherever it is.
+            Box::new(values.collect::<Result<Vec<_>, Halt>>()?.into_iter().map(Ok))
         }
         other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
         other => return error(format!("got '{}', expected iterable type", go_type(other))),

@@ -35,6 +35,9 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
         ("dyn", [value]) => Ok(value.clone()),
         ("type", [value]) => Ok(Datum::Type(value.type_name().into())),
         ("size", [value @ (Datum::String(_) | Datum::Bytes(_) | Datum::List(_) | Datum::Map(_))]) => {
+            if let Datum::String(text) = value {
+                machine.charge_reading(text.len())?;
+            }
             Ok(Datum::Int(length(value.size())))
         }
         ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => {
