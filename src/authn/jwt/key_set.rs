@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Jwt;
 use super::keys::PublicKey;
 use crate::authn::BoxFuture;
+use crate::authn::json::Object;
 
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);
@@ -84,8 +85,10 @@ impl KeySet {
             return Ok(());
         }
         // Why not in a queue: a key that there is will be known a moment later, and a client can come again.
-        let _waiting =
-            self.waiting.try_acquire().map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
+        let _waiting = self
+            .waiting
+            .try_acquire()
+            .map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
         self.fetch_since(asked).await?;
         if self.is_signed(jwt) { Ok(()) } else { Err(KeyError::NotSigned) }
     }
@@ -124,7 +127,7 @@ struct Document {
 
 /// Reads a key set. Keys of kinds that are not verified here are left out.
 pub(crate) fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
-    let document: Document =
+    let Object(document): Object<Document> =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
     let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     Ok(keys.filter_map(|key| PublicKey::from_jwk(&key)).collect())

@@ -3,8 +3,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use serde_json::json;
 use tokio::time::{advance, sleep};
 
 use super::*;
@@ -128,10 +131,30 @@ async fn only_so_many_wait_for_keys() {
 
 #[test]
 fn a_key_set_has_a_list_of_keys() {
-    for json in ["", "{}", "[]", "null", r#"{"keys":null}"#, r#"{"keys":{}}"#, r#"{"keys":[]"#] {
+    for json in ["", "{}", "[]", "null", r#"{"keys":null}"#, r#"{"keys":{}}"#, r#"{"keys":[]"#, "[[]]"] {
         assert!(read(json.as_bytes()).is_err(), "{json}");
     }
     for json in [r#"{"keys":[]}"#, r#"{"keys":[null,5,{}],"more":true}"#] {
         assert!(read(json.as_bytes()).unwrap().is_empty(), "{json}");
+    }
+}
+
+#[test]
+fn keys_that_would_be_costly_are_left_out() {
+    let encoded = |length: usize| URL_SAFE_NO_PAD.encode(vec![0xff; length]);
+    for (modulus, exponent, taken) in [
+        (128, 3, 0),
+        (256, 3, 1),
+        (256, 4, 1),
+        (256, 5, 0),
+        (256, 256, 0),
+        (1024, 3, 1),
+        (1025, 3, 0),
+        (2048, 3, 0),
+        (1 << 19, 3, 0),
+    ] {
+        let key = json!({"kty": "RSA", "n": encoded(modulus), "e": encoded(exponent)});
+        let keys = read(json!({"keys": [key]}).to_string().as_bytes()).unwrap();
+        assert_eq!(keys.len(), taken, "{modulus} and {exponent} bytes");
     }
 }
