@@ -148,8 +148,15 @@ impl Lookups {
         Arc::ptr_eq(&self.upstream, upstream) && self.needs == needs
     }
 
-    /// The keys that the API server publishes for its service-account tokens.
+    /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
+    /// all at once, as after a restart, find them.
     pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
+        let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
+        self.runtime.spawn(async move {
+            upstream.until_trusted().await;
+            // If that fails, the first token asks again.
+            keys.initialize().await.ok();
+        });
         Arc::clone(&self.keys)
     }
 
