@@ -2,6 +2,7 @@
 
 mod observe;
 mod shutdown;
+mod supervise;
 
 use std::future::Future;
 use std::io;
@@ -20,6 +21,7 @@ use tracing::info;
 use observe::Observed;
 pub use shutdown::Hasten;
 use shutdown::{Ending, Events};
+use supervise::supervise;
 
 use crate::clock::Clock;
 use crate::config::flags::MetricsAddress;
@@ -31,7 +33,7 @@ use crate::listen::{Drain, Gate, Listener, Worker, accept_into, accept_the_rest,
 use crate::methods::Means;
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
-use crate::reload::Reloader;
+use crate::reload::{Reloader, Signals};
 use crate::self_check::SelfCheck;
 use crate::snapshot::{Snapshot, SnapshotError};
 
@@ -101,24 +103,20 @@ impl Server {
             .map(|index| worker(index, &snapshot, &health, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
-        let (asked, refused) = (Arc::clone(&reload), Arc::new(Notify::new()));
-        let swapped = Arc::new(Notify::new());
-        let reloader = Reloader::new(
-            source,
-            settings,
-            Arc::clone(&snapshot),
-            means,
-            Clock::system(),
-            Arc::clone(&swapped),
-        );
+        let (refused, swapped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let check = SelfCheck {
             current: Arc::clone(&snapshot),
             metrics: Arc::clone(&metrics),
-            swapped,
+            swapped: Arc::clone(&swapped),
             reload: Arc::clone(&reload),
             refused: Arc::clone(&refused),
         };
-        let controlling = async move { tokio::join!(reloader.run(asked, refused), check.run()) };
+        let signals = Signals { asked: Arc::clone(&reload), refused, swapped };
+        let current = Arc::clone(&snapshot);
+        let reloader = Reloader::new(source, settings, current, means, Clock::system(), signals);
+        let counted = Arc::clone(&metrics);
+        let controlling =
+            async move { tokio::join!(supervise(reloader, &counted), supervise(check, &counted)) };
         control(controlling, draining.clone()).map_err(StartError::Thread)?;
         let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
         let observed = Observed { metrics: Arc::clone(&metrics), health };

@@ -195,7 +195,7 @@ async fn explain(
             reload: Arc::clone(&means.reload),
             refused: Arc::new(Notify::new()),
         };
-        tokio::spawn(check.run());
+        tokio::spawn(async move { check.run().await });
         if timeout(PATIENCE, cluster.upstream.until_trusted()).await.is_err() {
             complain("the API server cannot be asked: run serve to see why; going on without it");
         }
