@@ -274,6 +274,7 @@ impl Metrics {
                     &["jwt_issuer_hash", "hash"],
                 )?,
                 hashes: std::sync::Arc::default(),
+                configured: std::sync::Arc::default(),
             },
             config_reloads: counters(
                 "portcullis_config_reloads_total",

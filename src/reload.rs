@@ -170,6 +170,11 @@ impl Reloader {
                 "the API server is used by its new settings once it was seen to take identities by them"
             );
         }
+        for (cluster, methods) in next.router.clusters().iter().zip(&next.methods) {
+            for (issuer, reason) in methods.issuers().waiting() {
+                info!(cluster = cluster.name, issuer, reason, "the issuer is not known by its settings yet");
+            }
+        }
         Ok(())
     }
 
