@@ -19,17 +19,22 @@ type Key = (String, String);
 pub(super) struct Watched<V> {
     known: Mutex<HashMap<Key, Arc<V>>>,
     complete: AtomicBool,
+    /// Whether the watch may go on; what it knows is old news if not.
+    lost: AtomicBool,
 }
 
 impl<V> Default for Watched<V> {
     fn default() -> Self {
-        Self { known: Mutex::default(), complete: AtomicBool::new(false) }
+        Self { known: Mutex::default(), complete: AtomicBool::new(false), lost: AtomicBool::new(false) }
     }
 }
 
 impl<V> Watched<V> {
     /// The object of this name, if the watch has reported it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
+        if self.is_lost() {
+            return None;
+        }
         let key = (namespace.to_owned(), name.to_owned());
         self.known().get(&key).cloned()
     }
@@ -39,9 +44,13 @@ impl<V> Watched<V> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all objects were reported once.
+    /// Whether all objects were reported once, and their changes are.
     pub(super) fn is_complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire)
+        self.complete.load(Ordering::Acquire) && !self.is_lost()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 }
 
@@ -60,6 +69,8 @@ pub(super) async fn follow<K, V>(
     let mut told: Option<String> = None;
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     while let Some(event) = stream.next().await {
+        // Interruptions are made up for; what is forbidden may be so for ever, and what is deleted meanwhile stays known.
+        known.lost.store(event.as_ref().is_err_and(is_forbidden), Ordering::Release);
         match event {
             Ok(Event::Apply(object)) => {
                 known.known().insert(key(&object), Arc::new(project(&object)));
@@ -102,5 +113,41 @@ fn is_forbidden(error: &Error) -> bool {
         Error::InitialListFailed(kube::Error::Api(status))
         | Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 403,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use k8s_openapi::api::core::v1::ServiceAccount;
+    use kube::core::Status;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_not_be_watched_any_more_is_not_known() {
+        let account = || {
+            let mut account = ServiceAccount::default();
+            (account.metadata.namespace, account.metadata.name) = (Some("ns".into()), Some("builder".into()));
+            account
+        };
+        let refused = |code| {
+            let status = Status { code, ..Status::failure("no", "Forbidden") };
+            Err(Error::WatchStartFailed(kube::Error::Api(Box::new(status))))
+        };
+        let list = || [Ok(Event::Init), Ok(Event::InitApply(account())), Ok(Event::InitDone)];
+        for (name, last, is_known) in [
+            ("in order", None, true),
+            ("away for a while", Some(refused(500)), true),
+            ("forbidden", Some(refused(403)), false),
+        ] {
+            let known = Watched::default();
+            follow("c", "serviceaccounts", stream::iter(list().into_iter().chain(last)), &known, |_| ())
+                .await;
+            assert_eq!(known.get("ns", "builder").is_some(), is_known, "{name}");
+            assert_eq!(known.is_complete(), is_known, "{name}");
+            follow("c", "serviceaccounts", stream::iter([Ok(Event::Apply(account()))]), &known, |_| ()).await;
+            assert!(known.get("ns", "builder").is_some() && known.is_complete(), "{name}: watched again");
+        }
     }
 }
