@@ -54,6 +54,15 @@ impl<V> Watched<V> {
     }
 }
 
+/// A watch that is over, however it ended, knows nothing any more.
+struct Lost<'a>(&'a AtomicBool);
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Keeps `known` up to date for as long as it is polled.
 pub(super) async fn follow<K, V>(
     cluster: &str,
@@ -64,6 +73,7 @@ pub(super) async fn follow<K, V>(
 ) where
     K: kube::Resource + Send + 'static,
 {
+    let _lost = Lost(&known.lost);
     let mut stream = pin!(stream.default_backoff());
     let mut listed: HashMap<Key, Arc<V>> = HashMap::new();
     let mut told: Option<String> = None;
@@ -118,11 +128,15 @@ fn is_forbidden(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
+    use std::time::Duration;
+
+    use futures_util::{FutureExt as _, stream};
     use k8s_openapi::api::core::v1::ServiceAccount;
     use kube::core::Status;
 
     use super::*;
+
+    const LATER: Duration = Duration::from_hours(1);
 
     #[tokio::test(start_paused = true)]
     async fn what_may_not_be_watched_any_more_is_not_known() {
@@ -142,12 +156,17 @@ mod tests {
             ("forbidden", Some(refused(403)), false),
         ] {
             let known = Watched::default();
-            follow("c", "serviceaccounts", stream::iter(list().into_iter().chain(last)), &known, |_| ())
-                .await;
-            assert_eq!(known.get("ns", "builder").is_some(), is_known, "{name}");
-            assert_eq!(known.is_complete(), is_known, "{name}");
-            follow("c", "serviceaccounts", stream::iter([Ok(Event::Apply(account()))]), &known, |_| ()).await;
-            assert!(known.get("ns", "builder").is_some() && known.is_complete(), "{name}: watched again");
+            let knows = || (known.get("ns", "builder").is_some(), known.is_complete());
+            let events = stream::iter(list().into_iter().chain(last));
+            let later = stream::once(tokio::time::sleep(LATER)).map(|()| Ok(Event::Apply(account())));
+            let events = events.chain(later).chain(stream::pending());
+            let mut following = Box::pin(follow("c", "serviceaccounts", events, &known, |_| ()));
+            assert!(following.as_mut().now_or_never().is_none());
+            assert_eq!(knows(), (is_known, is_known), "{name}");
+            tokio::time::timeout(2 * LATER, following.as_mut()).await.unwrap_err();
+            assert_eq!(knows(), (true, true), "{name}: watched again");
+            drop(following);
+            assert_eq!(knows(), (false, false), "{name}: over");
         }
     }
 }

@@ -22,8 +22,7 @@ impl Resolver<'_> {
         let Some(file) = &flags.authentication_token_webhook_config_file else {
             // Upstream looks at the version only where there is a webhook.
             for flag in [TTL, VERSION].into_iter().filter(|flag| given.is_given(flag)) {
-                let (flag, file) = (given.key(flag), given.key(FILE));
-                self.warnings.push(format!("{flag} has no effect without {file}"));
+                self.warn_of_no_effect(given, flag, FILE);
             }
             return None;
         };
