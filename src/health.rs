@@ -174,7 +174,7 @@ impl Health {
             let clusters = if usable { Ok(()) } else { Err("no API server can be used".to_owned()) };
             checks.push(("clusters".into(), clusters));
             let known = self.known.load(Ordering::Relaxed)
-                || snapshot.methods.iter().all(|methods| methods.issuers().are_known());
+                || snapshot.methods.iter().all(|methods| methods.issuers().waiting().next().is_none());
             self.known.store(known, Ordering::Relaxed);
             let waited = self.started.elapsed() >= ISSUERS_GRACE;
             let issuers = if known || waited { Ok(()) } else { Err("not finished".to_owned()) };
@@ -201,10 +201,6 @@ impl Health {
             let name = format!("{CLUSTER}{}", cluster.name);
             for (index, (_, health)) in methods.issuers().health().enumerate() {
                 checks.push((format!("{name}/issuer-{index}").into(), health));
-            }
-            if methods.are_issuers_waiting() {
-                let waiting = Err("the issuers of the new configuration are not all known yet".to_owned());
-                checks.push((format!("{name}/new-issuers").into(), waiting));
             }
             checks.push((name.into(), trouble(cluster).map_or(Ok(()), Err)));
         }
