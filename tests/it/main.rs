@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod bound_tokens;
 mod cel;
 mod chains;
 mod cli;
