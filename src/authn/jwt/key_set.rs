@@ -2,7 +2,8 @@
 //!
 //! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: any token that no known key has signed asks for the keys anew.
 //! Beyond it there is a floor between two fetches, so that bad tokens cannot multiply them: who comes earlier waits, and
-//! all who wait share one fetch. Keys that are known stay while the issuer is away.
+//! all who wait share one fetch. Only so many may wait, so that tokens whose keys nobody knows do not take the places of
+//! those that can be judged. Keys that are known stay while the issuer is away.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use jsonwebtoken::jwk::Jwk;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::Jwt;
@@ -21,6 +22,9 @@ use crate::authn::BoxFuture;
 
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);
+/// How many tokens may wait for a fetch. Each has one of the places of the cluster's token cache meanwhile, of which
+/// some must be left whatever becomes of this issuer.
+const WAITING: usize = 32;
 
 /// Where a key set comes from.
 pub trait KeySource: Send + Sync + fmt::Debug {
@@ -34,6 +38,7 @@ pub struct KeySet {
     source: Box<dyn KeySource>,
     keys: ArcSwapOption<Vec<PublicKey>>,
     last: Mutex<Option<Fetch>>,
+    waiting: Semaphore,
 }
 
 /// The last fetch.
@@ -58,7 +63,8 @@ pub enum KeyError {
 impl KeySet {
     /// A set of which nothing is known yet.
     pub fn new(source: Box<dyn KeySource>) -> Self {
-        Self { source, keys: ArcSwapOption::empty(), last: Mutex::new(None) }
+        let waiting = Semaphore::new(WAITING);
+        Self { source, keys: ArcSwapOption::empty(), last: Mutex::new(None), waiting }
     }
 
     /// The keys that are known.
@@ -77,6 +83,9 @@ impl KeySet {
         if self.is_signed(jwt) {
             return Ok(());
         }
+        // Why not in a queue: a key that there is will be known a moment later, and a client can come again.
+        let _waiting =
+            self.waiting.try_acquire().map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
         self.fetch_since(asked).await?;
         if self.is_signed(jwt) { Ok(()) } else { Err(KeyError::NotSigned) }
     }

@@ -47,7 +47,7 @@ async fn all_who_wait_share_one_fetch() {
     let (source, keys) = Counted::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
-    let found = join_all((0..1000).map(|_| keys.verify(&token))).await;
+    let found = join_all((0..WAITING).map(|_| keys.verify(&token))).await;
     assert!(found.iter().all(|found| *found == Err(KeyError::NotSigned)));
     assert_eq!(source.fetches(), 1);
     assert_eq!(start.elapsed(), TAKES);
@@ -58,13 +58,13 @@ async fn a_flood_of_unknown_keys_fetches_once_in_a_second() {
     let (source, keys) = Counted::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
-    // A hundred clients, each of which sends its next token when the last one was judged.
+    // Some clients, each of which sends its next token when the last one was judged.
     let client = async || {
         while start.elapsed() < Duration::from_secs(10) {
             assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned));
         }
     };
-    join_all((0..100).map(|_| client())).await;
+    join_all((0..WAITING).map(|_| client())).await;
     assert_eq!(source.fetches(), 11, "one at once, and one for each second begun");
 }
 
@@ -109,6 +109,21 @@ async fn a_failure_is_shared_and_tried_again_a_second_later() {
     assert!(keys.known().is_some());
     assert_eq!(keys.initialize().await, Ok(()));
     assert_eq!(source.fetches(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_wait_for_keys() {
+    let (source, keys) = Counted::new(TAKES);
+    let token = Jwt::parse(UNKNOWN).unwrap();
+    let start = Instant::now();
+    let client = async || (keys.verify(&token).await, start.elapsed());
+    let mut found = join_all((0..1000).map(|_| client())).await;
+    let at_once = found.split_off(WAITING);
+    assert!(found.iter().all(|found| *found == (Err(KeyError::NotSigned), TAKES)));
+    let refused = Err(KeyError::Unavailable("is what too many wait for".to_owned()));
+    assert!(at_once.iter().all(|found| *found == (refused.clone(), Duration::ZERO)));
+    assert_eq!(source.fetches(), 1);
+    assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned), "there is room again");
 }
 
 #[test]
