@@ -26,6 +26,7 @@ mod credentials;
 mod dev_backend;
 mod drain;
 mod endpoints;
+mod explain;
 mod failures;
 mod hardening;
 mod health;
