@@ -64,7 +64,7 @@ impl Issuers {
     }
 
     /// Whether the tokens of all of them can be judged.
-    pub(super) fn are_known(&self) -> bool {
+    pub(crate) fn are_known(&self) -> bool {
         self.members.iter().all(|member| member.authenticator.health().is_ok())
     }
 

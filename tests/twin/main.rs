@@ -9,7 +9,7 @@
 //!
 //! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
 //! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
-//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs` is the far end of exec,
+//! `bed.rs` the running servers, `authenticators.rs` who they believe, `mint.rs` the tokens and `outside.rs` the issuers and the webhook that judge them, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs` is the far end of exec,
 //! attach, port-forward and logs; `tunnels.rs` looks at those from both ends.
 #![allow(
     clippy::unwrap_used,
