@@ -14,20 +14,29 @@ const AT_ONCE: usize = 8;
 pub enum Kind {
     Certificate,
     StaticToken,
+    /// As long as a bound token, and as little known of its holder as by a short one.
+    LongStaticToken,
     BoundToken,
 }
 
 impl Kind {
     /// All of them; the others are compared with the first.
-    pub const ALL: [Self; 3] = [Self::Certificate, Self::StaticToken, Self::BoundToken];
+    pub const ALL: [Self; 4] =
+        [Self::Certificate, Self::StaticToken, Self::LongStaticToken, Self::BoundToken];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Certificate => "certificate",
             Self::StaticToken => "static token",
+            Self::LongStaticToken => "static token of 1000 characters",
             Self::BoundToken => "bound service-account token",
         }
     }
+}
+
+/// A token of carol.
+pub fn long_token() -> String {
+    "good-token".repeat(100)
 }
 
 /// Who is there.
@@ -54,6 +63,7 @@ impl<'a> Scene<'a> {
         let (identity, authorization) = match kind {
             Kind::Certificate => (Some(&self.alice), None),
             Kind::StaticToken => (None, Some("Bearer good-token".to_owned())),
+            Kind::LongStaticToken => (None, Some(format!("Bearer {}", long_token()))),
             Kind::BoundToken => (None, Some(format!("Bearer {}", self.bound))),
         };
         let mut clients = Vec::new();

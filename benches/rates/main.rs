@@ -69,6 +69,9 @@ async fn main() {
         format!("--service-account-issuer={}", support::accounts::ISSUER),
         format!("--service-account-key-file={}", keys.display()),
     ]);
+    let tokens =
+        ["good-token".to_owned(), kinds::long_token()].map(|token| format!("{token},carol,7,\"a,b\"\n"));
+    pki.write("tokens.csv", tokens.concat());
     let process = Process::start(flags).await;
     let scene = Scene::new(&process.gateway, &pki, &accounts);
 

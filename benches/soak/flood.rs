@@ -41,7 +41,9 @@ pub async fn run(seconds: u64) -> ExitCode {
     let after = Moment::of(&scene).await;
     ending.send_replace(true);
     let sent: u64 = flood.join_all().await.into_iter().sum();
-    report::print(sent, lasting, &before, &after, &quiet, &flooded)
+    let scene = Arc::into_inner(scene).expect("everybody else is gone");
+    let (_, said) = scene.process.end().await;
+    report::print(sent, lasting, &before, &after, &quiet, &flooded, &said)
 }
 
 /// What honest clients find in that time.

@@ -44,6 +44,7 @@ pub fn print(
     after: &Moment,
     quiet: &[(Kind, Times)],
     flooded: &[(Kind, Times)],
+    said: &str,
 ) -> ExitCode {
     let seconds = usize::try_from(lasting.as_secs()).unwrap();
     println!("{sent} made-up tokens, {} each second", sent / lasting.as_secs());
@@ -85,6 +86,10 @@ pub fn print(
             quiet.count(),
             quiet.failed(),
         );
+    }
+    for complaint in said.lines().filter(|line| line.contains("\"ERROR\"")).take(10) {
+        good = false;
+        println!("{complaint}");
     }
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::pki::Issued;
 use crate::support::accounts::{self, Accounts};
+use crate::support::client::Client;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::process::Process;
 use crate::support::questions::respond;
@@ -67,13 +68,31 @@ impl Scene {
             format!("--service-account-issuer={}", accounts::ISSUER),
             format!("--oidc-issuer-url={}", issuer.url),
             format!("--oidc-client-id={AUDIENCE}"),
+            "--oidc-signing-algs=ES256".to_owned(),
             format!("--oidc-ca-file={}", authority.display()),
             "--authentication-token-webhook-version=v1".to_owned(),
             format!("--authentication-token-webhook-config-file={}", kubeconfig.display()),
         ]);
         let process = Process::start(flags).await;
         let alice = pki.clients.leaf().cn("alice").issue();
-        Arc::new(Self { process, alice, accounts, key, issuer, webhook, backend, own, _pki: pki })
+        let scene = Self { process, alice, accounts, key, issuer, webhook, backend, own, _pki: pki };
+        scene.until_known().await;
+        Arc::new(scene)
+    }
+
+    /// Waits until watches have told of everything, and the issuer of its keys.
+    async fn until_known(&self) {
+        let tokens =
+            [|scene: &Self| scene.accounts.token(), |scene: &Self| scene.key.sign(&scene.claims("first"))];
+        for token in tokens {
+            let is_known = async || {
+                let mut client = Client::connect(&self.process.gateway, false, None).await;
+                client.code(&[("authorization", &format!("Bearer {}", token(self)))]).await == 200
+            };
+            while !is_known().await {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
     }
 
     pub fn gateway(&self) -> std::net::SocketAddr {

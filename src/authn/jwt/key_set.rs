@@ -84,8 +84,10 @@ impl KeySet {
             return Ok(());
         }
         // Why not in a queue: a key that there is will be known a moment later, and a client can come again.
-        let _waiting =
-            self.waiting.try_acquire().map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
+        let _waiting = self
+            .waiting
+            .try_acquire()
+            .map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
         self.fetch_since(asked).await?;
         if self.is_signed(jwt) { Ok(()) } else { Err(KeyError::NotSigned) }
     }
