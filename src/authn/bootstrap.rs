@@ -114,6 +114,11 @@ fn judge(
     Some((groups?, expires.ok().flatten()))
 }
 
+/// Whether it has the form of a bootstrap token.
+pub(crate) fn is_token(text: &str) -> bool {
+    split(text).is_some()
+}
+
 /// The id and the secret of what has the form of a token.
 // cluster-bootstrap: token/api/types.go, BootstrapTokenPattern
 fn split(token: &str) -> Option<(&str, &str)> {

@@ -73,6 +73,13 @@ impl Issuers {
         self.members.iter().map(|member| (member.authenticator.issuer(), member.authenticator.health()))
     }
 
+    /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
+    pub(crate) async fn tried(&self, issuer: &str) {
+        for member in self.members.iter().filter(|member| member.authenticator.issuer() == issuer) {
+            member.authenticator.tried().await;
+        }
+    }
+
     pub(super) fn authenticators(&self) -> Vec<Box<dyn TokenAuthenticator>> {
         let boxed =
             |member: &Member| -> Box<dyn TokenAuthenticator> { Box::new(Arc::clone(&member.authenticator)) };

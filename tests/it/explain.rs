@@ -89,13 +89,11 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let pki = Pki::new();
-        let (idp, accounts) = (SigningKey::new("2026-01"), SigningKey::new("sa"));
+        let (idp, accounts) = (SigningKey::new("2026-01"), SigningKey::of_service_accounts());
         let issuer = Issuer::start(&pki, &[&idp]).await;
         issuer.is(IDP, &[&idp]);
-        let backend = Backend::start_saying(&pki, H2, say, |_| {
-            Box::pin(async { Response::new(full("ok")) })
-        })
-        .await;
+        let backend =
+            Backend::start_saying(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
         flags(&pki, backend.address);
         let nobody = tokio::net::TcpSocket::new_v4().unwrap();
         nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -118,7 +116,7 @@ impl Scene {
     fn claims(&self, changes: Value) -> Value {
         let mut claims = json!({
             "iss": IDP, "aud": "kubernetes", "sub": "0042", "email": "alice@example.com", "email_verified": true,
-            "groups": ["dev", "ops"], "iat": now() - 60, "exp": now() + 3600, "jti": "c0ffee",
+            "groups": ["dev", "ops"], "iat": now() - 60, "exp": now() + 27_000, "jti": "c0ffee",
         });
         change(&mut claims, changes);
         claims
@@ -138,7 +136,7 @@ impl Scene {
         change(&mut kubernetes, bound);
         let mut claims = json!({
             "iss": CLUSTER, "aud": [CLUSTER], "sub": "system:serviceaccount:ci:builder", "jti": "7",
-            "iat": now() - 60, "nbf": now() - 60, "exp": now() + 3600, "kubernetes.io": kubernetes,
+            "iat": now() - 60, "nbf": now() - 60, "exp": now() + 27_000, "kubernetes.io": kubernetes,
         });
         change(&mut claims, changes);
         self.accounts.sign(&claims)
@@ -159,7 +157,8 @@ fn change(object: &mut Value, changes: Value) {
 fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
     use base64::Engine as _;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-    let meta = |namespace: &str, name: &str, uid: &str| json!({"namespace": namespace, "name": name, "uid": uid});
+    let meta =
+        |namespace: &str, name: &str, uid: &str| json!({"namespace": namespace, "name": name, "uid": uid});
     let secret = |id: &str, expiration: &str, usage: &str| {
         json!({
             "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
@@ -183,21 +182,24 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
         "/api/v1/namespaces/kube-system/secrets/bootstrap-token-usages" => {
             secret("usages", "2099-01-01T00:00:00Z", "false")
         }
-        _ => return questions::answer(request).map(|answer| match answer.status() {
-            // As an API server says that there is none.
-            StatusCode::NOT_FOUND => questions::respond(
-                StatusCode::NOT_FOUND,
-                &json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
+        _ => {
+            return questions::answer(request).map(|answer| match answer.status() {
+                // As an API server says that there is none.
+                StatusCode::NOT_FOUND => questions::respond(
+                    StatusCode::NOT_FOUND,
+                    &json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
                         "message": "not found", "code": 404}),
-            ),
-            _ => answer,
-        }),
+                ),
+                _ => answer,
+            });
+        }
     };
     Some(questions::respond(StatusCode::OK, &object))
 }
 
 fn cases(scene: &Scene) -> Vec<Case> {
-    let token = |title, story, file, token| Case { title, story, flags: Vec::new(), token: Some((file, token)) };
+    let token =
+        |title, story, file, token| Case { title, story, flags: Vec::new(), token: Some((file, token)) };
     let certificate = |title, story, file: &str, pem: String| {
         scene.pki.write(file, pem);
         Case { title, story, flags: vec!["--certificate".to_owned(), file.to_owned()], token: None }
@@ -209,32 +211,100 @@ fn cases(scene: &Scene) -> Vec<Case> {
     let account = |changes: Value, bound: Value| scene.account_token(changes, bound);
     let other_audience = Case {
         flags: vec!["--audiences".to_owned(), "vault".to_owned()],
-        ..token("A token for the API server, asked about for another audience", "", "pod.token", account(json!({}), json!({})))
+        ..token(
+            "A token for the API server, asked about for another audience",
+            "",
+            "pod.token",
+            account(json!({}), json!({})),
+        )
     };
     vec![
         token("Wrong audience", "", "billing.token", id(json!({"aud": ["billing"]}))),
-        token("Expired", "", "yesterday.token", id(json!({"iat": now() - 90000, "exp": now() - 86430}))),
-        token("Signed by a key that the issuer does not publish", "", "unknown-kid.token", header(json!({"alg": "ES256", "kid": "2025-12"}))),
+        token("Expired", "", "yesterday.token", id(json!({"iat": now() - 90000, "exp": now() - 27_000}))),
+        token(
+            "Signed by a key that the issuer does not publish",
+            "",
+            "unknown-kid.token",
+            header(json!({"alg": "ES256", "kid": "2025-12"})),
+        ),
         token("No claim for the user name", "", "no-email.token", id(json!({"email": null}))),
         token("The address is not verified", "", "unverified.token", id(json!({"email_verified": false}))),
         token("A rule on claims does not hold", "", "contractor.token", id(json!({"tier": "contractor"}))),
-        token("A rule on the user does not hold", "", "retired.token", id(json!({"email": "bob@old.example.com"}))),
+        token(
+            "A rule on the user does not hold",
+            "",
+            "retired.token",
+            id(json!({"email": "bob@old.example.com"})),
+        ),
         token("Wrong issuer", "", "wrong-issuer.token", id(json!({"iss": "https://login.example.com"}))),
         token("Wrong issuer, by a slash", "", "slash.token", id(json!({"iss": format!("{IDP}/")}))),
-        token("An algorithm that is not allowed", "", "hs256.token", header(json!({"alg": "HS256", "kid": "2026-01"}))),
+        token(
+            "An algorithm that is not allowed",
+            "",
+            "hs256.token",
+            header(json!({"alg": "HS256", "kid": "2026-01"})),
+        ),
         token("The issuer is down", "", "away.token", id(json!({"iss": AWAY}))),
-        token("The service account is gone", "", "gone.token", account(json!({"sub": "system:serviceaccount:ci:gone"}), json!({"serviceaccount": {"name": "gone", "uid": "gone-1"}}))),
-        token("The service account was deleted and made again", "", "again.token", account(json!({}), json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}}))),
-        token("The pod is gone", "", "gone-pod.token", account(json!({}), json!({"pod": {"name": "build-6", "uid": "pod-6"}}))),
-        token("A service account's token for another audience", "", "vault.token", account(json!({"aud": ["vault"]}), json!({}))),
+        token(
+            "The service account is gone",
+            "",
+            "gone.token",
+            account(
+                json!({"sub": "system:serviceaccount:ci:gone"}),
+                json!({"serviceaccount": {"name": "gone", "uid": "gone-1"}}),
+            ),
+        ),
+        token(
+            "The service account was deleted and made again",
+            "",
+            "again.token",
+            account(json!({}), json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}})),
+        ),
+        token(
+            "The pod is gone",
+            "",
+            "gone-pod.token",
+            account(json!({}), json!({"pod": {"name": "build-6", "uid": "pod-6"}})),
+        ),
+        token(
+            "A service account's token for another audience",
+            "",
+            "vault.token",
+            account(json!({"aud": ["vault"]}), json!({})),
+        ),
         other_audience,
-        token("A bootstrap token that has expired", "", "expired-bootstrap.token", "expird.0123456789abcdef".to_owned()),
-        token("A bootstrap token that is for something else", "", "signing-bootstrap.token", "usages.0123456789abcdef".to_owned()),
-        token("A bootstrap token that is not there", "", "no-bootstrap.token", "absent.0123456789abcdef".to_owned()),
+        token(
+            "A bootstrap token that has expired",
+            "",
+            "expired-bootstrap.token",
+            "expird.0123456789abcdef".to_owned(),
+        ),
+        token(
+            "A bootstrap token that is for something else",
+            "",
+            "signing-bootstrap.token",
+            "usages.0123456789abcdef".to_owned(),
+        ),
+        token(
+            "A bootstrap token that is not there",
+            "",
+            "no-bootstrap.token",
+            "absent.0123456789abcdef".to_owned(),
+        ),
         token("No token at all", "", "garbage.token", "c2VjcmV0LWdhcmJhZ2U".to_owned()),
         certificate("A certificate of an unknown CA", "", "stranger.crt", stranger.cert_pem()),
-        certificate("A certificate for servers", "", "server.crt", leaf().eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem()),
-        certificate("A certificate that has expired", "", "expired.crt", leaf().expired(now()).issue().cert_pem()),
+        certificate(
+            "A certificate for servers",
+            "",
+            "server.crt",
+            leaf().eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem(),
+        ),
+        certificate(
+            "A certificate that has expired",
+            "",
+            "expired.crt",
+            leaf().expired(now()).issue().cert_pem(),
+        ),
         token("A good ID token", "", "alice.token", id(json!({"team": "payments"}))),
         token("A good token of a service account", "", "builder.token", account(json!({}), json!({}))),
         certificate("A good certificate", "", "alice.crt", leaf().issue().cert_pem()),
@@ -268,7 +338,9 @@ fn normal(text: &str) -> String {
         (r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d", "2026-01-01${1}12:00:00"),
         (r"\b1[789]\d{8}\b", "1767268800"),
         (r"[0-9a-f]{64}", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
-        (r"serial(=| )\d+", "serial${1}1000"),
+        (r#""[0-9A-Za-z_-]{43}""#, r#""n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg""#),
+        (r"SN=\d+", "SN=1000"),
+        (r"([0-9A-F]{2}:){19}[0-9A-F]{2}", "00:01:02:03:04:05:06:07:08:09:0A:0B:0C:0D:0E:0F:10:11:12:13"),
     ];
     rules.iter().fold(text.to_owned(), |text, (pattern, by)| {
         Regex::new(pattern).unwrap().replace_all(&text, *by).into_owned()
@@ -301,7 +373,8 @@ async fn the_transcript_is_what_is_said() {
         if !case.story.is_empty() {
             write!(text, "{}\n\n", case.story).unwrap();
         }
-        write!(text, "```console\n$ {command}\n{}{}$ echo $?\n{code}\n```\n", normal(&out), normal(&err)).unwrap();
+        write!(text, "```console\n$ {command}\n{}{}$ echo $?\n{code}\n```\n", normal(&out), normal(&err))
+            .unwrap();
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/explain.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -13,6 +13,7 @@ use super::settings::JwtAuthenticator;
 use super::steps::Steps;
 use crate::authn::AuthnError;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
+use crate::authn::jwt::keys::PublicKey;
 use crate::authn::jwt::{Jwt, Malformed};
 use crate::authn::x509::time::{is_after, is_before, rfc3339};
 use crate::clock::UnixTime;
@@ -60,16 +61,20 @@ impl<'a> IdToken<'a> {
         let jwt = self.jwt.map_err(|error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}")));
         let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
         steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
-        let signed = keys.verify(&jwt).await.map_err(|error| {
+        let signed = keys.verify(&jwt).await;
+        let told = signed.as_ref().map_err(|error| unsigned(error, &jwt, keys));
+        steps
+            .check("signature", told, |_| match jwt.key_id() {
+                Some(id) => format!("by the key {}", Quoted(id)),
+                None => "by a key of the issuer; the token names none".to_owned(),
+            })
+            .ok();
+        signed.map_err(|error| {
             let text = format!("failed to verify signature: {error}");
             match error {
                 KeyError::NotSigned => AuthnError::Invalid(text),
                 KeyError::Unavailable(_) => AuthnError::Unavailable(text),
             }
-        });
-        steps.check("signature", signed, |()| match jwt.key_id() {
-            Some(id) => format!("by the key {}", Quoted(id)),
-            None => "by a key of the issuer; the token names none".to_owned(),
         })?;
         let checks =
             steps.check("claims", Checks::read(jwt.claims()), |_| "of the types they must be".to_owned());
@@ -84,6 +89,24 @@ impl<'a> IdToken<'a> {
 fn issuer_of(all: &Claims) -> Option<String> {
     let issuer = all.get("iss").map_or(Ok(""), claims::text).ok()?;
     Some(if issuer == "accounts.google.com" { "https://accounts.google.com" } else { issuer }.to_owned())
+}
+
+/// Why the signature does not count, in more words than upstream has.
+fn unsigned(error: &KeyError, jwt: &Jwt<'_>, keys: &KeySet) -> String {
+    let known = keys.known();
+    let known: Vec<_> = known.iter().flat_map(|keys| keys.iter()).map(PublicKey::id).collect();
+    match (error, jwt.key_id()) {
+        (KeyError::Unavailable(_), _) => error.to_string(),
+        (KeyError::NotSigned, Some(id)) if known.contains(&id) => {
+            format!("the key {} has not signed it", Quoted(id))
+        }
+        (KeyError::NotSigned, Some(id)) => {
+            format!("no key is called {}; the issuer's are {}", Quoted(id), QuotedList(&known))
+        }
+        (KeyError::NotSigned, None) => {
+            format!("none of the issuer's keys has signed it: {}", QuotedList(&known))
+        }
+    }
 }
 
 fn algorithm_of<'a>(jwt: &'a Jwt<'_>) -> &'a str {

@@ -180,10 +180,9 @@ impl Backend {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from(pem_to_der(&pki.front.cert_pem()))).unwrap();
         let provider = Arc::new(default_provider());
-        let verifier =
-            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .unwrap();
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .unwrap();
         Self::serve(listener, tls_server(verifier, &issued, alpn), say, answer)
     }
 
