@@ -39,6 +39,7 @@ use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::self_check::SelfCheck;
 use crate::snapshot::Snapshot;
+use crate::status::quote::Quoted;
 
 /// How long the API server and an issuer may take to be there.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -192,7 +193,9 @@ impl Question<'_> {
         }
         if let Kind::Jwt(issuer) = &kind {
             let tried = methods.issuers().tried(issuer);
-            timeout(PATIENCE, waiting_for("the issuer", tried)).await.ok();
+            if timeout(PATIENCE, waiting_for("the issuer", tried)).await.is_err() {
+                complain(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
+            }
         }
         let (certificates, authorization) = match self.credential {
             Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
@@ -244,7 +247,11 @@ impl Question<'_> {
     /// Whether the API server must be asked about it.
     fn depends_on_the_backend(&self, kind: &Kind) -> bool {
         match kind {
-            Kind::Jwt(issuer) => self.settings.jwt.iter().all(|jwt| jwt.issuer.url != *issuer),
+            Kind::Jwt(issuer) => self
+                .settings
+                .service_accounts
+                .as_ref()
+                .is_some_and(|accounts| issuer == advice::LEGACY || accounts.issuers.contains(issuer)),
             Kind::Bootstrap => true,
             Kind::Damaged(_) | Kind::Opaque | Kind::Certificate => false,
         }

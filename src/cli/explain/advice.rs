@@ -8,7 +8,7 @@ use crate::authn::settings::Authentication;
 use crate::status::quote::{Quoted, QuotedList};
 
 /// The issuer of tokens in secrets.
-const LEGACY: &str = "kubernetes/serviceaccount";
+pub(super) const LEGACY: &str = "kubernetes/serviceaccount";
 
 /// Why a credential is refused.
 #[derive(Debug, Serialize)]
