@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod bad_input;
 mod cel;
 mod chains;
 mod cli;
