@@ -251,7 +251,7 @@ mod tests {
             let known = Watched::default();
             let knows = || (known.get("ns", "builder").is_some(), known.is_complete());
             let events = stream::iter(list().into_iter().chain(last));
-            let later = stream::once(tokio::time::sleep(LATER)).map(|()| Ok(Event::Apply(account())));
+            let later = stream::once(sleep(LATER)).map(|()| Ok(Event::Apply(account())));
             let events = events.chain(later).chain(stream::pending());
             let mut following = Box::pin(follow("c", "serviceaccounts", events, &known, |_| ()));
             assert!(following.as_mut().now_or_never().is_none());

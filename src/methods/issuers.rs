@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use tokio::task::AbortHandle;
 
 use super::Means;
@@ -73,10 +72,12 @@ impl Issuers {
         self.health().filter_map(|(issuer, health)| Some((issuer, health.err()?)))
     }
 
-    /// Waits until all are known.
-    pub(crate) async fn until_known(&self) {
+    /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
+    pub(crate) async fn tried(&self, issuer: &str) {
         let Self(members) = self;
-        join_all(members.iter().map(|member| Arc::clone(&member.authenticator).run())).await;
+        for member in members.iter().filter(|member| member.authenticator.issuer() == issuer) {
+            member.authenticator.tried().await;
+        }
     }
 
     pub(super) fn authenticators(&self) -> Vec<Box<dyn TokenAuthenticator>> {

@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod bad_input;
 mod bound_tokens;
 mod cel;
 mod chains;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use aws_lc_rs::digest;
 use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -29,6 +30,14 @@ pub struct SigningKey {
 impl SigningKey {
     pub fn new(id: &str) -> Self {
         Self { id: id.to_owned(), pair: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap() }
+    }
+
+    /// One whose id is derived from it, as that of a service-account key.
+    pub fn of_service_accounts() -> Self {
+        let key = Self::new("");
+        let der: PublicKeyX509Der<'_> = key.pair.public_key().as_der().unwrap();
+        let id = URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, der.as_ref()));
+        Self { id, ..key }
     }
 
     /// The public half, as a file of service-account keys has it.
