@@ -320,11 +320,11 @@ impl Gathered {
     }
 }
 
+/// Values for the two variables of a macro.
+type Pairs<'a> = Box<dyn Iterator<Item = Result<(Datum, Datum), Halt>> + 'a>;
+
 /// What a macro with one or two variables goes over, one after the other: it may stop at the first.
-fn pairs<'v>(
-    range: &'v Datum,
-    two: bool,
-) -> Result<Box<dyn Iterator<Item = Result<(Datum, Datum), Halt>> + 'v>, Halt> {
+fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
     let second = move |value: &Datum| if two { value.clone() } else { Datum::Null };
     Ok(match range {
         Datum::List(list) if two => {
