@@ -195,9 +195,14 @@ async fn explain(
             reload: Arc::clone(&means.reload),
             refused: Arc::new(Notify::new()),
         };
-        tokio::spawn(check.run());
+        tokio::spawn(async move { check.run().await });
         if timeout(PATIENCE, cluster.upstream.until_trusted()).await.is_err() {
             complain("the API server cannot be asked: run serve to see why; going on without it");
+        }
+    }
+    if is_token && timeout(PATIENCE, methods.issuers().until_known()).await.is_err() {
+        for (_, reason) in methods.issuers().waiting() {
+            complain(&format!("{reason}; going on without it"));
         }
     }
     let (certificates, authorization) = match credential {
@@ -287,7 +292,11 @@ impl Explanation {
         let annotations = self.audit_annotations.iter();
         lines.extend(annotations.map(|(key, value)| format!("  audit     {key}={value}")));
         // A token may say anything, also what a terminal would obey.
-        let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let is_obeyed = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        let harmless = |c: char| if is_obeyed(c) { '\u{fffd}' } else { c };
         lines
             .iter()
             .map(|line| line.trim_end().chars().map(harmless).chain(['\n']).collect::<String>())

@@ -22,6 +22,8 @@ pub(super) struct Watched<V> {
     known: Mutex<HashMap<Key, Arc<V>>>,
     complete: AtomicBool,
     failing: Mutex<Option<Failing>>,
+    /// Whether the watch may go on; what it knows is old news if not.
+    lost: AtomicBool,
 }
 
 /// A row of failures, each soon after the one before.
@@ -33,20 +35,25 @@ struct Failing {
 
 /// How long what is known is good while a watch fails. A deleted object must not be vouched for without end.
 const GOOD_FOR: Duration = Duration::from_secs(60);
-/// A watch that has not failed for as long fails no more: attempts are at most half a minute apart. It need not have
+/// A watch that has not failed for as long fails no more: attempts are at most a minute apart. It need not have
 /// reported anything.
 const RECOVERED: Duration = Duration::from_secs(120);
 
 impl<V> Default for Watched<V> {
     fn default() -> Self {
-        Self { known: Mutex::default(), complete: AtomicBool::new(false), failing: Mutex::default() }
+        Self {
+            known: Mutex::default(),
+            complete: AtomicBool::new(false),
+            failing: Mutex::default(),
+            lost: AtomicBool::new(false),
+        }
     }
 }
 
 impl<V> Watched<V> {
     /// The object of this name, if the watch has reported it and has not failed since for long.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
-        if self.is_stale() {
+        if self.is_stale() || self.is_lost() {
             return None;
         }
         let key = (namespace.to_owned(), name.to_owned());
@@ -60,7 +67,11 @@ impl<V> Watched<V> {
 
     /// Whether all objects were reported once, and changes to them are.
     pub(super) fn is_complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire) && !self.is_stale()
+        self.complete.load(Ordering::Acquire) && !self.is_stale() && !self.is_lost()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     fn is_stale(&self) -> bool {
@@ -80,6 +91,15 @@ impl<V> Watched<V> {
     }
 }
 
+/// A watch that is over, however it ended, knows nothing any more.
+struct Lost<'a>(&'a AtomicBool);
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Keeps `known` up to date for as long as it is polled.
 pub(super) async fn follow<K, V>(
     cluster: &str,
@@ -90,11 +110,14 @@ pub(super) async fn follow<K, V>(
 ) where
     K: kube::Resource + Send + 'static,
 {
+    let _lost = Lost(&known.lost);
     let mut stream = pin!(stream.default_backoff());
     let mut listed: HashMap<Key, Arc<V>> = HashMap::new();
     let mut told: Option<String> = None;
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     while let Some(event) = stream.next().await {
+        // Interruptions are made up for; what is forbidden may be so for ever, and what is deleted meanwhile stays known.
+        known.lost.store(event.as_ref().is_err_and(is_forbidden), Ordering::Release);
         match event {
             Ok(Event::Apply(object)) => {
                 *known.failing() = None;
@@ -146,9 +169,9 @@ fn is_forbidden(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
-    use k8s_openapi::api::core::v1::Node;
-    use kube::core::ObjectMeta;
+    use futures_util::{FutureExt as _, stream};
+    use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+    use kube::core::{ObjectMeta, Status};
     use tokio::time::sleep;
 
     use super::*;
@@ -204,5 +227,39 @@ mod tests {
             assert!(known.get("", "node").is_some() && known.is_complete());
         })
         .await;
+    }
+
+    const LATER: Duration = Duration::from_hours(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_not_be_watched_any_more_is_not_known() {
+        let account = || {
+            let mut account = ServiceAccount::default();
+            (account.metadata.namespace, account.metadata.name) = (Some("ns".into()), Some("builder".into()));
+            account
+        };
+        let refused = |code| {
+            let status = Status { code, ..Status::failure("no", "Forbidden") };
+            Err(Error::WatchStartFailed(kube::Error::Api(Box::new(status))))
+        };
+        let list = || [Ok(Event::Init), Ok(Event::InitApply(account())), Ok(Event::InitDone)];
+        for (name, last, is_known) in [
+            ("in order", None, true),
+            ("away for a while", Some(refused(500)), true),
+            ("forbidden", Some(refused(403)), false),
+        ] {
+            let known = Watched::default();
+            let knows = || (known.get("ns", "builder").is_some(), known.is_complete());
+            let events = stream::iter(list().into_iter().chain(last));
+            let later = stream::once(tokio::time::sleep(LATER)).map(|()| Ok(Event::Apply(account())));
+            let events = events.chain(later).chain(stream::pending());
+            let mut following = Box::pin(follow("c", "serviceaccounts", events, &known, |_| ()));
+            assert!(following.as_mut().now_or_never().is_none());
+            assert_eq!(knows(), (is_known, is_known), "{name}");
+            tokio::time::timeout(2 * LATER, following.as_mut()).await.unwrap_err();
+            assert_eq!(knows(), (true, true), "{name}: watched again");
+            drop(following);
+            assert_eq!(knows(), (false, false), "{name}: over");
+        }
     }
 }

@@ -14,6 +14,7 @@
 )]
 
 mod authority;
+mod bound_tokens;
 mod cel;
 mod chains;
 mod cli;
@@ -25,6 +26,7 @@ mod credentials;
 mod dev_backend;
 mod drain;
 mod endpoints;
+mod explain;
 mod failures;
 mod hardening;
 mod health;

@@ -61,6 +61,11 @@ impl Provider {
         &self.issuer
     }
 
+    /// How it is asked.
+    pub(super) fn fetch(&self) -> Arc<dyn Fetch> {
+        Arc::clone(&self.fetch)
+    }
+
     /// The keys, once the configuration is known.
     pub(super) fn keys(&self) -> Option<&KeySet> {
         self.keys.get()
