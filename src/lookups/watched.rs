@@ -35,7 +35,7 @@ struct Failing {
 
 /// How long what is known is good while a watch fails. A deleted object must not be vouched for without end.
 const GOOD_FOR: Duration = Duration::from_secs(60);
-/// A watch that has not failed for as long fails no more: attempts are at most half a minute apart. It need not have
+/// A watch that has not failed for as long fails no more: attempts are at most a minute apart. It need not have
 /// reported anything.
 const RECOVERED: Duration = Duration::from_secs(120);
 
