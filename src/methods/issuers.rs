@@ -62,12 +62,21 @@ impl Issuers {
         Ok(OidcAuthenticator::new(settings.clone(), client, &means.metrics.jwt, Clock::system()))
     }
 
-    /// Those whose configuration is not known by their settings, and why.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&str, String)> {
+    /// Each issuer, and why nothing is known of it by its settings, if so. What was known of it may count meanwhile.
+    pub(crate) fn health(&self) -> impl Iterator<Item = (&str, Result<(), String>)> {
         let Self(members) = self;
-        members.iter().filter_map(|Member { authenticator, .. }| {
-            Some((authenticator.issuer(), authenticator.health().err()?))
-        })
+        members.iter().map(|member| (member.authenticator.issuer(), member.authenticator.health()))
+    }
+
+    /// Those of which nothing is known by their settings, and why.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&str, String)> {
+        self.health().filter_map(|(issuer, health)| Some((issuer, health.err()?)))
+    }
+
+    /// Whether the tokens of all of them can be judged.
+    pub(crate) fn are_known(&self) -> bool {
+        let Self(members) = self;
+        members.iter().all(|member| member.judge().health().is_ok())
     }
 
     /// Waits until all are known.

@@ -32,17 +32,17 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All of them, in the order of messages.
     pub const ALL: [Self; 9] = [
-        Self::RS256,
-        Self::RS384,
-        Self::RS512,
         Self::ES256,
         Self::ES384,
         Self::ES512,
         Self::PS256,
         Self::PS384,
         Self::PS512,
+        Self::RS256,
+        Self::RS384,
+        Self::RS512,
     ];
 
     /// By its name in a header or a flag.

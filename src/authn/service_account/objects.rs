@@ -47,7 +47,8 @@ impl Place<'_> {
             .or_else(|| in_segment("resource name", self.name))
             .or_else(|| {
                 let empty = self.namespace.is_some_and(str::is_empty);
-                empty.then(|| "an empty namespace may not be set when a resource name is provided".to_owned())
+                // What an API server says to a path without one.
+                empty.then(|| "the server could not find the requested resource".to_owned())
             })
     }
 }
