@@ -8,6 +8,7 @@ pub mod bearer;
 pub mod bootstrap;
 pub mod cache;
 pub mod chain;
+mod json;
 pub mod jwt;
 pub mod lookup;
 pub mod oidc;

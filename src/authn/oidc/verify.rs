@@ -41,10 +41,10 @@ impl<'a> IdToken<'a> {
         }
         let jwt = Jwt::parse(token);
         let issuer = if let Ok(jwt) = &jwt {
-            issuer_of(jwt.claims())
+            issuer_of(jwt)
         } else {
             let (_, payload) = token.rsplit_once('.')?.0.split_once('.')?;
-            issuer_of(Jwt::parse(&format!("e30.{payload}.")).ok()?.claims())
+            issuer_of(&Jwt::parse(&format!("e30.{payload}.")).ok()?)
         };
         Some(Self { issuer: issuer?, jwt })
     }
@@ -57,7 +57,8 @@ impl<'a> IdToken<'a> {
         now: UnixTime,
         steps: Steps<'_>,
     ) -> Result<Claims, AuthnError> {
-        let jwt = self.jwt.map_err(|error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}")));
+        let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
+        let jwt = self.jwt.map_err(malformed);
         let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
         steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await.map_err(|error| {
@@ -71,18 +72,19 @@ impl<'a> IdToken<'a> {
             Some(id) => format!("by the key {}", Quoted(id)),
             None => "by a key of the issuer; the token names none".to_owned(),
         })?;
-        let checks =
-            steps.check("claims", Checks::read(jwt.claims()), |_| "of the types they must be".to_owned());
-        checks
-            .and_then(|checks| checks.run(&settings.issuer.audiences, now, steps))
-            .map_err(AuthnError::Invalid)?;
-        Ok(jwt.into_claims())
+        let read = jwt.claims().map_err(malformed).and_then(|claims| match Checks::read(&claims) {
+            Ok(checks) => Ok((claims, checks)),
+            Err(error) => Err(AuthnError::Invalid(error)),
+        });
+        let (claims, checks) = steps.check("claims", read, |_| "of the types they must be".to_owned())?;
+        checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
+        Ok(claims)
     }
 }
 
-/// Text, or nothing; Google's issuer has two spellings.
-fn issuer_of(all: &Claims) -> Option<String> {
-    let issuer = all.get("iss").map_or(Ok(""), claims::text).ok()?;
+/// Google's issuer has two spellings.
+fn issuer_of(jwt: &Jwt<'_>) -> Option<String> {
+    let issuer = jwt.issuer()?;
     Some(if issuer == "accounts.google.com" { "https://accounts.google.com" } else { issuer }.to_owned())
 }
 

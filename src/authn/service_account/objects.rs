@@ -54,12 +54,12 @@ impl Place<'_> {
 }
 
 /// Why it cannot be one segment of a path.
-// client-go: rest/request.go, IsValidPathSegmentName
+// client-go: rest/request.go, IsValidPathSegmentName, which need not look for what ends a path: it is encoded there
 fn segment_problem(text: &str) -> Option<String> {
     if matches!(text, "." | "..") {
         return Some(format!("may not be '{text}'"));
     }
-    let found: Vec<_> = ['/', '%'].into_iter().filter(|c| text.contains(*c)).collect();
+    let found: Vec<_> = ['/', '%', '?', '#'].into_iter().filter(|c| text.contains(*c)).collect();
     let problems: Vec<_> = found.into_iter().map(|c| format!("may not contain '{c}'")).collect();
     (!problems.is_empty()).then(|| problems.join(" "))
 }

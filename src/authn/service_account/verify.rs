@@ -52,13 +52,15 @@ pub(super) async fn verify<P: DeserializeOwned>(
             return Ok(None);
         }
     };
-    let issuer = jwt.text("iss").unwrap_or_default();
+    let issuer = jwt.issuer().unwrap_or_default();
     if !issuers.iter().any(|known| known == issuer) {
         checks.skip("iss", format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)));
         return Ok(None);
     }
     checks.pass("iss", || issuer.to_owned());
     grounds.keys.verify(&jwt, checks).await?;
+    // Whatever is passed over must be JSON too, and no deeper than other readers take it.
+    jwt.claims().map_err(|error| checks.invalid("claims", format!("json: {error}")))?;
     let read = |error: serde_json::Error| checks.invalid("claims", unreadable(&error));
     let public: Public = serde_json::from_slice(jwt.payload()).map_err(read)?;
     // The one that was looked at before is the same, unless both were read differently.

@@ -102,6 +102,18 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
             "invalid resource name \"../x%\": [may not contain '/' may not contain '%']",
         ),
         (
+            "a name that ends a path",
+            cluster(),
+            json!({"serviceaccount": {"name": "saname?x", "uid": "sauid"}}),
+            "invalid resource name \"saname?x\": [may not contain '?']",
+        ),
+        (
+            "a namespace that ends a path",
+            cluster(),
+            json!({"namespace": "ns#"}),
+            "invalid namespace \"ns#\": [may not contain '#']",
+        ),
+        (
             "a namespace that is a path",
             cluster(),
             json!({"namespace": ".."}),

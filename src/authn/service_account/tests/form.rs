@@ -14,6 +14,8 @@ fn bed() -> Bed {
     Bed::new(Cluster { accounts: BTreeMap::from([("ns/s".to_owned(), account("u"))]), ..Cluster::default() })
 }
 
+const NO_OBJECT: &str = "json: the payload is no JSON object";
+
 fn payload(claims: &str) -> String {
     format!(r#"{{"iss":"iss",{claims}{KUBERNETES}}}"#)
 }
@@ -133,6 +135,11 @@ fn claims_of_the_wrong_type_or_twice_are_refused() {
         (payload("").replace(r#""name":"s""#, r#""name":1"#), of_another_type),
         (payload("").replace(r#""name":"s""#, r#""name":null"#), "resource name may not be empty"),
         (payload("").replace(r#""name":"s""#, r#""Name":"s""#), "resource name may not be empty"),
+        (
+            payload(r#""x":"#).replace(KUBERNETES, r#"1,"kubernetes.io":["ns",{"name":"s","uid":"u"}]"#),
+            of_another_type,
+        ),
+        (payload("").replace(r#"{"name":"s","uid":"u"}"#, r#"["s","u"]"#), of_another_type),
         (payload("").replace(r#"{"namespace""#, r#"{"warnafter":"1","namespace""#), BAD_DATE),
         (format!("{} x", payload("")), NONE),
         (format!("\u{feff}{}", payload("")), NONE),
@@ -176,8 +183,8 @@ fn some_tokens_are_judged_more_strictly_than_upstream_does() {
             BAD_SIGNATURE,
         ),
         ("not deep", sign(&deep(100)), OK),
-        ("deep", sign(&deep(1000)), NONE),
-        ("deeper", sign(&deep(20_000)), NONE),
+        ("deep", sign(&deep(1000)), NO_OBJECT),
+        ("deeper", sign(&deep(20_000)), NO_OBJECT),
         ("half a character", sign(&payload(r#""zz":"\ud800","#)), NONE),
         ("a number beyond all", sign(&payload(r#""zz":1e999,"#)), NONE),
         ("a megabyte in a claim", sign(&payload(&format!(r#""zz":"{}","#, "a".repeat(1 << 20)))), OK),
