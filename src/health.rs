@@ -174,7 +174,7 @@ impl Health {
             let clusters = if usable { Ok(()) } else { Err("no API server can be used".to_owned()) };
             checks.push(("clusters".into(), clusters));
             let known = self.known.load(Ordering::Relaxed)
-                || snapshot.methods.iter().all(|methods| methods.issuers().waiting().next().is_none());
+                || snapshot.methods.iter().all(|methods| methods.issuers().are_known());
             self.known.store(known, Ordering::Relaxed);
             let waited = self.started.elapsed() >= ISSUERS_GRACE;
             let issuers = if known || waited { Ok(()) } else { Err("not finished".to_owned()) };

@@ -11,7 +11,7 @@ mod watched;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1 as core;
@@ -65,6 +65,8 @@ pub(crate) struct Lookups {
     nodes: Arc<Watched<Identity>>,
     live_bootstrap_reads: Budget,
     keys: Arc<KeySet>,
+    /// Who asks for the keys before anybody needs them.
+    asking: OnceLock<AbortHandle>,
     watches: Vec<AbortHandle>,
 }
 
@@ -93,6 +95,7 @@ impl Lookups {
             nodes: Arc::default(),
             live_bootstrap_reads: Budget::new(),
             keys: Arc::new(keys),
+            asking: OnceLock::new(),
             watches: Vec::new(),
             client,
         };
@@ -158,11 +161,15 @@ impl Lookups {
     /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
     /// all at once, as after a restart, find them.
     pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
-        let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
-        self.runtime.spawn(async move {
-            upstream.until_trusted().await;
-            // If that fails, the first token asks again.
-            keys.initialize().await.ok();
+        // Once, and no longer than there are lookups: an API server may be away for ever, and reloads are many.
+        self.asking.get_or_init(|| {
+            let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
+            let asking = self.runtime.spawn(async move {
+                upstream.until_trusted().await;
+                // If that fails, the first token asks again.
+                keys.initialize().await.ok();
+            });
+            asking.abort_handle()
         });
         Arc::clone(&self.keys)
     }
@@ -211,7 +218,7 @@ impl Lookups {
 
 impl Drop for Lookups {
     fn drop(&mut self) {
-        self.watches.iter().for_each(AbortHandle::abort);
+        self.watches.iter().chain(self.asking.get()).for_each(AbortHandle::abort);
     }
 }
 

@@ -72,7 +72,7 @@ impl Reviewing {
             Some(deadline) => timeout_at(deadline, judging).await.map_err(|_| ForwardError::Timeout)?,
             None => judging.await,
         };
-        let bytes = status.and_then(|status| document.answered(status)).unwrap_or(bytes);
+        let bytes = status.and_then(|status| document.answered(&status)).unwrap_or(bytes);
         head.headers.remove(CONTENT_LENGTH);
         Ok(Response::from_parts(head, Body::bytes(bytes)))
     }

@@ -22,8 +22,8 @@ pub(super) struct Watched<V> {
     known: Mutex<HashMap<Key, Arc<V>>>,
     complete: AtomicBool,
     failing: Mutex<Option<Failing>>,
-    /// Whether the watch may go on; what it knows is old news if not.
-    lost: AtomicBool,
+    /// Whether nobody watches any more.
+    over: AtomicBool,
 }
 
 /// A row of failures, each soon after the one before.
@@ -35,7 +35,7 @@ struct Failing {
 
 /// How long what is known is good while a watch fails. A deleted object must not be vouched for without end.
 const GOOD_FOR: Duration = Duration::from_secs(60);
-/// A watch that has not failed for as long fails no more: attempts are at most a minute apart. It need not have
+/// A watch that has not failed for as long fails no more: attempts are at most half a minute apart. It need not have
 /// reported anything.
 const RECOVERED: Duration = Duration::from_secs(120);
 
@@ -45,7 +45,7 @@ impl<V> Default for Watched<V> {
             known: Mutex::default(),
             complete: AtomicBool::new(false),
             failing: Mutex::default(),
-            lost: AtomicBool::new(false),
+            over: AtomicBool::new(false),
         }
     }
 }
@@ -53,7 +53,7 @@ impl<V> Default for Watched<V> {
 impl<V> Watched<V> {
     /// The object of this name, if the watch has reported it and has not failed since for long.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
-        if self.is_stale() || self.is_lost() {
+        if self.is_stale() {
             return None;
         }
         let key = (namespace.to_owned(), name.to_owned());
@@ -67,16 +67,13 @@ impl<V> Watched<V> {
 
     /// Whether all objects were reported once, and changes to them are.
     pub(super) fn is_complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire) && !self.is_stale() && !self.is_lost()
-    }
-
-    fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.complete.load(Ordering::Acquire) && !self.is_stale()
     }
 
     fn is_stale(&self) -> bool {
         let failing = *self.failing();
-        failing.is_some_and(|row| row.last.elapsed() < RECOVERED && row.since.elapsed() > GOOD_FOR)
+        self.over.load(Ordering::Acquire)
+            || failing.is_some_and(|row| row.last.elapsed() < RECOVERED && row.since.elapsed() > GOOD_FOR)
     }
 
     fn failed(&self) {
@@ -92,9 +89,9 @@ impl<V> Watched<V> {
 }
 
 /// A watch that is over, however it ended, knows nothing any more.
-struct Lost<'a>(&'a AtomicBool);
+struct Over<'a>(&'a AtomicBool);
 
-impl Drop for Lost<'_> {
+impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -110,14 +107,12 @@ pub(super) async fn follow<K, V>(
 ) where
     K: kube::Resource + Send + 'static,
 {
-    let _lost = Lost(&known.lost);
+    let _over = Over(&known.over);
     let mut stream = pin!(stream.default_backoff());
     let mut listed: HashMap<Key, Arc<V>> = HashMap::new();
     let mut told: Option<String> = None;
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     while let Some(event) = stream.next().await {
-        // Interruptions are made up for; what is forbidden may be so for ever, and what is deleted meanwhile stays known.
-        known.lost.store(event.as_ref().is_err_and(is_forbidden), Ordering::Release);
         match event {
             Ok(Event::Apply(object)) => {
                 *known.failing() = None;
@@ -169,9 +164,11 @@ fn is_forbidden(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
+
     use futures_util::{FutureExt as _, stream};
-    use k8s_openapi::api::core::v1::{Node, ServiceAccount};
-    use kube::core::{ObjectMeta, Status};
+    use k8s_openapi::api::core::v1::Node;
+    use kube::core::ObjectMeta;
     use tokio::time::sleep;
 
     use super::*;
@@ -229,37 +226,21 @@ mod tests {
         .await;
     }
 
-    const LATER: Duration = Duration::from_hours(1);
-
     #[tokio::test(start_paused = true)]
-    async fn what_may_not_be_watched_any_more_is_not_known() {
-        let account = || {
-            let mut account = ServiceAccount::default();
-            (account.metadata.namespace, account.metadata.name) = (Some("ns".into()), Some("builder".into()));
-            account
+    async fn a_watch_that_is_over_knows_nothing() {
+        let known = Watched::default();
+        let events = [Ok(Event::Init), Ok(Event::InitApply(node())), Ok(Event::InitDone)];
+        let watch = stream::iter(events).chain(stream::once(async {
+            sleep(GOOD_FOR).await;
+            panic!("a bug");
+        }));
+        let following = AssertUnwindSafe(follow("c", "nodes", watch, &known, |_: &Node| ()));
+        let beside = async {
+            sleep(GOOD_FOR / 2).await;
+            assert!(known.get("", "node").is_some() && known.is_complete());
         };
-        let refused = |code| {
-            let status = Status { code, ..Status::failure("no", "Forbidden") };
-            Err(Error::WatchStartFailed(kube::Error::Api(Box::new(status))))
-        };
-        let list = || [Ok(Event::Init), Ok(Event::InitApply(account())), Ok(Event::InitDone)];
-        for (name, last, is_known) in [
-            ("in order", None, true),
-            ("away for a while", Some(refused(500)), true),
-            ("forbidden", Some(refused(403)), false),
-        ] {
-            let known = Watched::default();
-            let knows = || (known.get("ns", "builder").is_some(), known.is_complete());
-            let events = stream::iter(list().into_iter().chain(last));
-            let later = stream::once(sleep(LATER)).map(|()| Ok(Event::Apply(account())));
-            let events = events.chain(later).chain(stream::pending());
-            let mut following = Box::pin(follow("c", "serviceaccounts", events, &known, |_| ()));
-            assert!(following.as_mut().now_or_never().is_none());
-            assert_eq!(knows(), (is_known, is_known), "{name}");
-            tokio::time::timeout(2 * LATER, following.as_mut()).await.unwrap_err();
-            assert_eq!(knows(), (true, true), "{name}: watched again");
-            drop(following);
-            assert_eq!(knows(), (false, false), "{name}: over");
-        }
+        let (followed, ()) = tokio::join!(following.catch_unwind(), beside);
+        assert!(followed.is_err());
+        assert!(known.get("", "node").is_none() && !known.is_complete());
     }
 }

@@ -61,10 +61,16 @@ impl Issuers {
         Ok(OidcAuthenticator::new(settings.clone(), client, &means.metrics.jwt, Clock::system()))
     }
 
-    /// For each, in the order of the configuration, whether what its settings point to is known, and if not, why.
+    /// Each issuer, and why nothing is known of it by its settings, if so. What was known of it may count meanwhile.
     pub(crate) fn health(&self) -> impl Iterator<Item = (&str, Result<(), String>)> {
         let Self(members) = self;
-        members.iter().map(|Member { authenticator, .. }| (authenticator.issuer(), authenticator.health()))
+        members.iter().map(|member| (member.authenticator.issuer(), member.authenticator.health()))
+    }
+
+    /// Whether the tokens of all of them can be judged.
+    pub(crate) fn are_known(&self) -> bool {
+        let Self(members) = self;
+        members.iter().all(|member| member.judge().health().is_ok())
     }
 
     /// Those of which it is not known, and why.

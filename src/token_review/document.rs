@@ -186,9 +186,9 @@ impl Document {
     }
 
     /// The same document with another status; `None` if it cannot be written.
-    pub(super) fn answered(self, status: Status) -> Option<Vec<u8>> {
+    pub(super) fn answered(self, status: &Status) -> Option<Vec<u8>> {
         match self.form {
-            Form::Json { review, is_pretty } => review.with(&status, is_pretty),
+            Form::Json { review, is_pretty } => review.with(status, is_pretty),
             Form::Yaml { before_status } => {
                 let status = yaml::of_value(&json!({ "status": status }));
                 Some(format!("{before_status}\n{status}").into_bytes())
