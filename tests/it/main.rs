@@ -28,6 +28,7 @@ mod drain;
 mod endpoints;
 mod explain;
 mod failures;
+mod flood;
 mod hardening;
 mod health;
 mod identity;
