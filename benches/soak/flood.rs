@@ -34,8 +34,8 @@ pub async fn run(seconds: u64) -> ExitCode {
     let mut flood = JoinSet::new();
     for number in 0..CONNECTIONS {
         let forger = Forger::new(&scene, number);
-        flood.spawn(forger.clone().over_http1(scene.gateway(), end.clone()));
-        flood.spawn(forger.over_http2(scene.gateway(), end.clone()));
+        flood.spawn(forger.clone().over_http1(scene.process.gateway.address, end.clone()));
+        flood.spawn(forger.over_http2(scene.process.gateway.address, end.clone()));
     }
     let flooded = honest(&scene, lasting).await;
     let after = Moment::of(&scene).await;

@@ -29,6 +29,7 @@ mod drain;
 mod endpoints;
 mod explain;
 mod failures;
+mod flood;
 mod hardening;
 mod health;
 mod identity;

@@ -82,7 +82,7 @@ pub async fn go_on(scene: Arc<Scene>, kind: Kind, http2: bool, end: watch::Recei
             Kind::Certificate => None,
             Kind::KnownToken => Some(known.clone()),
             Kind::NewBoundToken => Some(scene.accounts.token()),
-            Kind::NewIdToken => Some(scene.key.sign(&scene.claims(&format!("{http2} {}", times.took.len())))),
+            Kind::NewIdToken => Some(scene.id_token()),
         };
         let authorization = token.map(|token| format!("Bearer {token}"));
         let header = authorization.as_deref().map(|value| ("authorization", value));

@@ -34,6 +34,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::pki::{Ca, Issued};
 
 pub mod accounts;
+pub mod asked;
 pub mod body;
 pub mod client;
 pub mod frames;
