@@ -34,10 +34,10 @@ struct Failing {
 }
 
 /// How long what is known is good while a watch fails. A deleted object must not be vouched for without end.
-const GOOD_FOR: Duration = Duration::from_secs(60);
+const GOOD_FOR: Duration = Duration::from_mins(1);
 /// A watch that has not failed for as long fails no more: attempts are at most half a minute apart. It need not have
 /// reported anything.
-const RECOVERED: Duration = Duration::from_secs(120);
+const RECOVERED: Duration = Duration::from_mins(2);
 
 impl<V> Default for Watched<V> {
     fn default() -> Self {
@@ -205,7 +205,7 @@ mod tests {
         beside(Duration::MAX, async |known| {
             sleep(Duration::from_secs(30)).await;
             assert!(known.get("", "node").is_some() && known.is_complete(), "a watch may break");
-            sleep(Duration::from_secs(60)).await;
+            sleep(Duration::from_mins(1)).await;
             for _ in 0..100 {
                 assert!(known.get("", "node").is_none() && !known.is_complete(), "it has failed for long");
                 sleep(Duration::from_secs(9)).await;
@@ -216,7 +216,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_fails_no_more_is_good_again() {
-        beside(Duration::from_secs(600), async |known| {
+        beside(Duration::from_mins(10), async |known| {
             sleep(Duration::from_secs(590)).await;
             assert!(known.get("", "node").is_none());
             // Where nothing changes, a watch reports nothing.

@@ -68,7 +68,7 @@ impl<'a> IdToken<'a> {
         let signed = keys.verify(&jwt).await;
         let told = signed.as_ref().map_err(|error| unsigned(error, &jwt, keys));
         steps
-            .check("signature", told, |_| match jwt.key_id() {
+            .check("signature", told, |()| match jwt.key_id() {
                 Some(id) => format!("by the key {}", Quoted(id)),
                 None => "by a key of the issuer; the token names none".to_owned(),
             })

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::support::{KEYS, RSA, Web, authenticator, claims, judge, settings, unsigned, user};
-use crate::authn::cache::{CachedTokens, Keep};
+use crate::authn::cache::{CachedTokens, Keep, Limits};
 use crate::metrics::Metrics;
 
 #[tokio::test(start_paused = true)]
@@ -19,7 +19,13 @@ async fn known_keys_are_not_behind_unknown_ones() {
     web.hang(KEYS);
     sleep(Duration::from_secs(5)).await;
     let metrics = Metrics::new();
-    let cached = CachedTokens::new(authenticator, Keep::TOKENS, Handle::current(), &metrics.token_cache);
+    let cached = CachedTokens::new(
+        authenticator,
+        Keep::TOKENS,
+        Handle::current(),
+        &metrics.token_cache,
+        Limits::JUDGED,
+    );
     let body = claims(&json!({})).to_string();
     let unknown: Vec<_> = (0..1000)
         .map(|key| unsigned(&json!({"alg": "RS256", "kid": key.to_string()}), body.as_bytes()) + ".AAAA")
