@@ -8,8 +8,6 @@ use crate::support::accounts::{Accounts, ISSUER};
 use crate::support::client::Client;
 use crate::support::{Backend, Gateway, H2, Pki, flags, full, until};
 
-const LIVE: [&str; 4] = ["secrets", "serviceaccounts", "pods", "nodes"];
-
 /// A gateway before a cluster that has told everything that tokens are judged by.
 struct Scene {
     accounts: Arc<Accounts>,
@@ -51,22 +49,19 @@ impl Scene {
         self.client.code(&[("authorization", &token)]).await
     }
 
-    async fn live_reads(&self) -> u64 {
-        let mut reads = 0;
-        for resource in LIVE {
-            let labels = format!("{{cluster=\"default\",resource=\"{resource}\",source=\"live\"}}");
-            reads += self.gateway.count(&format!("portcullis_lookups_total{labels}")).await;
-        }
-        reads
+    async fn lookups(&self, source: &str) -> u64 {
+        self.gateway.count_all("portcullis_lookups_total", &[&format!("source=\"{source}\"")]).await
     }
 
     async fn every_token_is_judged_without_a_question(mut self) {
-        let before = (self.live_reads().await, self.accounts.asked());
+        let before = (self.lookups("live").await, self.accounts.asked());
+        let watched = self.lookups("watch").await;
         while self.backend.take().is_some() {}
         for _ in 0..100 {
             assert_eq!(self.ask().await, StatusCode::OK);
         }
-        assert_eq!((self.live_reads().await, self.accounts.asked()), before);
+        assert_eq!((self.lookups("live").await, self.accounts.asked()), before);
+        assert_eq!(self.lookups("watch").await, watched + 200, "a service account and a pod for each token");
         // What arrived is what was forwarded, and nothing else.
         until("the last request", || self.backend.pending() == 100).await;
     }

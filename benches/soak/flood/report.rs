@@ -23,7 +23,6 @@ pub struct Moment {
 impl Moment {
     pub async fn of(scene: &Scene) -> Self {
         let gateway = &scene.process.gateway;
-        let spared = "portcullis_lookups_total{cluster=\"default\",resource=\"secrets\",source=\"spared\"}";
         let (_, keys) = scene.accounts.asked();
         Self {
             rss: Memory::of(scene.process.id()).rss,
@@ -31,7 +30,7 @@ impl Moment {
             webhook: scene.webhook.pending(),
             keys,
             own: scene.own_questions(),
-            spared: gateway.count(spared).await,
+            spared: gateway.count_all("portcullis_lookups_total", &["source=\"spared\""]).await,
         }
     }
 }

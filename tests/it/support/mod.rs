@@ -420,6 +420,11 @@ impl Gateway {
         value.unwrap_or_default()
     }
 
+    /// The sum of a metric over all series with these labels.
+    pub async fn count_all(&self, metric: &str, labels: &[&str]) -> u64 {
+        sum(&self.metrics("/metrics").await, metric, labels)
+    }
+
     /// Waits until the metrics have this line.
     pub async fn until_counted(&self, line: &str) {
         self.until_counted_as(line, |found| found == line).await;
@@ -571,6 +576,14 @@ pub fn get(path: &str, headers: &[(&str, &str)]) -> Request<BoxedBody> {
 pub async fn text(response: Response<Incoming>) -> String {
     let bytes = soon(response.into_body().collect()).await.unwrap().to_bytes();
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The sum of a metric over all series with these labels, in the text that a server tells its metrics in.
+pub fn sum(metrics: &str, metric: &str, labels: &[&str]) -> u64 {
+    let of_metric = |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with('{'));
+    let labelled = |line: &&str| labels.iter().all(|label| line.contains(label));
+    let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+    metrics.lines().filter(of_metric).filter(labelled).filter_map(value).sum()
 }
 
 /// The code and the `Status` body of a refusal.
