@@ -5,6 +5,7 @@
 //! asked of the API server. Tokens that anybody can make up ask for bootstrap secrets, so live reads of those are few.
 
 mod budget;
+mod published;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -26,19 +27,19 @@ use tokio::task::AbortHandle;
 use tracing::{error, warn};
 
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::{KeySet, KeySource};
+use crate::authn::jwt::key_set::KeySet;
 use crate::authn::lookup::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
 use crate::clock::UnixTime;
 use crate::clusters::upstream::Upstream;
 use crate::forward::own;
 use crate::metrics::Metrics;
 use budget::Budget;
+use published::PublishedKeys;
 use watched::{Watched, follow};
 
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
 const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
-const SERVICE_ACCOUNT_KEYS: &str = "/openid/v1/jwks";
 
 /// Which objects tokens are judged by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl Lookups {
     ) -> Self {
         let _entered = runtime.enter();
         let client = own::client(upstream);
-        let keys = KeySet::new(Box::new(PublishedKeys { client: client.clone() }));
+        let keys = KeySet::new(Box::new(PublishedKeys(client.clone())));
         let mut lookups = Self {
             cluster: cluster.to_owned(),
             upstream: Arc::clone(upstream),
@@ -296,31 +297,6 @@ impl Lookup for Lookups {
                 warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
             }
         });
-    }
-}
-
-/// The key set of the API server's own issuer.
-struct PublishedKeys {
-    client: Client,
-}
-
-impl KeySource for PublishedKeys {
-    fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        Box::pin(async move {
-            let request = http::Request::get(SERVICE_ACCOUNT_KEYS)
-                .header(http::header::ACCEPT, "application/jwk-set+json, application/json")
-                .body(Vec::new())
-                .map_err(|error| error.to_string())?;
-            let text = self.client.request_text(request).await;
-            text.map(String::into_bytes)
-                .map_err(|error| format!("cannot read {SERVICE_ACCOUNT_KEYS}: {error}"))
-        })
-    }
-}
-
-impl fmt::Debug for PublishedKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PublishedKeys")
     }
 }
 

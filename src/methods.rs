@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
-use crate::authn::cache::{CachedTokens, Keep};
+use crate::authn::cache::{CachedTokens, Keep, Limits};
 use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, InAuthenticatedGroup, OnError, token_union};
 use crate::authn::lookup::Lookup;
 use crate::authn::request_header::RequestHeaderAuthenticator;
@@ -132,6 +132,7 @@ impl Methods {
                 Keep::TOKENS,
                 self.means.runtime.clone(),
                 metrics,
+                Limits::JUDGED,
             );
             let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));

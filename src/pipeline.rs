@@ -14,13 +14,13 @@ use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use exchange::Exchange;
 use refusal::Refusal;
 
-use crate::authn::AuthnInput;
 use crate::authn::remarks::Remarks;
+use crate::authn::{AuthnError, AuthnInput, Proven};
 use crate::clock::Clock;
 use crate::escape::decode_path;
 use crate::forward::body::Body;
@@ -129,7 +129,7 @@ impl Gateway {
         };
         exchange.note_certificate(connection.certificate_ends, input.now);
         let started = Instant::now();
-        let verdict = cluster.chain.authenticate(&input).await;
+        let verdict = in_time(routed.deadline(), cluster.chain.authenticate(&input)).await;
         exchange.note_authentication(&verdict, started.elapsed(), remarks.take().warnings);
         let proven = verdict?;
         if !proven.user().is_unauthenticated() {
@@ -137,6 +137,19 @@ impl Gateway {
         }
         Ok(Identified::new(routed, proven))
     }
+}
+
+/// A verdict until the deadline, if there is one: an issuer or a webhook may let everybody wait. Who is not known by
+/// then is not known.
+// apiserver: pkg/authentication/token/cache/cached_token_authenticator.go — waits until the request's context is done
+async fn in_time(
+    deadline: Option<Instant>,
+    verdict: impl Future<Output = Result<Proven, AuthnError>>,
+) -> Result<Proven, AuthnError> {
+    let Some(deadline) = deadline else { return verdict.await };
+    let late =
+        |_| Err(AuthnError::Unavailable("the request's time was up before it was authenticated".to_owned()));
+    timeout_at(deadline, verdict).await.unwrap_or_else(late)
 }
 
 /// Which cluster the request is for, what it means there, and until when it must be answered. What kube-apiserver

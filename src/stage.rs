@@ -109,6 +109,11 @@ impl Routed {
         &self.info
     }
 
+    /// When it must be answered.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// What the sender is to be judged by.
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.credentials

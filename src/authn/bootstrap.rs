@@ -14,7 +14,7 @@ use secrecy::ExposeSecret as _;
 use super::lookup::{Lookup, Secret};
 use super::remarks::{Outcome, Remarks};
 use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::clock::UnixTime;
+use crate::clock::{self, UnixTime};
 use crate::user::UserInfo;
 
 const METHOD: &str = "bootstrap-token";
@@ -101,7 +101,7 @@ fn judge(
     holds("expiration", expires.is_ok_and(|expires| expires.is_none_or(|expires| now < expires)), &|| {
         match expiration.as_ref() {
             "" => "none".to_owned(),
-            expiration => expiration.to_owned(),
+            expiration => format!("{expiration:?}, and it is {}", clock::rfc3339(now)),
         }
     })?;
     let usage = text("usage-bootstrap-authentication");
@@ -112,6 +112,11 @@ fn judge(
         format!("{extra:?}, must be {GROUP_PREFIX}…, separated by commas alone")
     })?;
     Some((groups?, expires.ok().flatten()))
+}
+
+/// Whether it has the form of a bootstrap token.
+pub(crate) fn is_token(text: &str) -> bool {
+    split(text).is_some()
 }
 
 /// The id and the secret of what has the form of a token.

@@ -61,7 +61,7 @@ impl Keep {
 
 /// What a cache may cost.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+pub(crate) struct Limits {
     /// Bytes of remembered verdicts. One on a pod's service account takes 2 KiB.
     memory: usize,
     /// Lookups at a time. Each holds a token, of 1 MiB at most as every header.
@@ -71,7 +71,11 @@ struct Limits {
 }
 
 impl Limits {
-    const DEFAULT: Self = Self { memory: 64 << 20, lookups: 128, waiting: 4096 };
+    /// For all tokens of a cluster. Most are judged here, in no time; the others wait for somebody who is asked, and must
+    /// leave places to those: [`Self::ASKED`], the keys of issuers and the budget of live reads let fewer wait.
+    pub(crate) const JUDGED: Self = Self { memory: 64 << 20, lookups: 4096, waiting: 4096 };
+    /// For tokens that somebody else is asked about, however long that takes.
+    pub(crate) const ASKED: Self = Self { memory: 64 << 20, lookups: 128, waiting: 512 };
 }
 
 /// Judges tokens as another authenticator does, and remembers.
@@ -94,15 +98,6 @@ struct Shared {
 impl CachedTokens {
     /// Asks `delegate`, on `runtime`, about what is not remembered.
     pub(crate) fn new(
-        delegate: Arc<dyn TokenAuthenticator>,
-        keep: Keep,
-        runtime: Handle,
-        metrics: &TokenCache,
-    ) -> Self {
-        Self::with_limits(delegate, keep, runtime, metrics, Limits::DEFAULT)
-    }
-
-    fn with_limits(
         delegate: Arc<dyn TokenAuthenticator>,
         keep: Keep,
         runtime: Handle,

@@ -170,14 +170,15 @@ fn check_audiences(api: &[Audience], of_credential: &[Audience]) -> Result<(), A
     if api.is_empty() || of_credential.is_empty() || !intersection(api, of_credential).is_empty() {
         return Ok(());
     }
-    let list = |audiences: &[Audience]| {
-        audiences.iter().map(|audience| audience.0.as_str()).collect::<Vec<_>>().join(" ")
-    };
     Err(AuthnError::Invalid(format!(
         "unable to match the audience: [{}] , accepted: [{}]",
         list(of_credential),
         list(api)
     )))
+}
+
+fn list(audiences: &[Audience]) -> String {
+    audiences.iter().map(|audience| audience.0.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 /// The audiences of both lists, in the order of the second one.
@@ -252,12 +253,21 @@ impl<A: ?Sized> AudienceAgnostic<A> {
 
     /// Asks the delegate, unless the request is for other audiences.
     // apiserver: pkg/authentication/authenticator/audagnostic.go
-    async fn wrap(&self, requested: &[Audience], verdict: impl Future<Output = Verdict>) -> Verdict {
+    async fn wrap(
+        &self,
+        name: &str,
+        context: TokenContext<'_>,
+        verdict: impl Future<Output = Verdict>,
+    ) -> Verdict {
+        let requested = context.audiences;
         if requested.is_empty() {
             return verdict.await;
         }
         let audiences = intersection(&self.implicit, requested);
         if audiences.is_empty() {
+            context.remarks.step(name, "audiences", Outcome::NotApplicable, || {
+                format!("[{}] are asked for; it vouches for [{}]", list(requested), list(&self.implicit))
+            });
             return Ok(None);
         }
         let Some(found) = verdict.await? else {
@@ -280,7 +290,13 @@ impl<A: RequestAuthenticator + ?Sized> RequestAuthenticator for AudienceAgnostic
     }
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.wrap(input.audiences, async move { self.delegate.authenticate(input).await }))
+        Box::pin(
+            self.wrap(
+                self.name(),
+                input.for_tokens(),
+                async move { self.delegate.authenticate(input).await },
+            ),
+        )
     }
 }
 
@@ -294,9 +310,11 @@ impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for AudienceAgnostic<A> 
         token: &'a BearerToken,
         context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
-        Box::pin(
-            self.wrap(context.audiences, async move { self.delegate.authenticate(token, context).await }),
-        )
+        Box::pin(self.wrap(
+            self.name(),
+            context,
+            async move { self.delegate.authenticate(token, context).await },
+        ))
     }
 }
 

@@ -95,18 +95,23 @@ impl OidcAuthenticator {
         }
     }
 
+    /// Tries to find the configuration, or waits for who is about it.
+    pub(crate) async fn tried(&self) {
+        self.provider.initialize().await;
+    }
+
     async fn judge(
         &self,
         token: IdToken<'_>,
         context: TokenContext<'_>,
     ) -> Result<Authenticated, AuthnError> {
         let steps = Steps { remarks: context.remarks, label: &self.label };
-        let keys = self
-            .provider
-            .keys()
-            .ok_or_else(|| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()));
+        let keys = self.provider.keys().ok_or_else(|| self.provider.problem().unwrap_or_default());
         let keys =
-            steps.check("initialized", keys, |_| "the configuration of the issuer is known".to_owned())?;
+            steps.check("initialized", keys, |_| "the configuration of the issuer is known".to_owned());
+        // What the problem is, clients are not told upstream either.
+        let keys = keys
+            .map_err(|_problem| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()))?;
         let mut claims = token
             .verify(keys, &self.settings, context.now, steps)
             .await

@@ -17,7 +17,7 @@ use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::cache::{CachedTokens, Keep};
+use super::cache::{CachedTokens, Keep, Limits};
 use super::chain::intersection;
 use super::remarks::Outcome;
 use super::{
@@ -84,7 +84,7 @@ impl WebhookAuthenticator {
 
     fn remembered(self, ttl: Duration, runtime: Handle, metrics: &TokenCache) -> CachedTokens {
         let keep = Keep { success: ttl, failure: ttl, errors: false };
-        CachedTokens::new(Arc::new(self), keep, runtime, metrics)
+        CachedTokens::new(Arc::new(self), keep, runtime, metrics, Limits::ASKED)
     }
 
     async fn review(&self, token: &BearerToken, context: TokenContext<'_>) -> Result<Status, Trouble> {

@@ -165,7 +165,7 @@ fn elements_that_are_not_looked_at_are_no_work() {
         let rule = rule("dyn(claims.a).all(x, dyn(claims.a).exists(y, true))");
         sender.send(rule.evaluate(&claims)).unwrap();
     });
-    let found = receiver.recv_timeout(std::time::Duration::from_secs(30));
+    let found = receiver.recv_timeout(Duration::from_secs(30));
     assert_eq!(found, Ok(too_costly()), "within the time");
 }
 

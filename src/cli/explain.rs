@@ -1,5 +1,10 @@
 //! `portcullis explain`: what each authenticator makes of a credential, and why.
 
+mod advice;
+mod credential;
+mod report;
+
+use std::future::Future;
 use std::io::{IsTerminal as _, Read as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,15 +16,20 @@ use arc_swap::ArcSwap;
 use clap::Args;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use serde::Serialize;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tracing_subscriber::EnvFilter;
 
 use super::check::{Output, print};
 use super::{complain, failed, misconfigured};
-use crate::authn::remarks::{Noted, Outcome, Remarks, Step};
+use advice::reasons;
+use credential::{Credential, Kind};
+use report::{Explanation, Row, User};
+
+use crate::authn::remarks::Remarks;
+use crate::authn::settings::Authentication;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::authn::{Audience, AuthnError, AuthnInput, ConnInfo, Proven};
+use crate::authn::{Audience, AuthnInput, ConnInfo, Proven};
 use crate::clock::Clock;
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::Inputs;
@@ -29,16 +39,25 @@ use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::self_check::SelfCheck;
 use crate::snapshot::Snapshot;
+use crate::status::quote::Quoted;
 
-/// How long the API server and issuers may take to be there.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the API server and an issuer may take to be there.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the whole verdict may take.
+const TOO_LONG: Duration = Duration::from_secs(20);
+/// After this, somebody who waits is told for what.
+const SOON: Duration = Duration::from_secs(2);
 /// As large as a header may be.
 const LARGEST_TOKEN: u64 = 1 << 20;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
   kubectl create token builder | portcullis explain --config gateway.yaml --cluster prod
-  portcullis explain --client-ca-file clients-ca.crt --backend-kubeconfig backend.kubeconfig --certificate alice.crt";
+  portcullis explain --config gateway.yaml --certificate alice.crt
+  portcullis explain --config gateway.yaml --output json < alice.token | jq .reasons
+
+The first line is the verdict; `why` and `fix` say what the credential is refused for, and which claim, flag or key to
+look at. Then stands what the credential says of itself, and each step of the authenticators it is for.";
 
 /// The flags of `portcullis explain`: those of `serve`, and the credential.
 #[derive(Debug, Clone, Args)]
@@ -55,61 +74,12 @@ pub(super) struct ExplainFlags {
     /// The audiences the token is to be good for, comma-separated. Default: those of the API server.
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',', help_heading = "Credential")]
     audiences: Vec<String>,
+    /// Show the steps of every authenticator, also of those that the credential is not for.
+    #[arg(long, help_heading = "Output")]
+    all: bool,
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
-}
-
-/// A credential. Shown nowhere.
-enum Credential {
-    Token(String),
-    Certificate(Vec<CertificateDer<'static>>),
-}
-
-/// What came of it.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Explanation {
-    cluster: String,
-    authenticated: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    authenticator: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<User>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    steps: Vec<Row>,
-    warnings: Vec<String>,
-    audit_annotations: std::collections::BTreeMap<String, String>,
-}
-
-/// As `SelfSubjectReview` shows it.
-#[derive(Debug, Serialize)]
-struct User {
-    username: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<String>,
-    groups: Vec<String>,
-    extra: std::collections::BTreeMap<String, Vec<String>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    authenticator: String,
-    check: String,
-    result: &'static str,
-    detail: String,
-}
-
-impl From<Step> for Row {
-    fn from(step: Step) -> Self {
-        let result = match step.outcome {
-            Outcome::Passed => "ok",
-            Outcome::Failed => "failed",
-            Outcome::NotApplicable => "-",
-        };
-        Self { authenticator: step.authenticator, check: step.check, result, detail: step.detail }
-    }
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
@@ -130,19 +100,27 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),
     };
-    let clusters = snapshot.router.clusters();
+    let names: Vec<_> = settings.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     let index = match &flags.cluster {
-        Some(name) => clusters.iter().position(|cluster| cluster.name == *name),
-        None if clusters.len() == 1 => Some(0),
+        Some(name) => names.iter().position(|known| known == name),
+        None if names.len() == 1 => Some(0),
         None => None,
     };
-    let Some(index) = index else {
-        let names: Vec<_> = clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    let Some((index, cluster)) = index.and_then(|index| Some((index, settings.clusters.get(index)?))) else {
         return failed(&format!("--cluster: give one of {}", names.join(", ")));
     };
-    let explanation = runtime.block_on(explain(snapshot, index, credential, &flags.audiences, means));
+    let question =
+        Question { index, credential, audiences: &flags.audiences, settings: &cluster.authentication };
+    let explanation = runtime.block_on(async { timeout(TOO_LONG, question.judge(snapshot, means)).await });
+    let Ok(explanation) = explanation else {
+        return failed(&format!(
+            "there is no verdict after {} s: an issuer, the webhook or the API server does not \
+                                answer; the log of serve has which",
+            TOO_LONG.as_secs()
+        ));
+    };
     let Some(explanation) = explanation else { return failed("there is no such cluster") };
-    let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.table()));
+    let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.text(flags.all)));
     if explanation.authenticated { printed } else { ExitCode::FAILURE }
 }
 
@@ -175,131 +153,133 @@ fn credential(flags: &ExplainFlags) -> Result<Credential, String> {
     }
 }
 
-async fn explain(
-    snapshot: Snapshot,
+/// Whose credential it is, for which cluster.
+struct Question<'a> {
     index: usize,
     credential: Credential,
-    audiences: &[String],
-    means: Means,
-) -> Option<Explanation> {
-    let current = Arc::new(ArcSwap::from_pointee(snapshot));
-    let snapshot = current.load_full();
-    let cluster = snapshot.router.clusters().get(index)?;
-    let methods = snapshot.methods.get(index)?;
-    let is_token = matches!(credential, Credential::Token(_));
-    if is_token && methods.ask_the_backend() {
-        let check = SelfCheck {
-            current: Arc::clone(&current),
-            metrics: Arc::clone(&means.metrics),
-            swapped: Arc::new(Notify::new()),
-            reload: Arc::clone(&means.reload),
-            refused: Arc::new(Notify::new()),
-        };
-        tokio::spawn(async move { check.run().await });
-        if timeout(PATIENCE, cluster.upstream.until_trusted()).await.is_err() {
-            complain("the API server cannot be asked: run serve to see why; going on without it");
-        }
-    }
-    if is_token && timeout(PATIENCE, methods.issuers().until_known()).await.is_err() {
-        for (_, reason) in methods.issuers().waiting() {
-            complain(&format!("{reason}; going on without it"));
-        }
-    }
-    let (certificates, authorization) = match credential {
-        Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
-        Credential::Certificate(certificates) => (certificates, None),
-    };
-    let remarks = Remarks::traced();
-    let requested: Vec<Audience> = match audiences {
-        [] => cluster.audiences.clone(),
-        audiences => audiences.iter().cloned().map(Audience).collect(),
-    };
-    let input = AuthnInput {
-        conn: &ConnInfo {
-            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            server_name: None,
-            peer_chain: UnverifiedChain::new(certificates),
-            verdicts: VerdictMemo::default(),
-        },
-        credentials: &Credentials { authorization, ..Credentials::default() },
-        path: "/api",
-        audiences: &requested,
-        generation: snapshot.generation,
-        now: Clock::system().now(),
-        remarks: &remarks,
-    };
-    let verdict = cluster.chain.authenticate(&input).await;
-    Some(Explanation::of(cluster.name.clone(), verdict, remarks.take()))
+    audiences: &'a [String],
+    settings: &'a Authentication,
 }
 
-impl Explanation {
-    fn of(cluster: String, verdict: Result<Proven, AuthnError>, noted: Noted) -> Self {
-        let (proven, error) = match verdict {
-            Ok(proven) => (Some(proven), None),
-            Err(error) => (None, Some(error.to_string())),
+impl Question<'_> {
+    /// Asks the authenticators of the cluster; nothing if there is no such cluster.
+    async fn judge(self, snapshot: Snapshot, means: Means) -> Option<Explanation> {
+        let kind = self.credential.kind();
+        let now = Clock::system().now();
+        let facts = self.credential.facts(now);
+        let current = Arc::new(ArcSwap::from_pointee(snapshot));
+        let snapshot = current.load_full();
+        let cluster = snapshot.router.clusters().get(self.index)?;
+        let methods = snapshot.methods.get(self.index)?;
+        if methods.ask_the_backend() && self.depends_on_the_backend(&kind) {
+            tell_of_the_backend();
+            let check = SelfCheck {
+                current: Arc::clone(&current),
+                metrics: Arc::clone(&means.metrics),
+                swapped: Arc::new(Notify::new()),
+                reload: Arc::clone(&means.reload),
+                refused: Arc::new(Notify::new()),
+            };
+            tokio::spawn(async move { check.run().await });
+            let looked = async {
+                while !cluster.upstream.is_trusted() && !cluster.upstream.is_checked() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            timeout(PATIENCE, waiting_for("the API server", looked)).await.ok();
+            if !cluster.upstream.is_trusted() {
+                complain("the API server cannot be asked about this token; going on without it");
+            }
+        }
+        if let Kind::Jwt(issuer) = &kind {
+            let tried = methods.issuers().tried(issuer);
+            if timeout(PATIENCE, waiting_for("the issuer", tried)).await.is_err() {
+                complain(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
+            }
+        }
+        let (certificates, authorization) = match self.credential {
+            Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
+            Credential::Certificate(certificates) => (certificates, None),
         };
-        let user = proven.as_ref().map(|proven| proven.user().clone());
-        Self {
-            cluster,
+        let remarks = Remarks::traced();
+        let requested: Vec<Audience> = match self.audiences {
+            [] => cluster.audiences.clone(),
+            audiences => audiences.iter().cloned().map(Audience).collect(),
+        };
+        let input = AuthnInput {
+            conn: &ConnInfo {
+                peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+                server_name: None,
+                peer_chain: UnverifiedChain::new(certificates),
+                verdicts: VerdictMemo::default(),
+            },
+            credentials: &Credentials { authorization, ..Credentials::default() },
+            path: "/api",
+            audiences: &requested,
+            generation: snapshot.generation,
+            now,
+            remarks: &remarks,
+        };
+        let verdict = waiting_for("a verdict", cluster.chain.authenticate(&input)).await;
+        let noted = remarks.take();
+        let steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
+        let proven = verdict.as_ref().ok();
+        let user = proven.map(Proven::user).cloned();
+        Some(Explanation {
+            cluster: cluster.name.clone(),
             authenticated: proven.is_some(),
-            authenticator: proven.as_ref().map(Proven::method),
+            authenticator: proven.map(Proven::method),
             user: user.map(|user| User {
                 username: user.name,
                 uid: user.uid,
                 groups: user.groups,
                 extra: user.extra,
             }),
-            error,
-            steps: noted.steps.into_iter().map(Row::from).collect(),
+            reasons: if proven.is_some() { Vec::new() } else { reasons(&steps, &kind, self.settings) },
+            error: verdict.err().map(|error| error.to_string()),
+            credential: facts,
+            steps,
             warnings: noted.warnings,
             audit_annotations: noted.annotations,
-        }
+        })
     }
 
-    fn table(&self) -> String {
-        let width = |title: &str, column: fn(&Row) -> &str| {
-            let cells = self.steps.iter().map(column).chain([title]);
-            cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-        };
-        let by = width("AUTHENTICATOR", |row| &row.authenticator);
-        let check = width("CHECK", |row| &row.check);
-        let result = width("RESULT", |row| row.result);
-        let mut lines =
-            vec![format!("{:by$}  {:check$}  {:result$}  DETAIL", "AUTHENTICATOR", "CHECK", "RESULT")];
-        let mut last = "";
-        for row in &self.steps {
-            let name = if row.authenticator == last { "" } else { row.authenticator.as_str() };
-            lines.push(format!("{name:by$}  {:check$}  {:result$}  {}", row.check, row.result, row.detail));
-            last = &row.authenticator;
+    /// Whether the API server must be asked about it.
+    fn depends_on_the_backend(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Jwt(issuer) => self
+                .settings
+                .service_accounts
+                .as_ref()
+                .is_some_and(|accounts| issuer == advice::LEGACY || accounts.issuers.contains(issuer)),
+            Kind::Bootstrap => true,
+            Kind::Damaged(_) | Kind::Opaque | Kind::Certificate => false,
         }
-        lines.push(String::new());
-        match (&self.user, self.authenticator, &self.error) {
-            (Some(user), Some(authenticator), _) => {
-                lines.push(format!("accepted by {authenticator} for cluster {}", self.cluster));
-                lines.push(format!("  username  {}", user.username));
-                lines.extend(user.uid.iter().map(|uid| format!("  uid       {uid}")));
-                lines.extend(user.groups.iter().map(|group| format!("  group     {group}")));
-                for (key, values) in &user.extra {
-                    lines.extend(values.iter().map(|value| format!("  extra     {key}={value}")));
-                }
-            }
-            (_, _, error) => {
-                let error = error.as_deref().unwrap_or_default();
-                lines.push(format!("refused (401 Unauthorized) for cluster {}: {error}", self.cluster));
-            }
+    }
+}
+
+/// Says on standard error what is wrong with the API server, if anything.
+fn tell_of_the_backend() {
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new("portcullis::self_check=warn"))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time();
+    let _already_there = lines.try_init().is_err();
+}
+
+/// Says what is waited for, to somebody who looks on, if it takes long.
+async fn waiting_for<F: Future>(what: &str, future: F) -> F::Output {
+    let told = async {
+        sleep(SOON).await;
+        if std::io::stderr().is_terminal() {
+            complain(&format!("waiting for {what} …"));
         }
-        lines.extend(self.warnings.iter().map(|warning| format!("  warning   {warning}")));
-        let annotations = self.audit_annotations.iter();
-        lines.extend(annotations.map(|(key, value)| format!("  audit     {key}={value}")));
-        // A token may say anything, also what a terminal would obey.
-        let is_obeyed = |c: char| {
-            c.is_control()
-                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        };
-        let harmless = |c: char| if is_obeyed(c) { '\u{fffd}' } else { c };
-        lines
-            .iter()
-            .map(|line| line.trim_end().chars().map(harmless).chain(['\n']).collect::<String>())
-            .collect()
+        std::future::pending::<F::Output>().await
+    };
+    tokio::select! {
+        output = future => output,
+        output = told => output,
     }
 }

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use tokio::task::AbortHandle;
 
 use super::Means;
@@ -68,21 +67,23 @@ impl Issuers {
         members.iter().map(|member| (member.authenticator.issuer(), member.authenticator.health()))
     }
 
-    /// Those of which nothing is known by their settings, and why.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&str, String)> {
-        self.health().filter_map(|(issuer, health)| Some((issuer, health.err()?)))
-    }
-
     /// Whether the tokens of all of them can be judged.
     pub(crate) fn are_known(&self) -> bool {
         let Self(members) = self;
         members.iter().all(|member| member.judge().health().is_ok())
     }
 
-    /// Waits until all are known.
-    pub(crate) async fn until_known(&self) {
+    /// Those of which it is not known, and why.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&str, String)> {
+        self.health().filter_map(|(issuer, health)| Some((issuer, health.err()?)))
+    }
+
+    /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
+    pub(crate) async fn tried(&self, issuer: &str) {
         let Self(members) = self;
-        join_all(members.iter().map(|member| Arc::clone(&member.authenticator).run())).await;
+        for member in members.iter().filter(|member| member.authenticator.issuer() == issuer) {
+            member.authenticator.tried().await;
+        }
     }
 
     pub(super) fn authenticators(&self) -> Vec<Box<dyn TokenAuthenticator>> {

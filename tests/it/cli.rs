@@ -24,6 +24,7 @@ fn printed(output: &Output, directory: &str) -> String {
 #[test]
 fn help_teaches() {
     insta::assert_snapshot!("help", printed(&portcullis(&["--help"]), "DIR"));
+    insta::assert_snapshot!("help_explain", printed(&portcullis(&["explain", "-h"]), "DIR"));
     insta::assert_snapshot!("help_serve", printed(&portcullis(&["serve", "--help"]), "DIR"));
 }
 

@@ -14,6 +14,8 @@
 )]
 
 mod authority;
+mod bad_input;
+mod bound_tokens;
 mod cel;
 mod chains;
 mod cli;
@@ -25,7 +27,9 @@ mod credentials;
 mod dev_backend;
 mod drain;
 mod endpoints;
+mod explain;
 mod failures;
+mod flood;
 mod hardening;
 mod health;
 mod identity;

@@ -85,11 +85,11 @@ impl TokenAuthenticator for Fake {
 
 fn cache_with(fake: &Arc<Fake>, keep: Keep, limits: Limits) -> Arc<CachedTokens> {
     let metrics = Metrics::new();
-    Arc::new(CachedTokens::with_limits(fake.clone(), keep, Handle::current(), &metrics.token_cache, limits))
+    Arc::new(CachedTokens::new(fake.clone(), keep, Handle::current(), &metrics.token_cache, limits))
 }
 
 fn cache(fake: &Arc<Fake>, keep: Keep) -> Arc<CachedTokens> {
-    cache_with(fake, keep, Limits::DEFAULT)
+    cache_with(fake, keep, Limits::JUDGED)
 }
 
 async fn ask_for(
@@ -289,7 +289,7 @@ async fn a_lookup_goes_on_without_the_one_who_began_it() {
 #[tokio::test]
 async fn another_one_takes_over_from_one_who_left_before_the_lookup_began() {
     let fake = Fake::shut(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::DEFAULT });
+    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::JUDGED });
     let blocking = begin(&cache, "other");
     until("the other lookup", || fake.number_asked() == 1).await;
     let first = begin(&cache, "token");
@@ -386,7 +386,7 @@ async fn somebody_who_wants_every_step_is_not_told_from_memory() {
 #[tokio::test]
 async fn a_flood_of_made_up_tokens_is_bounded() {
     let fake = Fake::shut(|_, _| Ok(None));
-    let limits = Limits { memory: 1 << 20, ..Limits::DEFAULT };
+    let limits = Limits { memory: 1 << 20, ..Limits::JUDGED };
     let cache = cache_with(&fake, Keep { failure: MINUTE, ..SUCCESSES }, limits);
     let waiting: Vec<_> = (0..10_000).map(|number| begin(&cache, &format!("token{number}"))).collect();
     until("the lookups", || fake.number_asked() == limits.lookups).await;
@@ -408,7 +408,7 @@ async fn a_flood_of_made_up_tokens_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
     let fake = Fake::shut(|_, _| Ok(None));
-    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::DEFAULT });
+    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::JUDGED });
     let blocking = begin(&cache, "other");
     until("the other lookup", || fake.number_asked() == 1).await;
     let begun = Instant::now();
@@ -420,7 +420,7 @@ async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
 #[tokio::test]
 async fn what_was_not_asked_for_longest_is_forgotten_first() {
     let fake = Fake::new(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, Limits { memory: 256 << 10, ..Limits::DEFAULT });
+    let cache = cache_with(&fake, SUCCESSES, Limits { memory: 256 << 10, ..Limits::JUDGED });
     for number in 0..2_000 {
         ask(&cache, &number.to_string()).await.ok();
         ask(&cache, "favourite").await.ok();
@@ -439,7 +439,7 @@ async fn requests_and_lookups_are_counted() {
     });
     let metrics = Metrics::new();
     let keep = Keep { failure: MINUTE, errors: false, ..SUCCESSES };
-    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache);
+    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache, Limits::JUDGED);
     for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
         ask(&cache, token).await.ok();
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::claims::Claims;
 use super::fetch::Fetch;
@@ -24,6 +25,10 @@ use crate::status::quote::Quoted;
 
 /// The most issuers of distributed claims that are remembered: an endpoint chooses them.
 const MAX_ISSUERS: usize = 64;
+
+/// How many tokens may wait for claims at a time: like [`KeySet`](crate::authn::jwt::key_set::KeySet), of which the same
+/// is true.
+const WAITING: usize = 32;
 
 /// Where claims are that are not in the token.
 #[derive(Default)]
@@ -83,13 +88,14 @@ pub(super) struct Resolver {
     claim: String,
     fetch: Arc<dyn Fetch>,
     providers: Mutex<BTreeMap<String, Arc<Provider>>>,
+    waiting: Semaphore,
 }
 
 impl Resolver {
     /// Fetches a claim; the issuer of the tokens themselves is known already.
     pub(super) fn new(claim: String, fetch: Arc<dyn Fetch>, own: Arc<Provider>) -> Self {
         let providers = Mutex::new(BTreeMap::from([(own.issuer().to_owned(), own)]));
-        Self { claim, fetch, providers }
+        Self { claim, fetch, providers, waiting: Semaphore::new(WAITING) }
     }
 
     /// Adds the claim to the others, unless it is there or nobody is said to know it.
@@ -123,6 +129,9 @@ impl Resolver {
         steps: Steps<'_>,
     ) -> Result<Value, AuthnError> {
         let claim = &self.claim;
+        let _waiting = self.waiting.try_acquire().map_err(|_| {
+            AuthnError::Unavailable(format!("too many wait for the distributed claim {}", Quoted(claim)))
+        })?;
         let fetched = self.fetch_token(url, access_token).await;
         let fetched = fetched.map_err(|error| {
             AuthnError::Unavailable(format!("while getting distributed claim {}: {error}", Quoted(claim)))

@@ -33,10 +33,13 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::pki::{Ca, Issued};
 
+pub mod accounts;
+pub mod asked;
 pub mod body;
 pub mod client;
 pub mod frames;
 pub mod generation;
+pub mod issuer;
 pub mod others;
 pub mod process;
 pub mod questions;
@@ -175,23 +178,32 @@ impl Backend {
         answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
     ) -> Self {
         let issued = pki.servers.server(&["backend.test"]);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from(pem_to_der(&pki.front.cert_pem()))).unwrap();
         let provider = Arc::new(default_provider());
-        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
-            Arc::new(roots),
-            Arc::clone(&provider),
-        )
-        .build()
-        .unwrap();
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(issued.chain.clone(), issued.key.clone_key())
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
             .unwrap();
-        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::serve(listener, tls_server(verifier, &issued, alpn), say, answer)
+    }
+
+    /// One that asks for no certificate, at this listener: what an issuer or a webhook is made of.
+    pub fn of_everybody(
+        pki: &Pki,
+        listener: TcpListener,
+        answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+    ) -> Self {
+        let verifier = rustls::server::WebPkiClientVerifier::no_client_auth();
+        Self::serve(listener, tls_server(verifier, &pki.servers.server(&["127.0.0.1"]), H2), |_| None, answer)
+    }
+
+    fn serve(
+        listener: TcpListener,
+        config: rustls::ServerConfig,
+        say: impl Fn(&Request<Incoming>) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
+        answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(VecDeque::new()));
         let record = Arc::clone(&seen);
@@ -265,6 +277,21 @@ impl Backend {
     pub fn pending(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
+}
+
+fn tls_server(
+    verifier: Arc<dyn rustls::server::danger::ClientCertVerifier>,
+    issued: &Issued,
+    alpn: &[&[u8]],
+) -> rustls::ServerConfig {
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(issued.chain.clone(), issued.key.clone_key())
+        .unwrap();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config
 }
 
 /// A gateway in this process, or what is known of one in another.
@@ -512,6 +539,12 @@ impl Http1 {
 }
 
 impl Http2 {
+    /// The same connection, for requests beside those of this one.
+    pub fn share(&self) -> Self {
+        let task = tokio::spawn(std::future::ready(()));
+        Self { sender: self.sender.clone(), task, address: self.address }
+    }
+
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
         let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tokio::time::{Duration, advance};
+use tokio::time::{Duration, advance, timeout};
 
 use super::support::{
     CONFIGURATION, ISSUER, NOW, OTHER_RSA, RSA, Web, authenticator, claim, claims, judge, settings, user,
 };
+use crate::authn::AuthnError;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::user::UserInfo;
 
@@ -245,4 +247,21 @@ async fn errors_do_not_repeat_what_may_be_an_access_token() {
         let text = format!("{expected} is not of the type it must be");
         assert_eq!(error, format!("oidc: verify token: oidc: failed to unmarshal claims: {text}"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_hangs_does_not_keep_every_token() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let authenticator = authenticator(of_groups("groups"), &web).await;
+    web.hang(GROUPS);
+    let token = RSA.token("RS256", &elsewhere(&json!({})));
+    let asked = (0..100).map(|_| timeout(Duration::from_secs(1), judge(&*authenticator, &token)));
+    let (hung, refused): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().partition(Result::is_err);
+    assert_eq!((hung.len(), refused.len()), (32, 68));
+    let error =
+        "oidc: could not expand distributed claims: too many wait for the distributed claim \"groups\"";
+    let error = AuthnError::Unavailable(error.to_owned());
+    assert!(refused.iter().all(|refused| *refused == Ok(Err(error.clone()))));
+    let plain = RSA.token("RS256", &claims(&json!({"groups": ["a"]})));
+    assert_eq!(judge(&*authenticator, &plain).await, Ok(Some(user("jane", &["a"]))));
 }

@@ -271,3 +271,12 @@ async fn a_header_says_little() {
     let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &large).await;
     assert_eq!(found, Err(AuthnError::Invalid(malformed.to_owned())));
 }
+
+#[tokio::test]
+async fn an_error_does_not_repeat_at_length_what_nobody_has_signed() {
+    for name in ["x".repeat(30_000), "é".repeat(15_000), format!("a{}", "é".repeat(15_000))] {
+        let token = unsigned(&json!({"alg": name}), claims(&json!({})).to_string().as_bytes()) + ".AAAA";
+        let error = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await.unwrap_err().to_string();
+        assert!(error.contains("unsupported algorithm") && error.len() < 300, "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! What a credential says of itself, verified or not: what somebody compares with the configuration. Never the
+//! credential, nor a part that could be used.
+
+use rustls_pki_types::CertificateDer;
+use serde_json::Value;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer as _;
+
+use crate::authn::bootstrap;
+use crate::authn::jwt::Jwt;
+use crate::clock::{self, UnixTime};
+use crate::status::quote::{Quoted, QuotedList};
+
+/// A credential. Shown nowhere.
+pub(super) enum Credential {
+    Token(String),
+    Certificate(Vec<CertificateDer<'static>>),
+}
+
+/// What kind of credential it is, as its form says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A JSON Web Token, and the issuer it names.
+    Jwt(String),
+    /// Three parts that cannot be read.
+    Damaged(String),
+    Bootstrap,
+    Opaque,
+    Certificate,
+}
+
+impl Credential {
+    pub(super) fn kind(&self) -> Kind {
+        let token = match self {
+            Self::Certificate(_) => return Kind::Certificate,
+            Self::Token(token) => token,
+        };
+        match Jwt::parse(token) {
+            Ok(jwt) => Kind::Jwt(jwt.issuer().unwrap_or_default().to_owned()),
+            Err(error) if token.matches('.').count() == 2 => Kind::Damaged(error.to_string()),
+            Err(_) if bootstrap::is_token(token) => Kind::Bootstrap,
+            Err(_) => Kind::Opaque,
+        }
+    }
+
+    /// Names and values, in an order to be read in.
+    pub(super) fn facts(&self, now: UnixTime) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Token(token) => Jwt::parse(token).map(|jwt| of_token(&jwt, now)).unwrap_or_default(),
+            Self::Certificate(chain) => {
+                let leaf = chain.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+                leaf.map(|(_, leaf)| of_certificate(&leaf, now)).unwrap_or_default()
+            }
+        }
+    }
+}
+
+fn of_token(jwt: &Jwt<'_>, now: UnixTime) -> Vec<(&'static str, String)> {
+    let text = |value: &Value| match value {
+        Value::String(text) => Quoted(text).to_string(),
+        Value::Array(values) => {
+            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let texts: Vec<_> = values.iter().map(plain).collect();
+            QuotedList(&texts).to_string()
+        }
+        other => other.to_string(),
+    };
+    let date = |value: &Value| value.as_i64().map_or_else(|| text(value), |date| when(date, now));
+    let claims = jwt.claims().unwrap_or_default();
+    let claim = |name| claims.get(name);
+    let header = |value: Option<&str>| value.map(|value| Quoted(value).to_string());
+    [
+        ("iss", claim("iss").map(text)),
+        ("sub", claim("sub").map(text)),
+        ("aud", claim("aud").map(text)),
+        ("exp", claim("exp").map(date)),
+        ("nbf", claim("nbf").map(date)),
+        ("alg", header(jwt.algorithm())),
+        ("kid", header(jwt.key_id())),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect()
+}
+
+fn of_certificate(leaf: &X509Certificate<'_>, now: UnixTime) -> Vec<(&'static str, String)> {
+    let usages = leaf.extended_key_usage().ok().flatten().map(|usages| {
+        let known = [
+            (usages.value.client_auth, "clientAuth"),
+            (usages.value.server_auth, "serverAuth"),
+            (usages.value.any, "any"),
+            (usages.value.code_signing, "codeSigning"),
+            (usages.value.email_protection, "emailProtection"),
+        ];
+        known.into_iter().filter(|(given, _)| *given).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
+    });
+    let validity = leaf.validity();
+    [
+        ("subject", Some(leaf.subject().to_string())),
+        ("issuer", Some(leaf.issuer().to_string())),
+        ("from", Some(when(validity.not_before.timestamp(), now))),
+        ("until", Some(when(validity.not_after.timestamp(), now))),
+        ("usage", usages),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect()
+}
+
+/// A date, and how far away it is.
+fn when(date: i64, now: UnixTime) -> String {
+    let Ok(seconds) = u64::try_from(date) else { return format!("{date} (before 1970)") };
+    let date = UnixTime::from_secs(seconds);
+    let distance = |apart: UnixTime| {
+        let seconds = apart.as_secs();
+        let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+        let unit = units.into_iter().find(|(length, _)| seconds >= 2 * length);
+        unit.map_or_else(|| format!("{seconds}s"), |(length, unit)| format!("{}{unit}", seconds / length))
+    };
+    let away = match date.checked_sub(now) {
+        Some(ahead) => format!("in {}", distance(ahead)),
+        None => format!("{} ago", distance(now.saturating_sub(date))),
+    };
+    format!("{} ({away})", clock::rfc3339(date))
+}

@@ -1,0 +1,173 @@
+//! What came of a credential, for people and for programs: the verdict first, then why and what to do, then the steps.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use super::advice::Reason;
+use crate::authn::remarks::{Outcome, Step};
+
+/// What an authenticator said in the end. What it looked at before says more.
+const VERDICT: &str = "verdict";
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explanation {
+    pub(super) cluster: String,
+    pub(super) authenticated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) authenticator: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user: Option<User>,
+    /// What the log of `serve` has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    pub(super) reasons: Vec<Reason>,
+    /// What the credential says of itself.
+    #[serde(serialize_with = "in_order")]
+    pub(super) credential: Vec<(&'static str, String)>,
+    pub(super) steps: Vec<Row>,
+    pub(super) warnings: Vec<String>,
+    pub(super) audit_annotations: BTreeMap<String, String>,
+}
+
+fn in_order<S: Serializer>(facts: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(facts.iter().map(|(name, value)| (name, value)))
+}
+
+/// As `SelfSubjectReview` shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct User {
+    pub(super) username: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) uid: Option<String>,
+    pub(super) groups: Vec<String>,
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) authenticator: String,
+    pub(super) check: String,
+    pub(super) result: &'static str,
+    pub(super) detail: String,
+}
+
+impl From<Step> for Row {
+    fn from(step: Step) -> Self {
+        let result = match step.outcome {
+            Outcome::Passed => "ok",
+            Outcome::Failed => "failed",
+            Outcome::NotApplicable => "-",
+        };
+        Self { authenticator: step.authenticator, check: step.check, result, detail: step.detail }
+    }
+}
+
+impl Row {
+    /// Whether a credential is refused for it.
+    pub(super) fn is_obstacle(&self) -> bool {
+        self.result == "failed" && self.check != VERDICT
+    }
+}
+
+impl Explanation {
+    /// As people read it; of the steps those of authenticators whose credential it is, unless all are wanted.
+    pub(super) fn text(&self, all: bool) -> String {
+        let mut lines = self.verdict();
+        let facts = self.credential.iter();
+        lines.extend(facts.enumerate().map(|(index, (name, value))| {
+            let title = if index == 0 { "it says" } else { "" };
+            format!("  {title:8}  {name:7}  {value}")
+        }));
+        let concerned = |row: &&Row| {
+            all || row.check != VERDICT
+                && self.steps.iter().any(|other| {
+                    other.authenticator == row.authenticator && other.check != VERDICT && other.result != "-"
+                })
+        };
+        let rows: Vec<_> = self.steps.iter().filter(concerned).collect();
+        if !rows.is_empty() {
+            lines.push(String::new());
+            lines.extend(table(&rows));
+        }
+        if !all {
+            lines.extend(self.others());
+        }
+        // A token may say anything, also what a terminal would obey.
+        let is_obeyed = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        let harmless = |c: char| if is_obeyed(c) { '\u{fffd}' } else { c };
+        lines
+            .iter()
+            .map(|line| line.trim_end().chars().map(harmless).chain(['\n']).collect::<String>())
+            .collect()
+    }
+
+    fn verdict(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        match (&self.user, self.authenticator) {
+            (Some(user), Some(authenticator)) => {
+                lines.push(format!("accepted by {authenticator} for cluster {}", self.cluster));
+                lines.push(format!("  username  {}", user.username));
+                lines.extend(user.uid.iter().map(|uid| format!("  uid       {uid}")));
+                lines.extend(user.groups.iter().map(|group| format!("  group     {group}")));
+                for (key, values) in &user.extra {
+                    lines.extend(values.iter().map(|value| format!("  extra     {key}={value}")));
+                }
+            }
+            _ => lines.push(format!("refused (401 Unauthorized) for cluster {}", self.cluster)),
+        }
+        for Reason { authenticator, check, detail, fix } in &self.reasons {
+            let by = authenticator.as_ref().map(|name| format!("{name}, ")).unwrap_or_default();
+            lines.push(format!("  why       {by}{check}: {detail}"));
+            lines.extend(fix.iter().map(|fix| format!("  fix       {fix}")));
+        }
+        lines.extend(self.warnings.iter().map(|warning| format!("  warning   {warning}")));
+        let annotations = self.audit_annotations.iter();
+        lines.extend(annotations.map(|(key, value)| format!("  audit     {key}={value}")));
+        lines
+    }
+
+    /// Names those whose credential it is not.
+    fn others(&self) -> Vec<String> {
+        let looked = |row: &&Row| row.check != VERDICT;
+        let mut names: Vec<&str> = Vec::new();
+        for row in self.steps.iter().filter(looked) {
+            let of_it =
+                self.steps.iter().filter(looked).filter(|other| other.authenticator == row.authenticator);
+            if of_it.into_iter().all(|other| other.result == "-")
+                && !names.contains(&row.authenticator.as_str())
+            {
+                names.push(&row.authenticator);
+            }
+        }
+        if names.is_empty() {
+            return Vec::new();
+        }
+        vec![String::new(), format!("not for {} (--all shows their steps)", names.join(", "))]
+    }
+}
+
+fn table(rows: &[&Row]) -> Vec<String> {
+    let width = |title: &str, column: fn(&Row) -> &str| {
+        let cells = rows.iter().map(|row| column(row)).chain([title]);
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let by = width("AUTHENTICATOR", |row| &row.authenticator);
+    let check = width("CHECK", |row| &row.check);
+    let result = width("RESULT", |row| row.result);
+    let mut lines =
+        vec![format!("{:by$}  {:check$}  {:result$}  DETAIL", "AUTHENTICATOR", "CHECK", "RESULT")];
+    let mut last = "";
+    for row in rows {
+        let name = if row.authenticator == last { "" } else { row.authenticator.as_str() };
+        lines.push(format!("{name:by$}  {:check$}  {:result$}  {}", row.check, row.result, row.detail));
+        last = &row.authenticator;
+    }
+    lines
+}

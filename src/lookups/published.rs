@@ -1,0 +1,88 @@
+//! The key set that an API server publishes for its own service-account tokens.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::header::ACCEPT;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use kube::Client;
+use kube::client::Body;
+use tokio::time::timeout;
+
+use crate::authn::BoxFuture;
+use crate::authn::jwt::key_set::KeySource;
+
+const PATH: &str = "/openid/v1/jwks";
+/// How long an answer may take, and how large it may be.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LARGEST: usize = 1 << 20;
+
+/// Asks for it.
+pub(super) struct PublishedKeys(pub(super) Client);
+
+impl PublishedKeys {
+    async fn ask(&self) -> Result<Vec<u8>, String> {
+        let request = Request::get(PATH).header(ACCEPT, "application/jwk-set+json, application/json");
+        let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
+        let response = self.0.send(request).await.map_err(|error| error.to_string())?;
+        if response.status() != StatusCode::OK {
+            return Err(response.status().to_string());
+        }
+        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        Ok(body.map_err(|error| error.to_string())?.to_bytes().to_vec())
+    }
+}
+
+impl KeySource for PublishedKeys {
+    fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let late = |_| Err(format!("no answer within {PATIENCE:?}"));
+            let answer = timeout(PATIENCE, self.ask()).await.unwrap_or_else(late);
+            answer.map_err(|error| format!("cannot read {PATH}: {error}"))
+        })
+    }
+}
+
+impl fmt::Debug for PublishedKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PublishedKeys")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::Response;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// What is made of an answer of this status and length, after this time.
+    async fn fetched(status: u16, length: usize, after: Duration) -> Result<usize, String> {
+        let service = service_fn(move |request: Request<Body>| async move {
+            assert_eq!(request.uri().path(), "/openid/v1/jwks");
+            tokio::time::sleep(after).await;
+            let response = Response::builder().status(status).body(Body::from(vec![b' '; length]));
+            Ok::<_, Infallible>(response.unwrap())
+        });
+        PublishedKeys(Client::new(service, "default")).fetch().await.map(|keys| keys.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_neither_late_nor_large() {
+        let soon = Duration::from_secs(9);
+        assert_eq!(fetched(200, 1 << 20, soon).await, Ok(1 << 20));
+        let cannot = |why: &str| Err(format!("cannot read /openid/v1/jwks: {why}"));
+        assert_eq!(fetched(200, (1 << 20) + 1, soon).await, cannot("length limit exceeded"));
+        assert_eq!(fetched(403, 10, soon).await, cannot("403 Forbidden"));
+        assert_eq!(fetched(301, 10, soon).await, cannot("301 Moved Permanently"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_does_not_come_is_not_waited_for() {
+        let found = fetched(200, 10, Duration::from_hours(1)).await;
+        assert_eq!(found, Err("cannot read /openid/v1/jwks: no answer within 10s".to_owned()));
+    }
+}

@@ -1,0 +1,105 @@
+//! Issuers and webhooks that are down, slow, lost or hostile: their own tokens are refused in time with a plain 401,
+//! the log says why, and everybody else is served.
+
+mod issuers;
+mod tokens;
+mod webhooks;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::pki::Issued;
+use crate::support::issuer::respond;
+use crate::support::process::Process;
+use crate::support::{Answering, Backend, Pki, flags, status, text};
+
+/// A gateway as a process, so that its log and its memory can be looked at, and those whom nothing may disturb.
+struct Scene {
+    _backend: Backend,
+    process: Process,
+    alice: Issued,
+}
+
+impl Scene {
+    async fn new(pki: &Pki, further: impl IntoIterator<Item = String>) -> Self {
+        let backend = Backend::plain(pki).await;
+        let process = Process::start(flags(pki, backend.address).into_iter().chain(further)).await;
+        Self { _backend: backend, process, alice: pki.clients.leaf().cn("alice").issue() }
+    }
+
+    async fn get(&self, path: &str, token: &str) -> Response<Incoming> {
+        let bearer = format!("Bearer {token}");
+        self.process.gateway.http2(None).await.get(path, &[("authorization", &bearer)]).await
+    }
+
+    /// The code that a token gets; if it is refused, then without a word more than that.
+    async fn code(&self, path: &str, token: &str) -> StatusCode {
+        let response = self.get(path, token).await;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            let code = response.status();
+            text(response).await;
+            return code;
+        }
+        let (code, body) = status(response).await;
+        assert_eq!(body, unauthorized());
+        code
+    }
+
+    /// Those with a certificate, and with a token of the file.
+    async fn others_are_served(&self) {
+        let mut client = self.process.gateway.http1(Some(&self.alice)).await;
+        assert_eq!(text(client.get("/api", &[]).await).await, "ok", "with a certificate");
+        assert_eq!(self.code("/api", "good-token").await, 200, "with a token of the file");
+    }
+
+    /// The most memory that the gateway ever had, in KiB.
+    fn most_memory(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = std::fs::read_to_string(Path::new(&path)).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// The end of the gateway: its log says each of `expected`, and nothing of `secrets`.
+    async fn logged(self, expected: &[&str], secrets: &[&str]) {
+        let (_, log) = self.process.end().await;
+        for text in expected {
+            assert!(log.contains(text), "{text:?} is not in\n{log}");
+        }
+        for secret in secrets {
+            assert!(!log.contains(secret), "{secret:?} is in\n{log}");
+        }
+    }
+}
+
+fn unauthorized() -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "Unauthorized",
+        "reason": "Unauthorized", "code": 401,
+    })
+}
+
+/// An answer that is ready.
+fn ready(status: u16, content_type: &str, body: impl Into<bytes::Bytes>) -> Answering {
+    let response = respond(status, content_type, body);
+    Box::pin(async { response })
+}
+
+/// An answer that sends whoever asks to another server.
+fn elsewhere(target: &Backend) -> Answering {
+    let mut response = respond(302, "text/html", "");
+    let location = format!("https://{}/", target.address).parse().unwrap();
+    response.headers_mut().insert("location", location);
+    Box::pin(async { response })
+}
+
+/// A server that nobody is to ask.
+async fn target(pki: &Pki) -> Arc<Backend> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    Arc::new(Backend::of_everybody(pki, listener, |_| ready(200, "application/json", "{}")))
+}

@@ -1,0 +1,495 @@
+//! `docs/explain.md` is a transcript: what `portcullis explain` says of typical mistakes, and of credentials that are
+//! good. Nothing that it prints is a part of a token.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::pki::Ca;
+use crate::support::issuer::{Issuer, SigningKey, now};
+use crate::support::{Backend, BoxedBody, H2, Pki, flags, full, questions};
+
+const INTRODUCTION: &str = "\
+# Why am I refused?
+
+<!-- Written by tests/it/explain.rs; change it there, or what the command says. -->
+
+`portcullis explain` judges a credential as `serve` would with the same flags, and says what it found: the verdict, why,
+and which claim, flag or key to look at; then what the credential says of itself (verified or not), and each step of the
+authenticators it is for. `--all` shows the steps of the others too, `--output json` and `yaml` are for programs.
+The token is read from standard input, so that it is in no shell history and no list of processes, and no part of it is
+printed. The exit code is 0 for a credential that is accepted, 1 for one that is refused, and 64 for a configuration
+that is bad.
+
+Clients are told nothing but `Unauthorized`, whatever the reason. What stands below is for those who run the gateway.
+
+All this was said with this configuration:
+
+```yaml
+# gateway.yaml
+GATEWAY
+```
+
+```yaml
+# issuers.yaml
+ISSUERS
+```
+
+What is good comes last: [an ID token](#a-good-id-token), [a service account](#a-good-token-of-a-service-account),
+[a certificate](#a-good-certificate).
+";
+
+const IDP: &str = "https://idp.example.com";
+const AWAY: &str = "https://away.example.com";
+const CLUSTER: &str = "https://kubernetes.default.svc";
+
+/// The configuration; `PORT` is the issuer's, `NOBODY` one at which nobody listens.
+const GATEWAY: &str = "\
+apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving:
+  tlsCertFile: gateway.crt
+  tlsPrivateKeyFile: gateway.key
+authentication:
+  clientCAFile: clients-ca.crt
+  enableBootstrapTokenAuth: true
+  serviceAccountIssuer: [https://kubernetes.default.svc]
+  serviceAccountKeyFile: [service-accounts.pub]
+  authenticationConfig: issuers.yaml
+clusters:
+- name: prod
+  kubeconfig: backend.kubeconfig
+  match: {serverNames: [prod.example.com]}
+";
+
+const ISSUERS: &str = "\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+jwt:
+- issuer:
+    url: https://idp.example.com
+    discoveryURL: https://127.0.0.1:PORT/.well-known/openid-configuration
+    audiences: [kubernetes]
+    certificateAuthority: |
+CA
+  claimMappings:
+    username: {claim: email, prefix: 'idp:'}
+    groups: {claim: groups, prefix: 'idp:'}
+    uid: {claim: sub}
+    extra:
+    - {key: example.com/team, valueExpression: claims.?team.orValue('none')}
+  claimValidationRules:
+  - {expression: \"claims.?tier.orValue('staff') == 'staff'\", message: contractors have no access}
+  userValidationRules:
+  - {expression: \"!user.username.endsWith('@old.example.com')\", message: the domain is retired}
+- issuer:
+    url: https://away.example.com
+    discoveryURL: https://127.0.0.1:NOBODY/.well-known/openid-configuration
+    audiences: [kubernetes]
+    certificateAuthority: |
+CA
+  claimMappings:
+    username: {claim: sub, prefix: ''}
+";
+
+/// What is explained: a title, the flags, the token on standard input.
+struct Case {
+    title: &'static str,
+    flags: Vec<String>,
+    token: Option<(&'static str, String)>,
+}
+
+struct Scene {
+    pki: Pki,
+    backend: Backend,
+    _issuer: Issuer,
+    /// Bound, and nobody listens: nobody else gets it.
+    nobody: tokio::net::TcpSocket,
+    idp: SigningKey,
+    accounts: SigningKey,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let pki = Pki::new();
+        let (idp, accounts) = (SigningKey::new("2026-01"), SigningKey::of_service_accounts());
+        let issuer = Issuer::start(&pki, &[&idp]).await;
+        issuer.is(IDP, &[&idp]);
+        let backend =
+            Backend::start_saying(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
+        flags(&pki, backend.address);
+        let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+        nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = |url: &str| url.rsplit_once(':').unwrap().1.to_owned();
+        let authority: String =
+            pki.servers.cert_pem().lines().map(|line| format!("      {line}\n")).collect();
+        pki.write("gateway.yaml", GATEWAY);
+        pki.write(
+            "issuers.yaml",
+            ISSUERS
+                .replace("CA\n", &authority)
+                .replace("PORT", &port(&issuer.url))
+                .replace("NOBODY", &nobody.local_addr().unwrap().port().to_string()),
+        );
+        pki.write("service-accounts.pub", accounts.public_pem());
+        Self { pki, backend, _issuer: issuer, nobody, idp, accounts }
+    }
+
+    /// The claims of a good token of the issuer, with these changes; `null` takes a claim away.
+    fn claims(&self, changes: Value) -> Value {
+        let mut claims = json!({
+            "iss": IDP, "aud": "kubernetes", "sub": "0042", "email": "alice@example.com", "email_verified": true,
+            "groups": ["dev", "ops"], "iat": now() - 60, "exp": now() + 27_000, "jti": "c0ffee",
+        });
+        change(&mut claims, changes);
+        claims
+    }
+
+    fn id_token(&self, changes: Value) -> String {
+        self.idp.sign(&self.claims(changes))
+    }
+
+    /// A token of the service account `ci/builder`, bound to a pod.
+    fn account_token(&self, changes: Value, bound: Value) -> String {
+        let mut kubernetes = json!({
+            "namespace": "ci",
+            "serviceaccount": {"name": "builder", "uid": "builder-1"},
+            "pod": {"name": "build-7", "uid": "pod-7"},
+        });
+        change(&mut kubernetes, bound);
+        let mut claims = json!({
+            "iss": CLUSTER, "aud": [CLUSTER], "sub": "system:serviceaccount:ci:builder", "jti": "7",
+            "iat": now() - 450, "nbf": now() - 450, "exp": now() + 27_000, "kubernetes.io": kubernetes,
+        });
+        change(&mut claims, changes);
+        self.accounts.sign(&claims)
+    }
+}
+
+fn change(object: &mut Value, changes: Value) {
+    for (name, value) in changes.as_object().unwrap() {
+        if value.is_null() {
+            object.as_object_mut().unwrap().remove(name);
+        } else {
+            object[name] = value.clone();
+        }
+    }
+}
+
+/// What the API server knows: one service account, its pod, and two bootstrap tokens.
+fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
+    use base64::Engine as _;
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let meta =
+        |namespace: &str, name: &str, uid: &str| json!({"namespace": namespace, "name": name, "uid": uid});
+    let secret = |id: &str, expiration: &str, usage: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+            "metadata": meta("kube-system", &format!("bootstrap-token-{id}"), id),
+            "data": {
+                "token-id": encode(id), "token-secret": encode("0123456789abcdef"),
+                "expiration": encode(expiration), "usage-bootstrap-authentication": encode(usage),
+            },
+        })
+    };
+    let object = match request.uri().path() {
+        "/api/v1/namespaces/ci/serviceaccounts/builder" => {
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("ci", "builder", "builder-1")})
+        }
+        "/api/v1/namespaces/ci/pods/build-7" => {
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta("ci", "build-7", "pod-7")})
+        }
+        "/api/v1/namespaces/kube-system/secrets/bootstrap-token-expird" => {
+            secret("expird", "2026-01-01T00:00:00Z", "true")
+        }
+        "/api/v1/namespaces/kube-system/secrets/bootstrap-token-usages" => {
+            secret("usages", "2099-01-01T00:00:00Z", "false")
+        }
+        _ => {
+            return questions::answer(request).map(|answer| match answer.status() {
+                // As an API server says that there is none.
+                StatusCode::NOT_FOUND => questions::respond(
+                    StatusCode::NOT_FOUND,
+                    &json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
+                        "message": "not found", "code": 404}),
+                ),
+                _ => answer,
+            });
+        }
+    };
+    Some(questions::respond(StatusCode::OK, &object))
+}
+
+fn cases(scene: &Scene) -> Vec<Case> {
+    let token = |title, file, token| Case { title, flags: Vec::new(), token: Some((file, token)) };
+    let certificate = |title, file: &str, pem: String| {
+        scene.pki.write(file, pem);
+        Case { title, flags: vec!["--certificate".to_owned(), file.to_owned()], token: None }
+    };
+    let header = |header: Value| scene.idp.sign_as(&header, &scene.claims(json!({})));
+    let (begun, ended) = (now() - 10 * 86_400 - 3600, now() + 30 * 86_400 + 3600);
+    let stranger = Ca::new("strangers").leaf().cn("alice").validity(begun, ended).issue();
+    let leaf = || scene.pki.clients.leaf().cn("alice").org("dev").validity(begun, ended);
+    let id = |changes: Value| scene.id_token(changes);
+    let account = |changes: Value, bound: Value| scene.account_token(changes, bound);
+    let other_audience = Case {
+        flags: vec!["--audiences".to_owned(), "vault".to_owned()],
+        ..token(
+            "A token for the API server, asked about for another audience",
+            "pod.token",
+            account(json!({}), json!({})),
+        )
+    };
+    vec![
+        token("Wrong audience", "billing.token", id(json!({"aud": ["billing"]}))),
+        token("Expired", "yesterday.token", id(json!({"iat": now() - 90000, "exp": now() - 27_000}))),
+        token(
+            "Signed by a key that the issuer does not publish",
+            "unknown-kid.token",
+            header(json!({"alg": "ES256", "kid": "2025-12"})),
+        ),
+        token("No claim for the user name", "no-email.token", id(json!({"email": null}))),
+        token("The address is not verified", "unverified.token", id(json!({"email_verified": false}))),
+        token("A rule on claims does not hold", "contractor.token", id(json!({"tier": "contractor"}))),
+        token(
+            "A rule on the user does not hold",
+            "retired.token",
+            id(json!({"email": "bob@old.example.com"})),
+        ),
+        token("Wrong issuer", "wrong-issuer.token", id(json!({"iss": "https://login.example.com"}))),
+        token("Wrong issuer, by a slash", "slash.token", id(json!({"iss": format!("{IDP}/")}))),
+        token(
+            "An algorithm that is not allowed",
+            "hs256.token",
+            header(json!({"alg": "HS256", "kid": "2026-01"})),
+        ),
+        token("The issuer is down", "away.token", id(json!({"iss": AWAY}))),
+        token(
+            "The service account is gone",
+            "gone.token",
+            account(
+                json!({"sub": "system:serviceaccount:ci:gone"}),
+                json!({"serviceaccount": {"name": "gone", "uid": "gone-1"}}),
+            ),
+        ),
+        token(
+            "The service account was deleted and made again",
+            "again.token",
+            account(json!({}), json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}})),
+        ),
+        token(
+            "The pod is gone",
+            "gone-pod.token",
+            account(json!({}), json!({"pod": {"name": "build-6", "uid": "pod-6"}})),
+        ),
+        token(
+            "A service account's token for another audience",
+            "vault.token",
+            account(json!({"aud": ["vault"]}), json!({})),
+        ),
+        other_audience,
+        token(
+            "A bootstrap token that has expired",
+            "expired-bootstrap.token",
+            "expird.0123456789abcdef".to_owned(),
+        ),
+        token(
+            "A bootstrap token that is for something else",
+            "signing-bootstrap.token",
+            "usages.0123456789abcdef".to_owned(),
+        ),
+        token(
+            "A bootstrap token that is not there",
+            "no-bootstrap.token",
+            "absent.0123456789abcdef".to_owned(),
+        ),
+        token("No token at all", "garbage.token", "c2VjcmV0LWdhcmJhZ2U".to_owned()),
+        certificate("A certificate of an unknown CA", "stranger.crt", stranger.cert_pem()),
+        certificate(
+            "A certificate for servers",
+            "server.crt",
+            leaf().eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem(),
+        ),
+        certificate(
+            "A certificate that has expired",
+            "expired.crt",
+            leaf().validity(begun, now() - 27_000).issue().cert_pem(),
+        ),
+        token("A good ID token", "alice.token", id(json!({"team": "payments"}))),
+        token("A good token of a service account", "builder.token", account(json!({}), json!({}))),
+        certificate("A good certificate", "alice.crt", leaf().issue().cert_pem()),
+    ]
+}
+
+/// What was printed, and the exit code.
+fn explain(directory: &Path, arguments: &[&str], token: Option<&str>) -> (String, String, i32) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .arg("explain")
+        .args(arguments)
+        .current_dir(directory)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(token.unwrap_or_default().as_bytes()).unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+}
+
+/// The same text whenever and wherever it was printed.
+fn normal(text: &str) -> String {
+    let rules = [
+        (r"127\.0\.0\.1:\d+", "127.0.0.1:8443"),
+        (r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d", "2026-01-01${1}12:00:00"),
+        (r"\b1[789]\d{8}\b", "1767268800"),
+        (r"[0-9a-f]{64}", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
+        (r#""[0-9A-Za-z_-]{43}""#, r#""n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg""#),
+        (r"SN=\d+", "SN=1000"),
+        (r"([0-9A-F]{2}:){19}[0-9A-F]{2}", "00:01:02:03:04:05:06:07:08:09:0A:0B:0C:0D:0E:0F:10:11:12:13"),
+    ];
+    rules.iter().fold(text.to_owned(), |text, (pattern, by)| {
+        Regex::new(pattern).unwrap().replace_all(&text, *by).into_owned()
+    })
+}
+
+/// Whatever was printed holds nothing of a token that could be told from chance.
+fn assert_no_part_of(token: Option<&str>, printed: &str) {
+    let parts = token.into_iter().flat_map(|token| token.split('.'));
+    for part in parts.flat_map(|part| part.as_bytes().windows(12)) {
+        let part = std::str::from_utf8(part).unwrap();
+        assert!(!printed.contains(part), "{part} is in\n{printed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_transcript_is_what_is_said() {
+    let scene = Scene::new().await;
+    let directory = scene.pki.directory.path();
+    let issuers = ISSUERS.replace("CA\n", "      …\n").replace("PORT", "8443").replace("NOBODY", "8444");
+    let mut text = INTRODUCTION.replace("GATEWAY\n", GATEWAY).replace("ISSUERS\n", &issuers);
+    let cases = cases(&scene);
+    for Case { title, flags, token } in &cases {
+        let mut arguments = vec!["--config", "gateway.yaml"];
+        arguments.extend(flags.iter().map(String::as_str));
+        let (file, token) = token.as_ref().map(|(file, token)| (*file, token.as_str())).unzip();
+        let (out, err, code) = explain(directory, &arguments, token);
+        assert!(matches!(code, 0 | 1), "{title}: {err}");
+        assert_no_part_of(token, &(out.clone() + &err));
+        let from = file.map(|file| format!(" < {file}")).unwrap_or_default();
+        let command = format!("portcullis explain {}{from}", arguments.join(" "));
+        let said = normal(&out) + &normal(&err);
+        write!(text, "\n## {title}\n\n```console\n$ {command}\n{said}$ echo $?\n{code}\n```\n").unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/explain.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == text,
+        "docs/explain.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test --test it explain"
+    );
+}
+
+/// Programs get what people get, and all the steps; no form and no amount of it holds a part of the token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn programs_are_told_the_same() {
+    let scene = Scene::new().await;
+    let directory = scene.pki.directory.path();
+    for Case { title, flags, token } in &cases(&scene) {
+        let told = |further: &[&str]| {
+            let mut arguments = vec!["--config", "gateway.yaml"];
+            arguments.extend(flags.iter().map(String::as_str));
+            arguments.extend(further);
+            let token = token.as_ref().map(|(_, token)| token.as_str());
+            let (out, err, code) = explain(directory, &arguments, token);
+            assert_no_part_of(token, &(out.clone() + &err));
+            (out, code)
+        };
+        let (text, code) = told(&["--all"]);
+        let (json, json_code) = told(&["--output", "json"]);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((code, json["authenticated"].as_bool()), (json_code, Some(code == 0)), "{title}");
+        for fact in json["reasons"].as_array().unwrap() {
+            let [detail, fix] = ["detail", "fix"].map(|key| fact[key].as_str().unwrap_or(title));
+            // Times pass between the two.
+            let timeless = detail.contains("it is 20") || detail.contains("current time");
+            assert!(timeless || text.contains(detail), "{title}: {detail:?} is not in\n{text}");
+            assert!(text.contains(fix), "{title}: {fix:?} is not in\n{text}");
+        }
+        assert_eq!(json["reasons"].as_array().unwrap().is_empty(), code == 0, "{title}");
+        for step in json["steps"].as_array().unwrap() {
+            assert!(
+                text.contains(step["authenticator"].as_str().unwrap()),
+                "{title}: {step} is not in\n{text}"
+            );
+        }
+        for fact in json["credential"].as_object().unwrap().keys() {
+            assert!(text.contains(&format!(" {fact:7}  ")), "{title}: {fact} is not in\n{text}");
+        }
+        let (yaml, _) = told(&["--output", "yaml"]);
+        let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+        for key in ["cluster", "authenticated", "user"] {
+            assert_eq!(yaml[key], json[key], "{title}");
+        }
+    }
+}
+
+/// Whatever is away, the answer comes in seconds and says what.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_ends_in_time_whatever_is_away() {
+    let scene = Scene::new().await;
+    let directory = scene.pki.directory.path();
+    // Takes connections and never says a word.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let nobody = scene.nobody.local_addr().unwrap().to_string();
+    let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
+    let (kubeconfig, issuers) = (read("backend.kubeconfig"), read("issuers.yaml"));
+    let backend = scene.backend.address.to_string();
+    let account = scene.account_token(json!({}), json!({}));
+    let away = scene.id_token(json!({"iss": AWAY}));
+    let cases = [
+        ("a silent API server", &account, &backend, &silent, "the API server cannot be asked"),
+        ("no API server", &account, &backend, &nobody, "this API server cannot be reached: "),
+        ("a silent issuer", &away, &nobody, &silent, "does not answer; going on without it"),
+        ("no API server, which nobody asks", &scene.id_token(json!({})), &backend, &nobody, ""),
+    ];
+    for (name, token, instead, of, expected) in cases {
+        scene.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));
+        scene.pki.write("issuers.yaml", issuers.replace(instead.as_str(), of));
+        let began = Instant::now();
+        let (out, err, code) = explain(directory, &["--config", "gateway.yaml"], Some(token));
+        assert!(began.elapsed() < Duration::from_secs(15), "{name} took {:?}", began.elapsed());
+        assert_eq!(
+            (code, err.is_empty()),
+            (i32::from(!expected.is_empty()), expected.is_empty()),
+            "{name}: {err}\n{out}"
+        );
+        assert!(err.contains(expected), "{name}: {err}\n{out}");
+        assert_no_part_of(Some(token), &(out + &err));
+    }
+}
+
+#[test]
+fn a_bad_configuration_is_told_and_nothing_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("gateway.yaml"), GATEWAY).unwrap();
+    let (out, err, code) = explain(directory.path(), &["--config", "gateway.yaml"], Some("some.token.here"));
+    assert_eq!((out.as_str(), code), ("", 64), "{err}");
+    assert!(err.contains("authenticationConfig") && err.contains("clientCAFile"), "{err}");
+    let (_, err, code) = explain(directory.path(), &["--no-such-flag"], None);
+    assert_eq!(code, 64, "{err}");
+}

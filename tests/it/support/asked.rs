@@ -1,0 +1,112 @@
+//! Everybody whom a gateway can ask about tokens: an API server, an issuer and a webhook.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::accounts::{self, Accounts};
+use super::client::Client;
+use super::issuer::{Issuer, SigningKey, now};
+use super::questions::respond;
+use super::{Answering, Backend, BoxedBody, Gateway, H2, Pki, flags, full};
+
+const AUDIENCE: &str = "asked";
+
+pub struct Asked {
+    pub accounts: Arc<Accounts>,
+    pub issuer: Issuer,
+    pub webhook: Backend,
+    pub backend: Backend,
+    key: SigningKey,
+    made: AtomicUsize,
+    own: Arc<AtomicUsize>,
+}
+
+impl Asked {
+    /// With a webhook that answers so.
+    pub async fn start(
+        pki: &Pki,
+        webhook: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+    ) -> Self {
+        let (accounts, key) = (Accounts::new(), SigningKey::new("k"));
+        let own = Arc::new(AtomicUsize::new(0));
+        let (known, count) = (Arc::clone(&accounts), Arc::clone(&own));
+        let backend = Backend::start_saying(
+            pki,
+            H2,
+            move |request| {
+                let answer = known.answer(request)?;
+                // The check of identities is made by POST, and by the clock.
+                count.fetch_add(usize::from(request.method() == Method::GET), Ordering::Relaxed);
+                Some(answer)
+            },
+            |_| Box::pin(async { Response::new(full(vec![b'x'; 2048])) }),
+        )
+        .await;
+        let issuer = Issuer::start(pki, &[&key]).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let webhook = Backend::of_everybody(pki, listener, webhook);
+        Self { accounts, issuer, webhook, backend, key, made: AtomicUsize::new(0), own }
+    }
+
+    /// The flags of a gateway that asks all of them.
+    pub fn flags(&self, pki: &Pki) -> Vec<String> {
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: w, cluster: {{server: 'https://{}', certificate-authority: servers-ca.crt}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: w}}}}]\n",
+            self.webhook.address
+        );
+        let kubeconfig = pki.write("webhook.kubeconfig", kubeconfig);
+        let mut all = flags(pki, self.backend.address);
+        all.extend([
+            "--enable-bootstrap-token-auth".to_owned(),
+            format!("--service-account-issuer={}", accounts::ISSUER),
+            format!("--oidc-issuer-url={}", self.issuer.url),
+            format!("--oidc-client-id={AUDIENCE}"),
+            "--oidc-signing-algs=ES256".to_owned(),
+            format!("--oidc-ca-file={}", pki.directory.path().join("servers-ca.crt").display()),
+            "--authentication-token-webhook-version=v1".to_owned(),
+            format!("--authentication-token-webhook-config-file={}", kubeconfig.display()),
+        ]);
+        all
+    }
+
+    /// A token of the issuer; no two are the same.
+    pub fn id_token(&self) -> String {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let claims = json!({"iss": self.issuer.url, "aud": AUDIENCE, "sub": "carol", "jti": number, "exp": now() + 3600});
+        self.key.sign(&claims)
+    }
+
+    /// Waits until watches have told the gateway of everything, and the issuer of its keys.
+    pub async fn until_known(&self, gateway: &Gateway) {
+        for token in [|asked: &Self| asked.accounts.token(), Self::id_token] {
+            let is_known = async || {
+                let mut client = Client::connect(gateway, false, None).await;
+                client.code(&[("authorization", &format!("Bearer {}", token(self)))]).await == StatusCode::OK
+            };
+            while !is_known().await {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// What the API server was asked for by the gateway itself, beside the check of identities.
+    pub fn own_questions(&self) -> usize {
+        self.own.load(Ordering::Relaxed)
+    }
+}
+
+/// The answer of a webhook that does not know the token.
+pub fn unknown() -> Response<BoxedBody> {
+    let status: Value = json!({"authenticated": false});
+    respond(
+        StatusCode::OK,
+        &json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "status": status}),
+    )
+}
