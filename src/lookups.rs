@@ -325,3 +325,31 @@ fn secret(secret: &core::Secret) -> Secret {
             .collect::<BTreeMap<_, _>>(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::clusters::upstream::testing::upstream;
+
+    #[tokio::test]
+    async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {
+        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+        let needs = Needs { bootstrap_tokens: true, service_accounts: true };
+        let lookups = Lookups::start("c", &upstream, needs, &Handle::current(), &metrics);
+        for _ in 0..3 {
+            lookups.service_account_keys();
+        }
+        tokio::task::yield_now().await;
+        drop(lookups);
+        let forgotten = async {
+            while Arc::strong_count(&upstream) > 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), forgotten).await.unwrap();
+    }
+}

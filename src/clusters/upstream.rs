@@ -134,3 +134,29 @@ impl std::fmt::Debug for Upstream {
         f.debug_struct("Upstream").field("targets", &self.targets).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use rustls::RootCertStore;
+    use rustls::crypto::aws_lc_rs::default_provider;
+
+    use super::*;
+    use crate::clusters::settings::{Endpoint, HostPort, Roots};
+
+    /// An API server that nobody has checked.
+    pub(crate) fn upstream() -> Upstream {
+        let endpoint = Endpoint {
+            address: HostPort { host: "backend.test".to_owned(), port: 6443 },
+            server_name: "backend.test".try_into().unwrap(),
+        };
+        let backend = Backend {
+            endpoints: vec![endpoint],
+            path_prefix: String::new(),
+            roots: Roots(Arc::new(RootCertStore::empty())),
+            client_certificate: None,
+            bearer_token: None,
+            identity: IdentityMode::Impersonate,
+        };
+        Upstream::new(&backend, &Arc::new(default_provider())).unwrap()
+    }
+}

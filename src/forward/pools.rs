@@ -111,27 +111,8 @@ fn contains(targets: &[Arc<Target>], target: &Arc<Target>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rustls::RootCertStore;
-    use rustls::crypto::aws_lc_rs::default_provider;
-
     use super::*;
-    use crate::clusters::settings::{Backend, Endpoint, HostPort, IdentityMode, Roots};
-
-    fn upstream() -> Upstream {
-        let endpoint = Endpoint {
-            address: HostPort { host: "backend.test".to_owned(), port: 6443 },
-            server_name: "backend.test".try_into().unwrap(),
-        };
-        let backend = Backend {
-            endpoints: vec![endpoint],
-            path_prefix: String::new(),
-            roots: Roots(Arc::new(RootCertStore::empty())),
-            client_certificate: None,
-            bearer_token: None,
-            identity: IdentityMode::Impersonate,
-        };
-        Upstream::new(&backend, &Arc::new(default_provider())).unwrap()
-    }
+    use crate::clusters::upstream::testing::upstream;
 
     #[test]
     fn nothing_is_kept_of_endpoints_that_are_no_longer_configured() {
