@@ -8,6 +8,7 @@ pub mod bearer;
 pub mod bootstrap;
 pub mod cache;
 pub mod chain;
+mod json;
 pub mod jwt;
 pub mod lookup;
 pub mod oidc;
@@ -143,6 +144,13 @@ impl AuthnError {
         }
     }
 
+    /// The text of each refusal, none twice.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        let mut texts = Vec::new();
+        self.collect(&mut texts);
+        texts
+    }
+
     fn collect<'a>(&'a self, texts: &mut Vec<&'a str>) {
         let text = match self {
             Self::Invalid(text) | Self::Unavailable(text) => text,
@@ -161,9 +169,7 @@ impl std::error::Error for AuthnError {}
 // apimachinery: pkg/util/errors/errors.go, aggregate.Error
 impl fmt::Display for AuthnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut texts = Vec::new();
-        self.collect(&mut texts);
-        match texts.as_slice() {
+        match self.texts().as_slice() {
             [one] => f.write_str(one),
             several => write!(f, "[{}]", several.join(", ")),
         }

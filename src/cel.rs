@@ -15,7 +15,11 @@
 //! | `url`, `ip`, `cidr`, `quantity`, `semver` | values of API objects |
 //! | the authorizer's functions | there is no authorizer in these expressions |
 //! | messages (`google.protobuf.Int64Value{value: 1}`) | a literal says the same |
+//! | macros of two variables over `claims` itself | the reference looks up values as if they were keys |
+//! | map keys that are lists, maps, bytes or types | no lookup finds them, and some end the API server |
 //! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser recurses |
+//!
+//! Strings and lists that a call makes are paid for by their own length, where the reference counts the operand alone.
 
 mod check;
 mod eval;
@@ -96,7 +100,7 @@ pub enum Value {
     /// A string.
     String(String),
     /// A list.
-    List(Vec<Value>),
+    List(Vec<Self>),
     /// Anything else, by the name of its type. Lists that a string function made (`split`, `findAll`) are among them:
     /// kube-apiserver takes them for no list of strings.
     Other(String),

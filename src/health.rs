@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -25,6 +26,8 @@ use crate::status::quote::Quoted;
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const CLUSTER: &str = "cluster-";
+/// How long the start waits for issuers of tokens: until they are known, good tokens are refused.
+const ISSUERS_GRACE: Duration = Duration::from_secs(30);
 
 /// One of the three endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub(crate) struct Health {
     started: Instant,
     /// Whether every API server was looked at that there was then. One that is added later does not undo it.
     looked: AtomicBool,
+    /// Whether every issuer of tokens was known once.
+    known: AtomicBool,
 }
 
 /// One check: its name, and why it fails.
@@ -90,14 +95,18 @@ impl Asked {
     pub(crate) fn is_about_another_than(&self, cluster: &str) -> bool {
         match self {
             Self::Root(_) => false,
-            Self::Single(_, check) => check.strip_prefix(CLUSTER).is_some_and(|name| name != cluster),
+            Self::Single(_, check) => check
+                .strip_prefix(CLUSTER)
+                .and_then(|rest| rest.split('/').next())
+                .is_some_and(|name| name != cluster),
         }
     }
 }
 
 impl Health {
     pub(crate) fn new(current: Arc<ArcSwap<Snapshot>>, drain: watch::Receiver<Drain>) -> Self {
-        Self { current, drain, started: Instant::now(), looked: AtomicBool::new(false) }
+        let (looked, known) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { current, drain, started: Instant::now(), looked, known }
     }
 
     /// The answer to a root. Users of a `cluster` are told of that one alone.
@@ -164,6 +173,12 @@ impl Health {
             let usable = clusters.iter().any(|cluster| trouble(cluster).is_none());
             let clusters = if usable { Ok(()) } else { Err("no API server can be used".to_owned()) };
             checks.push(("clusters".into(), clusters));
+            let known = self.known.load(Ordering::Relaxed)
+                || snapshot.methods.iter().all(|methods| methods.issuers().waiting().next().is_none());
+            self.known.store(known, Ordering::Relaxed);
+            let waited = self.started.elapsed() >= ISSUERS_GRACE;
+            let issuers = if known || waited { Ok(()) } else { Err("not finished".to_owned()) };
+            checks.push(("poststarthook/token-issuers".into(), issuers));
             let ending = *self.drain.borrow() > Drain::Serving;
             let shutdown = if ending { Err("process is shutting down".to_owned()) } else { Ok(()) };
             checks.push(("shutdown".into(), shutdown));
@@ -171,17 +186,25 @@ impl Health {
         checks
     }
 
-    /// The checks that do not decide: one cluster of several must not take the others out of service.
+    /// The checks that do not decide: one cluster of several must not take the others out of service, nor an issuer of
+    /// tokens those who have other credentials.
     fn informative(&self, endpoint: Endpoint, only: Option<&str>) -> Vec<Check> {
         if endpoint != Endpoint::Readyz {
             return Vec::new();
         }
-        let check = |cluster: &Arc<Cluster>| -> Check {
-            (format!("{CLUSTER}{}", cluster.name).into(), trouble(cluster).map_or(Ok(()), Err))
-        };
         let snapshot = self.current.load();
-        let clusters = snapshot.router.clusters().iter();
-        clusters.filter(|cluster| only.is_none_or(|only| only == cluster.name)).map(check).collect()
+        let mut checks: Vec<Check> = Vec::new();
+        for (cluster, methods) in snapshot.router.clusters().iter().zip(&snapshot.methods) {
+            if only.is_some_and(|only| only != cluster.name) {
+                continue;
+            }
+            let name = format!("{CLUSTER}{}", cluster.name);
+            for (index, (_, health)) in methods.issuers().health().enumerate() {
+                checks.push((format!("{name}/issuer-{index}").into(), health));
+            }
+            checks.push((name.into(), trouble(cluster).map_or(Ok(()), Err)));
+        }
+        checks
     }
 }
 

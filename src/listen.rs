@@ -22,6 +22,7 @@ use hyper::body::Incoming;
 pub(crate) use acceptor::{Gate, Listener, accept_into, accept_the_rest, raise_file_limit};
 pub(crate) use activity::Busy;
 pub(crate) use connection::{Connection, Drain, Worker};
+pub(crate) use newcomers::Newcomers;
 
 use crate::forward::body::Body;
 

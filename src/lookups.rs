@@ -9,8 +9,10 @@ mod watched;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
@@ -21,7 +23,7 @@ use secrecy::SecretSlice;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::{KeySet, KeySource};
@@ -134,11 +136,15 @@ impl Lookups {
         S: futures_util::Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     {
         let (cluster, upstream) = (self.cluster.clone(), Arc::clone(&self.upstream));
-        let known = Arc::clone(known);
+        let (known, metrics) = (Arc::clone(known), Arc::clone(&self.metrics));
         let watch = async move {
             // Nothing goes to an endpoint that was not checked.
             upstream.until_trusted().await;
-            follow(&cluster, resource, stream, &known, project).await;
+            let following = follow(&cluster, resource, stream, &known, project);
+            if AssertUnwindSafe(following).catch_unwind().await.is_err() {
+                metrics.panics.inc();
+                error!(cluster, resource, "the watch panicked: each token costs a read");
+            }
         };
         self.runtime.spawn(watch).abort_handle()
     }
@@ -148,8 +154,15 @@ impl Lookups {
         Arc::ptr_eq(&self.upstream, upstream) && self.needs == needs
     }
 
-    /// The keys that the API server publishes for its service-account tokens.
+    /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
+    /// all at once, as after a restart, find them.
     pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
+        let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
+        self.runtime.spawn(async move {
+            upstream.until_trusted().await;
+            // If that fails, the first token asks again.
+            keys.initialize().await.ok();
+        });
         Arc::clone(&self.keys)
     }
 

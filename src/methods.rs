@@ -52,9 +52,7 @@ impl Means {
 pub(crate) struct Methods {
     means: Means,
     lookups: Option<Arc<Lookups>>,
-    issuers: Arc<Issuers>,
-    /// Those that will be in force once all of them are known.
-    waiting: Option<Arc<Issuers>>,
+    issuers: Issuers,
     webhook: Option<Asked>,
 }
 
@@ -85,7 +83,8 @@ impl Methods {
             Some(known) => Some(Arc::clone(known)),
             None => Some(Arc::new(Lookups::start(cluster, upstream, needs, &means.runtime, &means.metrics))),
         };
-        let (issuers, waiting) = issuers_of(settings, before, means)?;
+        let none = Issuers::default();
+        let issuers = Issuers::new(&settings.jwt, before.map_or(&none, |before| &before.issuers), means)?;
         let webhook = match &settings.webhook {
             Some(webhook) => {
                 let known = before.and_then(|before| before.webhook.as_ref());
@@ -98,17 +97,12 @@ impl Methods {
             }
             None => None,
         };
-        Ok(Self { means: means.clone(), lookups, issuers, waiting, webhook })
+        Ok(Self { means: means.clone(), lookups, issuers, webhook })
     }
 
-    /// The issuers of JSON Web Tokens in force.
+    /// The issuers of JSON Web Tokens.
     pub(crate) fn issuers(&self) -> &Issuers {
         &self.issuers
-    }
-
-    /// Whether there are others that will be in force once all of them are known.
-    pub(crate) fn are_issuers_waiting(&self) -> bool {
-        self.waiting.is_some()
     }
 
     /// Whether the API server is asked about tokens.
@@ -179,27 +173,6 @@ impl Methods {
             tokens.push(Box::new(Arc::clone(webhook)));
         }
         tokens
-    }
-}
-
-/// The issuers in force, and those that wait to be. A set is not given up for one of which something is not known yet:
-/// an issuer that is away must not take the others' tokens with it.
-fn issuers_of(
-    settings: &Authentication,
-    before: Option<&Methods>,
-    means: &Means,
-) -> Result<(Arc<Issuers>, Option<Arc<Issuers>>), rustls::Error> {
-    let known: Vec<_> =
-        before.into_iter().flat_map(|before| [&before.issuers].into_iter().chain(&before.waiting)).collect();
-    let next = match known.iter().find(|known| known.are_for(&settings.jwt)) {
-        Some(known) => Arc::clone(known),
-        None => Arc::new(Issuers::start(&settings.jwt, &known, means)?),
-    };
-    match known.first() {
-        Some(before) if !Arc::ptr_eq(before, &next) && !next.are_known() => {
-            Ok((Arc::clone(before), Some(next)))
-        }
-        _ => Ok((next, None)),
     }
 }
 

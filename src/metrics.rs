@@ -60,7 +60,7 @@ pub(crate) struct Metrics {
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
     pub(crate) unfit_identities: IntCounter,
-    /// Panics while a request was handled or a token checked.
+    /// Panics, each of which ended what it was about and nothing else.
     pub(crate) panics: IntCounter,
     /// By cluster, resource and `source`: watch, live, spared.
     pub(crate) lookups: IntCounterVec,
@@ -142,8 +142,10 @@ impl Metrics {
             ]),
         )?;
         registry.register(Box::new(expiration.clone()))?;
-        let panics =
-            counter("portcullis_panics_total", "Panics while a request was handled or a token checked.")?;
+        let panics = counter(
+            "portcullis_panics_total",
+            "Panics, each of which ended what it was about and nothing else.",
+        )?;
         Ok(Self {
             authentication_attempts: counters(
                 "authentication_attempts",
@@ -272,6 +274,7 @@ impl Metrics {
                     &["jwt_issuer_hash", "hash"],
                 )?,
                 hashes: std::sync::Arc::default(),
+                configured: std::sync::Arc::default(),
             },
             config_reloads: counters(
                 "portcullis_config_reloads_total",

@@ -29,10 +29,19 @@ pub(crate) struct Reloader {
     wanted: Fixed,
     means: Means,
     clock: Clock,
-    /// Told of each new snapshot.
-    swapped: Arc<Notify>,
+    signals: Signals,
     /// What was last complained of.
     complaint: Option<String>,
+}
+
+/// By whom the reloader is called, and whom it calls.
+pub(crate) struct Signals {
+    /// Asks to read the configuration again, changed or not.
+    pub(crate) asked: Arc<Notify>,
+    /// An API server has refused the gateway's credential.
+    pub(crate) refused: Arc<Notify>,
+    /// Told of each new snapshot.
+    pub(crate) swapped: Arc<Notify>,
 }
 
 /// Why the configuration is looked at.
@@ -76,7 +85,7 @@ impl Reloader {
         current: Arc<ArcSwap<Snapshot>>,
         means: Means,
         clock: Clock,
-        swapped: Arc<Notify>,
+        signals: Signals,
     ) -> Self {
         means.metrics.config_reloaded(current.load().generation, clock.now());
         let fixed = Fixed::of(settings);
@@ -87,20 +96,20 @@ impl Reloader {
             fixed,
             means,
             clock,
-            swapped,
+            signals,
             complaint: None,
         }
     }
 
     /// Looks every second, at once when asked, and when an API server has refused the gateway's credential. Never ends.
-    pub(crate) async fn run(mut self, asked: Arc<Notify>, refused: Arc<Notify>) {
+    pub(crate) async fn run(&mut self) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let occasion = tokio::select! {
                 _ = looks.tick() => Occasion::Tick,
-                () = asked.notified() => Occasion::Asked,
-                () = refused.notified() => Occasion::Refused,
+                () = self.signals.asked.notified() => Occasion::Asked,
+                () = self.signals.refused.notified() => Occasion::Refused,
             };
             let Some(mut outcome) = self.attempt(occasion).await else { continue };
             if outcome.as_ref().is_err_and(|complaint| self.is_new(complaint)) {
@@ -110,6 +119,11 @@ impl Reloader {
             }
             self.conclude(outcome);
         }
+    }
+
+    /// It panicked: what it was about may not be in force.
+    pub(crate) fn interrupted(&mut self) {
+        self.conclude(Err("bringing it into force panicked".to_owned()));
     }
 
     /// Brings what is new into force. `None` if nothing is; else, perhaps, what is wrong with it.
@@ -147,7 +161,7 @@ impl Reloader {
         self.wanted = wanted;
         let next = Arc::new(next);
         self.current.store(Arc::clone(&next));
-        self.swapped.notify_one();
+        self.signals.swapped.notify_one();
         self.means.metrics.config_reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {
@@ -155,6 +169,11 @@ impl Reloader {
                 cluster = cluster.name,
                 "the API server is used by its new settings once it was seen to take identities by them"
             );
+        }
+        for (cluster, methods) in next.router.clusters().iter().zip(&next.methods) {
+            for (issuer, reason) in methods.issuers().waiting() {
+                info!(cluster = cluster.name, issuer, reason, "the issuer is not known by its settings yet");
+            }
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ pub(crate) struct SelfCheck {
 
 impl SelfCheck {
     /// Never ends.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut checks: Vec<Running> = Vec::new();
         let mut tasks = JoinSet::new();
         let mut shown = BTreeMap::new();

@@ -2,6 +2,7 @@
 
 mod observe;
 mod shutdown;
+mod supervise;
 
 use std::future::Future;
 use std::io;
@@ -20,6 +21,7 @@ use tracing::info;
 use observe::Observed;
 pub use shutdown::Hasten;
 use shutdown::{Ending, Events};
+use supervise::supervise;
 
 use crate::clock::Clock;
 use crate::config::flags::MetricsAddress;
@@ -31,7 +33,7 @@ use crate::listen::{Drain, Gate, Listener, Worker, accept_into, accept_the_rest,
 use crate::methods::Means;
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
-use crate::reload::Reloader;
+use crate::reload::{Reloader, Signals};
 use crate::self_check::SelfCheck;
 use crate::snapshot::{Snapshot, SnapshotError};
 
@@ -101,30 +103,30 @@ impl Server {
             .map(|index| worker(index, &snapshot, &health, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
-        let (asked, refused) = (Arc::clone(&reload), Arc::new(Notify::new()));
-        let swapped = Arc::new(Notify::new());
-        let reloader = Reloader::new(
-            source,
-            settings,
-            Arc::clone(&snapshot),
-            means,
-            Clock::system(),
-            Arc::clone(&swapped),
-        );
+        let (refused, swapped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let check = SelfCheck {
             current: Arc::clone(&snapshot),
             metrics: Arc::clone(&metrics),
-            swapped,
+            swapped: Arc::clone(&swapped),
             reload: Arc::clone(&reload),
             refused: Arc::clone(&refused),
         };
-        let controlling = async move { tokio::join!(reloader.run(asked, refused), check.run()) };
+        let signals = Signals { asked: Arc::clone(&reload), refused, swapped };
+        let current = Arc::clone(&snapshot);
+        let reloader = Reloader::new(source, settings, current, means, Clock::system(), signals);
+        let counted = Arc::clone(&metrics);
+        let controlling =
+            async move { tokio::join!(supervise(reloader, &counted), supervise(check, &counted)) };
         control(controlling, draining.clone()).map_err(StartError::Thread)?;
         let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
-        let observed = Observed { metrics: Arc::clone(&metrics), health };
+        if let Some(listener) = metrics_listener {
+            let observed = Observed { metrics: Arc::clone(&metrics), health };
+            observe::start(listener, observed, draining.clone()).map_err(StartError::Thread)?;
+        }
         let current = Arc::clone(&snapshot);
-        let workers = accept(listener, metrics_listener, observed, workers, gate, current, draining)
-            .map_err(StartError::Thread)?;
+        let counted = Arc::clone(&metrics);
+        let workers =
+            accept(listener, workers, gate, current, counted, draining).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
         let events = Events::new();
         let hasten = events.hasten();
@@ -219,28 +221,22 @@ fn tokens(mut drain: watch::Receiver<Drain>) -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// The thread that accepts connections, and is there for scrapers and probes to the end. It gives the workers away
-/// when it stops accepting.
+/// The thread that accepts connections. It gives the workers away when it stops.
 fn accept(
     listener: Listener,
-    observers: Option<Listener>,
-    observed: Observed,
     workers: Vec<Worker>,
     gate: Gate,
     snapshot: Arc<ArcSwap<Snapshot>>,
+    metrics: Arc<Metrics>,
     mut drain: watch::Receiver<Drain>,
 ) -> io::Result<Receiver<Vec<Worker>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (listener, observers) = {
+    let listener = {
         let _registered = runtime.enter();
-        (listener.register()?, observers.map(Listener::register).transpose()?)
+        listener.register()?
     };
     let (given_back, receiver) = channel();
     let accepting = async move {
-        let metrics = Arc::clone(&observed.metrics);
-        if let Some(observers) = observers {
-            tokio::spawn(observe::serve(observers, Arc::new(observed)));
-        }
         let refusing = async {
             drain.wait_for(|phase| *phase >= Drain::Draining).await.ok();
             // Those who come are told to come back later, as long as there is something to wait for.
@@ -257,7 +253,6 @@ fn accept(
         }
         accept_the_rest(listener, &workers, &gate);
         given_back.send(workers).ok();
-        drain.wait_for(|phase| *phase == Drain::Abort).await.ok();
     };
     std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || runtime.block_on(accepting))?;
     Ok(receiver)

@@ -10,7 +10,7 @@
 
 pub mod quote;
 pub mod render;
-mod yaml;
+pub(crate) mod yaml;
 
 use http::StatusCode;
 

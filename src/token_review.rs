@@ -84,7 +84,7 @@ impl Reviewing {
         let audiences = if requested.is_empty() { &self.cluster.audiences } else { &requested };
         match self.cluster.chain.review(token, audiences, now).await {
             Ok(found) => found.as_ref().map(Status::of),
-            Err(error) => Some(document.status().with_error(&error.to_string())),
+            Err(error) => Some(document.status().with_errors(&error.texts())),
         }
     }
 }

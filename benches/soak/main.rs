@@ -1,7 +1,11 @@
 //! A gateway under what clusters do to it all day, for as long as asked: open watches, short requests, clients that come
 //! and go or do not read, and reloads all the while. Nothing may be dropped, no event lost, no request fail.
 //!
+//! With `--flood` it is a flood of tokens that nobody has issued instead, and honest clients beside it: whoever the
+//! gateway asks about tokens is asked a bounded number of times, and no honest request fails.
+//!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
+//! `cargo bench --bench soak -- --flood --seconds 60`
 
 #![allow(
     missing_docs,
@@ -19,6 +23,7 @@
 mod backend;
 mod clients;
 mod count;
+mod flood;
 mod report;
 mod rounds;
 
@@ -54,6 +59,10 @@ struct Load {
     /// How often certificates, authorities and tokens are replaced in that time.
     #[arg(long, default_value_t = 100)]
     reloads: u32,
+    /// Floods the gateway with tokens that nobody has issued instead, of every shape and over both versions of HTTP;
+    /// prints how often the issuer, the webhook and the API server were asked, and what honest clients notice.
+    #[arg(long, conflicts_with_all = ["watches", "reloads"])]
+    flood: bool,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -63,6 +72,9 @@ struct Load {
 async fn main() -> ExitCode {
     let load = Load::parse();
     raise_file_limit();
+    if load.flood {
+        return flood::run(load.seconds).await;
+    }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
     let flags = flags(&pki, backend.address).into_iter().chain(["--workers=0".to_owned()]);

@@ -29,8 +29,8 @@ struct Line {
     counted: Counted,
 }
 
-struct Memory {
-    rss: u64,
+pub struct Memory {
+    pub rss: u64,
     pss: u64,
     files: usize,
 }
@@ -90,7 +90,7 @@ impl Report {
 }
 
 impl Memory {
-    fn of(process: u32) -> Self {
+    pub fn of(process: u32) -> Self {
         let directory = format!("/proc/{process}");
         let kibibytes = |file: &str, key: &str| -> u64 {
             let text = std::fs::read_to_string(format!("{directory}/{file}")).unwrap();

@@ -1,19 +1,29 @@
 //! JSON Web Tokens in the compact serialisation (RFC 7515, RFC 7519): taken apart once, verified key by key.
 //!
 //! What a token says is unverified until [`Jwt::is_signed_by`] was asked; who trusts which claims is the business of
-//! [`super::service_account`] and [`super::oidc`].
+//! [`super::service_account`] and [`super::oidc`]. Before that nothing is kept of it but a few texts: a claim set that
+//! anybody made up is not worth the memory that its members would take.
 
 pub mod key_file;
 pub mod key_set;
 pub mod keys;
+mod members;
+
+use std::collections::HashSet;
 
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use keys::{Algorithm, PublicKey};
+use members::Member;
+
+/// The longest header, encoded: room for a chain of certificates, which is not looked at.
+const LONGEST_HEADER: usize = 64 << 10;
+
+/// How many keys a token is verified by: anybody can make up one that names none.
+const MOST_TRIED: usize = 100;
 
 /// As Go reads base64url without padding: bits beyond the last whole byte are ignored.
 // Go: encoding/base64, RawURLEncoding
@@ -26,11 +36,20 @@ const BASE64_URL: GeneralPurpose = GeneralPurpose::new(
 
 /// A token that was taken apart. Nothing in it is verified.
 pub struct Jwt<'a> {
-    header: Map<String, Value>,
+    header: Header,
     payload: Vec<u8>,
-    claims: Map<String, Value>,
+    issuer: Option<String>,
     signing_input: &'a str,
     signature: Vec<u8>,
+}
+
+/// What is read of a header.
+#[derive(Debug, Default)]
+struct Header {
+    algorithm: Option<String>,
+    key_id: Option<String>,
+    /// It says that something else was signed than it seems, or that something must be understood.
+    is_extended: bool,
 }
 
 /// It is no JSON Web Token in the compact serialisation.
@@ -45,7 +64,7 @@ pub enum Malformed {
     /// A part is no JSON object.
     #[error("the {0} is no JSON object")]
     Json(&'static str),
-    /// A name comes twice in the header, or what it stands for is of another type.
+    /// A name comes twice in the header, what it stands for is of another type, or there is too much of it.
     #[error("the header is not well-formed")]
     Header,
 }
@@ -58,106 +77,101 @@ impl<'a> Jwt<'a> {
         if claims.contains('.') {
             return Err(Malformed::Parts);
         }
+        if header.len() > LONGEST_HEADER {
+            return Err(Malformed::Header);
+        }
         let decode =
             |text: &str, part| BASE64_URL.decode(text.as_bytes()).map_err(|_| Malformed::Base64(part));
         let header = decode(header, "header")?;
         let payload = decode(claims, "payload")?;
-        let object = |json, part| serde_json::from_slice(json).map_err(|_| Malformed::Json(part));
         Ok(Self {
-            header: well_formed(object(&header, "header")?, &header)?,
-            claims: object(&payload, "payload")?,
+            header: Header::read(&header)?,
+            issuer: issuer_of(&payload)?,
             payload,
             signing_input,
             signature: decode(signature, "signature")?,
         })
     }
 
-    /// What was signed, decoded: JSON, of which the claims were read.
+    /// What was signed, decoded: a JSON object.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// The claims, unverified.
-    pub fn claims(&self) -> &Map<String, Value> {
-        &self.claims
+    /// The claims, for who has verified them.
+    pub fn claims(&self) -> Result<Map<String, Value>, Malformed> {
+        serde_json::from_slice(&self.payload).map_err(|_| Malformed::Json("payload"))
     }
 
-    /// The claims alone, for who has verified them.
-    pub fn into_claims(self) -> Map<String, Value> {
-        self.claims
-    }
-
-    /// A claim that is text.
-    pub fn text(&self, claim: &str) -> Option<&str> {
-        self.claims.get(claim)?.as_str()
-    }
-
-    /// The header, unverified.
-    pub fn header(&self) -> &Map<String, Value> {
-        &self.header
+    /// Who says to have issued it, unverified: empty if nobody does, nothing if it is no text.
+    pub fn issuer(&self) -> Option<&str> {
+        self.issuer.as_deref()
     }
 
     /// The algorithm the header names.
     pub fn algorithm(&self) -> Option<&str> {
-        self.header.get("alg")?.as_str()
+        self.header.algorithm.as_deref()
     }
 
     /// The key the header names, if it names one.
     pub fn key_id(&self) -> Option<&str> {
-        self.header.get("kid")?.as_str().filter(|id| !id.is_empty())
+        self.header.key_id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// Whether one of the keys has signed it: the one it names, or any if it names none.
+    /// Whether one of the keys has signed it: the one it names, or any of the first hundred if it names none.
     pub fn is_signed_by_one_of(&self, keys: &[PublicKey]) -> bool {
         let named = |key: &&PublicKey| self.key_id().is_none_or(|id| key.id() == id);
-        keys.iter().filter(named).any(|key| self.is_signed_by(key))
+        keys.iter().filter(named).take(MOST_TRIED).any(|key| self.is_signed_by(key))
     }
 
     /// Whether the key has signed it, by the algorithm of the header. No critical extension is understood, and no
     /// payload that is not encoded (RFC 7797).
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
         let algorithm = self.algorithm().and_then(Algorithm::named);
-        !self.header.contains_key("crit")
-            && self.header.get("b64").is_none_or(|encoded| *encoded == Value::Bool(true))
+        !self.header.is_extended
             && algorithm.is_some_and(|algorithm| {
                 key.has_signed(algorithm, self.signing_input.as_bytes(), &self.signature)
             })
     }
 }
 
-/// The header, unless a name comes twice in it or the key is not named by a text.
-// go-jose: jws.go and shared.go, rawHeader
-fn well_formed(header: Map<String, Value>, json: &[u8]) -> Result<Map<String, Value>, Malformed> {
-    let names: Entries = serde_json::from_slice(json).map_err(|_| Malformed::Header)?;
-    let key_id = header.get("kid").is_none_or(|id| id.is_string() || id.is_null());
-    if names.0 == header.len() && key_id { Ok(header) } else { Err(Malformed::Header) }
+impl Header {
+    /// Refuses one in which a name comes twice or the key is not named by a text.
+    // go-jose: jws.go and shared.go, rawHeader
+    fn read(json: &[u8]) -> Result<Self, Malformed> {
+        let mut names = HashSet::new();
+        let mut is_well_formed = true;
+        let mut header = Self::default();
+        let each = |name: String, member| {
+            match (name.as_str(), member) {
+                ("alg", Member::Text(algorithm)) => header.algorithm = Some(algorithm),
+                ("kid", Member::Text(id)) => header.key_id = Some(id),
+                ("kid", Member::Null) | ("b64", Member::Bool(true)) => {}
+                ("kid", _) => is_well_formed = false,
+                ("b64" | "crit", _) => header.is_extended = true,
+                _ => {}
+            }
+            is_well_formed &= names.insert(name);
+        };
+        members::read(json, each).map_err(|_| Malformed::Json("header"))?;
+        if is_well_formed { Ok(header) } else { Err(Malformed::Header) }
+    }
 }
 
-/// How many entries there are in an object, those of the same name each counted.
-struct Entries(usize);
-
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
-        struct Counter;
-
-        impl<'de> Visitor<'de> for Counter {
-            type Value = Entries;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
-                let mut count = 0;
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Entries(count))
-            }
+/// The issuer in a payload; the last one, as whoever reads all claims will find.
+fn issuer_of(payload: &[u8]) -> Result<Option<String>, Malformed> {
+    let mut issuer = Some(String::new());
+    let each = |name: String, member| {
+        if name == "iss" {
+            issuer = match member {
+                Member::Text(issuer) => Some(issuer),
+                Member::Null => Some(String::new()),
+                Member::Bool(_) | Member::Other => None,
+            };
         }
-
-        object.deserialize_map(Counter)
-    }
+    };
+    members::read(payload, each).map_err(|_| Malformed::Json("payload"))?;
+    Ok(issuer)
 }
 
 /// Shows nothing that could be used.

@@ -53,14 +53,22 @@ impl OidcAuthenticator {
         clock: Clock,
     ) -> Self {
         let url = settings.issuer.url.clone();
-        let label = format!("{NAME} {url}");
         let metrics = metrics.issuer(&url, clock);
         let discovery_url = settings.issuer.discovery_url.clone();
-        let provider = Provider::new(url, discovery_url, Arc::clone(&fetch), Some(metrics.clone()));
-        let provider = Arc::new(provider);
+        let provider = Provider::new(url, discovery_url, fetch, Some(metrics.clone()));
+        Self::of(settings, Arc::new(provider), metrics)
+    }
+
+    /// The same issuer and what is known of it, by other rules.
+    pub(crate) fn judging_by(&self, settings: JwtAuthenticator) -> Self {
+        Self::of(settings, Arc::clone(&self.provider), self.metrics.clone())
+    }
+
+    fn of(settings: JwtAuthenticator, provider: Arc<Provider>, metrics: Issuer) -> Self {
+        let label = format!("{NAME} {}", settings.issuer.url);
         let resolver = match &settings.groups {
             Some(Mapping::Claim { name, .. }) => {
-                Some(Resolver::new(name.clone(), fetch, Arc::clone(&provider)))
+                Some(Resolver::new(name.clone(), provider.fetch(), Arc::clone(&provider)))
             }
             Some(Mapping::Expression(_)) | None => None,
         };

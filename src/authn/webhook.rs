@@ -91,7 +91,7 @@ impl WebhookAuthenticator {
         let question = review::question(self.version, token, context.audiences)?;
         let mut waits = waits(self.first_wait, random);
         loop {
-            let (outcome, told) = self.ask(question.clone()).await;
+            let (outcome, told) = self.ask(token, question.clone()).await;
             let passed = if outcome.is_ok() { Outcome::Passed } else { Outcome::Failed };
             context.remarks.step(NAME, "answer", passed, || told);
             let trouble = match outcome {
@@ -107,12 +107,13 @@ impl WebhookAuthenticator {
     }
 
     /// Asks once. The text is for people.
-    async fn ask(&self, question: Vec<u8>) -> (Result<Status, Trouble>, String) {
+    async fn ask(&self, token: &BearerToken, question: Vec<u8>) -> (Result<Status, Trouble>, String) {
         let bearer = self.bearer_token.as_ref().map(BearerToken::expose);
         match self.client.ask(Question::post(&self.url, question).bearer(bearer)).await {
-            Ok(answer) => {
-                (review::read(self.version, &answer), format!("the webhook answered {}", answer.status))
-            }
+            Ok(answer) => (
+                review::read(self.version, token, &answer),
+                format!("the webhook answered {}", answer.status),
+            ),
             Err(error) => {
                 if matches!(error, OutboundError::NoSubjectAltName { .. }) {
                     self.missing_san.inc();
@@ -125,7 +126,7 @@ impl WebhookAuthenticator {
     }
 
     async fn judge(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
-        let redacted = |text: &str| text.replace(token.expose(), "[the token]");
+        let redacted = |text: &str| review::redacted(token, text);
         let status = self.review(token, context).await.map_err(|trouble| {
             let text = redacted(&trouble.text);
             tracing::error!(error = %text, "failed to make webhook authenticator request");

@@ -7,14 +7,24 @@ use super::types::{Solution, Type};
 
 /// Checks an expression against its purpose.
 pub(super) fn check(tree: &Node, purpose: Purpose) -> Result<(), Fault> {
-    let mut checker =
-        Checker { purpose, scope: Vec::new(), solution: Solution::default(), literals: Vec::new() };
+    let mut checker = Checker {
+        purpose,
+        scope: Vec::new(),
+        solution: Solution::default(),
+        literals: Vec::new(),
+        uses: Vec::new(),
+    };
     let result = checker.node(tree)?;
     let result = checker.solution.solve(&result, true);
     for (at, first, other) in std::mem::take(&mut checker.literals) {
         let (first, other) = (checker.solution.solve(&first, true), checker.solution.solve(&other, true));
         if first != other {
             return fault(at, format!("expected type '{first}' but found '{other}'"));
+        }
+    }
+    for (at, used) in std::mem::take(&mut checker.uses) {
+        if checker.solution.solve(&used, true).parts().0 == "type" {
+            return fault(at, "a variable cannot stand for a type");
         }
     }
     if purpose != Purpose::ClaimMapping && result != Type::BOOL {
@@ -34,6 +44,8 @@ struct Checker<'a> {
     solution: Solution,
     /// Elements of list and map literals that must turn out to be of one type.
     literals: Vec<(usize, Type, Type)>,
+    /// Uses of the variables of macros.
+    uses: Vec<(usize, Type)>,
 }
 
 impl<'a> Checker<'a> {
@@ -42,8 +54,17 @@ impl<'a> Checker<'a> {
             Kind::Literal(value) => Ok(Type::of(value)),
             Kind::Name(name) => self.name(name, node.at),
             Kind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
-            Kind::Call { function, target, arguments } => {
-                self.call(node.at, function, target.as_deref(), arguments)
+            Kind::Call { function, target, arguments, only } => {
+                let mut given = Vec::new();
+                for part in target.iter().map(|target| &**target).chain(arguments) {
+                    given.push(self.node(part)?);
+                }
+                let (result, overload) = self.resolve(node.at, function, &given, target.is_some())?;
+                if let Some(overload) = overload {
+                    // A tree is checked once.
+                    only.set(overload).ok();
+                }
+                Ok(result)
             }
             Kind::List(elements) => {
                 let mut joined = None;
@@ -82,7 +103,7 @@ impl<'a> Checker<'a> {
             Kind::WithOptional { target, variable, body, flat } => {
                 let held = self.node(target)?;
                 self.resolve(target.at, "hasValue", std::slice::from_ref(&held), true)?;
-                let held = self.resolve(target.at, "value", &[held], true)?;
+                let (held, _) = self.resolve(target.at, "value", &[held], true)?;
                 self.scope.push((variable, held));
                 let body = self.node(body)?;
                 self.scope.pop();
@@ -93,8 +114,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn name(&self, name: &str, at: usize) -> Result<Type, Fault> {
+    fn name(&mut self, name: &str, at: usize) -> Result<Type, Fault> {
         if let Some((_, found)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
+            self.uses.push((at, found.clone()));
             return Ok(found.clone());
         }
         match (name, self.purpose) {
@@ -119,8 +141,10 @@ impl<'a> Checker<'a> {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
-            dynamic if dynamic.is_dynamic() => Type::DYN,
-            other => return fault(at, format!("type '{other}' does not support field selection")),
+            dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
+            other @ Type::Named(..) => {
+                return fault(at, format!("type '{other}' does not support field selection"));
+            }
         };
         Ok(match how {
             Selection::Test => Type::BOOL,
@@ -130,33 +154,26 @@ impl<'a> Checker<'a> {
         })
     }
 
-    fn call(
+    /// The result of the overloads that take what is given, and the overload if it is but one.
+    fn resolve(
         &mut self,
         at: usize,
         function: &str,
-        target: Option<&'a Node>,
-        arguments: &'a [Node],
-    ) -> Result<Type, Fault> {
-        let member = target.is_some();
-        let mut given = Vec::new();
-        for node in target.into_iter().chain(arguments) {
-            given.push(self.node(node)?);
-        }
-        self.resolve(at, function, &given, member)
-    }
-
-    /// The result of the overloads that take what is given.
-    fn resolve(&mut self, at: usize, function: &str, given: &[Type], member: bool) -> Result<Type, Fault> {
+        given: &[Type],
+        member: bool,
+    ) -> Result<(Type, Option<&'static Overload>), Fault> {
         let Some(overloads) = signatures::overloads(function) else {
             return fault(at, missing(function));
         };
         let mut result: Option<Type> = None;
+        let mut only = None;
         for overload in overloads.iter().filter(|overload| overload.member == member) {
             let fresh = self.instance(overload);
             if !self.solution.assign_all(given, &fresh.parameters) {
                 continue;
             }
             let found = self.solution.solve(&fresh.result, false);
+            only = if result.is_none() { Some(overload) } else { None };
             result = Some(match result {
                 None => found,
                 Some(before) if before.is_dynamic() || before == found => before,
@@ -164,7 +181,7 @@ impl<'a> Checker<'a> {
             });
         }
         match result {
-            Some(found) => Ok(found),
+            Some(found) => Ok((found, only)),
             None if signatures::is_missing(function) => fault(at, missing(function)),
             None => {
                 let given: Vec<String> =
@@ -316,7 +333,7 @@ impl<'a> Checker<'a> {
             }
             FoldKind::SortBy => {
                 let keys = Type::list(self.node(&fold.body)?);
-                self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?
+                self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?.0
             }
         };
         self.scope.truncate(outside);

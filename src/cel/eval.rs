@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::functions;
 use super::number;
 use super::pattern::Patterns;
+use super::signatures::Overload;
 use super::syntax::{Fold, FoldKind, Kind, Node, Selection};
 use super::value::{Datum, Key};
 
@@ -76,7 +77,9 @@ impl<'a> Machine<'a> {
                 self.name(name)
             }
             Kind::Select { operand, field, how } => self.select(operand, field, *how),
-            Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
+            Kind::Call { function, target, arguments, only } => {
+                self.call(function, target.as_deref(), arguments, only.get().copied())
+            }
             Kind::List(elements) => {
                 self.charge(10)?;
                 let mut list = Vec::with_capacity(elements.len());
@@ -121,7 +124,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn call(&mut self, function: &str, target: Option<&'a Node>, arguments: &'a [Node]) -> Outcome {
+    fn call(
+        &mut self,
+        function: &str,
+        target: Option<&'a Node>,
+        arguments: &'a [Node],
+        only: Option<&Overload>,
+    ) -> Outcome {
         // These two do not look at what they do not need, and take what is no optional for one that is full.
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
             self.charge(1)?;
@@ -133,6 +142,10 @@ impl<'a> Machine<'a> {
         }
         let mut values = Vec::with_capacity(arguments.len() + 1);
         for argument in target.into_iter().chain(arguments) {
+            // Nothing is looked up in an empty optional, so the index does not count.
+            if matches!((function, values.as_slice()), ("_[_]" | "_[?_]", [Datum::Optional(None)])) {
+                return Ok(Datum::Optional(None));
+            }
             values.push(self.eval(argument)?);
         }
         match (function, values.as_slice()) {
@@ -140,7 +153,7 @@ impl<'a> Machine<'a> {
                 self.charge(1)?;
                 index_value(target, index, function == "_[?_]")
             }
-            _ => functions::call(self, function, values),
+            _ => functions::call(self, function, &values, only),
         }
     }
 
@@ -206,12 +219,16 @@ impl<'a> Machine<'a> {
         let range = self.eval(&fold.range)?;
         let outside = self.scope.len();
         let mut result = Gathered::new(fold.kind);
-        for (first, second) in pairs(&range, fold.second.is_some())? {
+        for pair in pairs(&range, fold.second.is_some())? {
+            let (first, second) = pair?;
             // The steps of a macro that the reference expands: a condition, an accumulator, a list of one.
             self.charge(match fold.kind {
                 FoldKind::Map | FoldKind::Filter | FoldKind::SortBy => 12,
-                FoldKind::TransformMap | FoldKind::TransformMapEntry => 3,
-                FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => 3,
+                FoldKind::TransformMap
+                | FoldKind::TransformMapEntry
+                | FoldKind::All
+                | FoldKind::Exists
+                | FoldKind::ExistsOne => 3,
             })?;
             self.scope.push((&fold.variable, first.clone()));
             if let Some(name) = &fold.second {
@@ -223,7 +240,7 @@ impl<'a> Machine<'a> {
                 break;
             }
         }
-        result.finish(self, range)
+        result.finish(self, &range)
     }
 
     /// One element; false when the result is settled.
@@ -304,7 +321,7 @@ impl Gathered {
         }
     }
 
-    fn finish(self, machine: &mut Machine<'_>, range: Datum) -> Outcome {
+    fn finish(self, machine: &mut Machine<'_>, range: &Datum) -> Outcome {
         match self {
             Self::Verdict { decides, settled: true, .. } => Ok(Datum::Bool(decides)),
             Self::Verdict { failed: Some(halt), .. } => Err(halt),
@@ -312,38 +329,37 @@ impl Gathered {
             Self::Count(count) => Ok(Datum::Bool(count == 1)),
             Self::Kept(list) | Self::List(list) => Ok(Datum::list(list)),
             Self::Keys(keys) => {
-                functions::call(machine, "@sortByAssociatedKeys", vec![range, Datum::list(keys)])
+                functions::call(machine, "@sortByAssociatedKeys", &[range.clone(), Datum::list(keys)], None)
             }
             Self::Map(map) | Self::Entries(map) => Ok(Datum::map(map)),
         }
     }
 }
 
+/// The values of a macro's variables, one by one: nothing is made ahead that may not be paid for.
+type Pairs<'a> = Box<dyn Iterator<Item = Result<(Datum, Datum), Halt>> + 'a>;
+
 /// What a macro with one or two variables goes over.
-fn pairs(range: &Datum, two: bool) -> Result<Vec<(Datum, Datum)>, Halt> {
+fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
     Ok(match range {
-        Datum::List(list) => {
-            let number = |at: usize| Datum::Int(i64::try_from(at).unwrap_or(i64::MAX));
-            let items = list.items.iter().cloned().enumerate();
-            if two {
-                items.map(|(at, item)| (number(at), item)).collect()
-            } else {
-                items.map(|(_, item)| (item, Datum::Null)).collect()
-            }
-        }
-        Datum::Map(map) => map
-            .entries
-            .iter()
-            .map(|(key, value)| (key.datum(), if two { value.clone() } else { Datum::Null }))
-            .collect(),
+        Datum::List(list) if two => Box::new(
+            list.items
+                .iter()
+                .enumerate()
+                .map(|(at, item)| Ok((Datum::Int(functions::length(at)), item.clone()))),
+        ),
+        Datum::List(list) => Box::new(list.items.iter().map(|item| Ok((item.clone(), Datum::Null)))),
+        Datum::Map(map) => Box::new(
+            map.entries
+                .iter()
+                .map(move |(key, value)| Ok((key.datum(), if two { value.clone() } else { Datum::Null }))),
+        ),
         // The iterator of the variable itself hands out values, not keys.
-        Datum::Root(root) if !two => {
-            let values = root.fields.keys().map(|name| match root.find(name) {
-                Some(value) => Ok((value, Datum::Null)),
-                None => error(format!("no such key: {name}")),
-            });
-            values.collect::<Result<_, Halt>>()?
-        }
+        Datum::Root(root) if !two => Box::new(root.fields.keys().map(|name| match root.find(name) {
+            Some(value) => Ok((value, Datum::Null)),
+            None => error(format!("no such key: {name}")),
+        })),
+        Datum::Root(_) => return error("a macro with two variables over all claims is not supported here"),
         other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
         other => return error(format!("got '{}', expected iterable type", go_type(other))),
     })
@@ -375,8 +391,6 @@ fn go_type(value: &Datum) -> &'static str {
         }
         Datum::Optional(_) => "*types.Optional",
         Datum::Type(_) => "*types.Type",
-        Datum::Duration(_) => "types.Duration",
-        Datum::Timestamp(_) => "types.Timestamp",
         Datum::Root(_) => "*lazy.MapValue",
     }
 }
@@ -454,7 +468,6 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
 pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
     Ok(match (left, right) {
         (Datum::Null, Datum::Null) => true,
-        (Datum::Null, _) | (_, Datum::Null) => false,
         (Datum::Bool(left), Datum::Bool(right)) => left == right,
         (
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
@@ -469,8 +482,6 @@ pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> R
             left == right
         }
         (Datum::Type(left), Datum::Type(right)) => left == right,
-        (Datum::Duration(left), Datum::Duration(right)) => left == right,
-        (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right,
         (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
             (Some(left), Some(right)) => equal(machine, left, right)?,
             (left, right) => left.is_none() && right.is_none(),
@@ -501,7 +512,6 @@ pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> R
             true
         }
         (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
-        (Datum::Root(_), _) => return no_such_overload(),
         _ => false,
     })
 }
@@ -525,8 +535,6 @@ pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) ->
             machine.charge_reading(left.len().min(right.len()))?;
             left.cmp(right)
         }
-        (Datum::Duration(left), Datum::Duration(right)) => left.cmp(right),
-        (Datum::Timestamp(left), Datum::Timestamp(right)) => left.cmp(right),
         _ => return Err(Halt::Unsuited),
     })
 }

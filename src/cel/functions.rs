@@ -4,16 +4,27 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
+use super::signatures::Overload;
 use super::value::{Datum, List};
 use super::{lists, number, strings};
 
 /// Calls a function; the target of a member function is the first value.
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: Vec<Datum>) -> Outcome {
+///
+/// `only` is the overload that the checker left, of functions whose overloads are functions of their own.
+pub(super) fn call(
+    machine: &mut Machine<'_>,
+    function: &str,
+    values: &[Datum],
+    only: Option<&Overload>,
+) -> Outcome {
     machine.charge(1)?;
-    let result = dispatch(machine, function, &values);
+    let result = match only {
+        Some(only) if !is_one_function(function) && !only.takes(values) => Err(Halt::Unsuited),
+        _ => dispatch(machine, function, values),
+    };
     match result {
         // Which of the texts the reference has for it.
-        Err(Halt::Unsuited) => unsuited(machine, function, &values),
+        Err(Halt::Unsuited) => unsuited(machine, function, values),
         result => result,
     }
 }
@@ -23,6 +34,9 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
         ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
         ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
         ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
+        ("_==_", [Datum::Root(_), right]) if !matches!(right, Datum::Root(_) | Datum::Null) => {
+            no_such_overload()
+        }
         ("_==_", [left, right]) => Ok(Datum::Bool(equal(machine, left, right)?)),
         ("_!=_", [left, right]) => Ok(Datum::Bool(!equal(machine, left, right)?)),
         ("_<_", [left, right]) => ordered(machine, left, right, Ordering::is_lt),
@@ -34,7 +48,12 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
         ("_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(function, left, right),
         ("dyn", [value]) => Ok(value.clone()),
         ("type", [value]) => Ok(Datum::Type(value.type_name().into())),
-        ("size", [value @ (Datum::String(_) | Datum::Bytes(_) | Datum::List(_) | Datum::Map(_))]) => {
+        ("size", [Datum::String(text)]) => {
+            // Characters are counted, if quickly.
+            machine.charge(text.len() / 100)?;
+            Ok(Datum::Int(length(text.chars().count())))
+        }
+        ("size", [value @ (Datum::Bytes(_) | Datum::List(_) | Datum::Map(_))]) => {
             Ok(Datum::Int(length(value.size())))
         }
         ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => {
@@ -67,16 +86,23 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
     }
 }
 
+/// Operators and the methods of the standard library are one function for all of their overloads.
+fn is_one_function(function: &str) -> bool {
+    function.starts_with(['_', '!', '-'])
+        || ["@in", "size", "contains", "startsWith", "endsWith", "matches", "sort", "flatten"]
+            .contains(&function)
+}
+
 /// No overload takes the values. Operators look for a trait of the first one, then that decides; functions of the
 /// standard library do not say their name, all others show what they were called with.
 fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
-    use Datum::{Bool, Bytes, Double, Duration, Int, List, String, Timestamp, Uint};
+    use Datum::{Bool, Bytes, Double, Int, List, String, Uint};
     let Some(first) = values.first() else { return no_such_overload() };
     // A call with a literal pattern is another one over there.
     let literal_pattern =
         matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
-    // Strings and times take any operator for a method that they might have.
-    let receiver = matches!(first, String(_) | Timestamp(_) | Duration(_));
+    // Strings take any operator for a method that they might have.
+    let receiver = matches!(first, String(_));
     let named = match function {
         "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
         "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
@@ -89,7 +115,10 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome 
         "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
         "matches" | "find" | "findAll" if literal_pattern => false,
         "matches" => !matches!(first, String(_)),
-        "flatten" => return error(format!("no such overload: {}.flatten()", first.type_name())),
+        "flatten" => {
+            let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
+            return error(format!("no such overload: {}{parameters}.flatten()", first.type_name()));
+        }
         _ => {
             let types: Vec<&str> = values.iter().map(Datum::type_name).collect();
             return error(format!("no such overload: {function}({})", types.join(", ")));
@@ -193,7 +222,7 @@ fn joined(machine: &mut Machine<'_>, left: &List, right: &List) -> Outcome {
     if left.items.is_empty() {
         return Ok(Datum::List(right.clone()));
     }
-    machine.charge_reading(left.items.len() + right.items.len())?;
+    machine.charge(left.items.len() + right.items.len())?;
     Ok(Datum::list(left.scattered().chain(right.scattered()).collect()))
 }
 

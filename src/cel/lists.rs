@@ -21,6 +21,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("join", [Datum::String(separator)]) => strings::join(machine, items, separator),
         ("indexOf", [needle]) => position(machine, items.iter().enumerate(), needle),
         ("lastIndexOf", [needle]) => position(machine, items.iter().enumerate().rev(), needle),
+        ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
                 if order(machine, left, right)?.is_gt() {
@@ -32,6 +33,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("min", []) => extreme(machine, "min", items, Ordering::is_lt),
         ("max", []) => extreme(machine, "max", items, Ordering::is_gt),
         ("sum", []) => sum(machine, items),
+        ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("sort", []) => sorted(machine, items, items),
         ("@sortByAssociatedKeys", [Datum::List(keys)]) => sorted(machine, items, keys.items.as_slice()),
         ("distinct", []) => {
@@ -169,8 +171,6 @@ fn is_ordered(value: &Datum) -> bool {
             | Datum::Double(_)
             | Datum::String(_)
             | Datum::Bytes(_)
-            | Datum::Duration(_)
-            | Datum::Timestamp(_)
     )
 }
 

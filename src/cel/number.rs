@@ -10,22 +10,18 @@ const TWO_64: f64 = 18_446_744_073_709_551_616.0;
 
 /// The whole number in reach of an `i64` that a double is.
 pub(super) fn exact_int(number: f64) -> Option<i64> {
-    (number.fract() == 0.0).then(|| truncated_int(number)).flatten()
+    if number.fract() == 0.0 { truncated_int(number) } else { None }
 }
 
 /// The whole number in reach of a `u64` that a double is.
 pub(super) fn exact_uint(number: f64) -> Option<u64> {
-    (number.fract() == 0.0).then(|| truncated_uint(number)).flatten()
+    if number.fract() == 0.0 { truncated_uint(number) } else { None }
 }
 
 /// A double without its fraction, where an `i64` holds it.
 pub(super) fn truncated_int(number: f64) -> Option<i64> {
-    #[expect(
-        clippy::as_conversions,
-        clippy::cast_possible_truncation,
-        reason = "the range is checked before"
-    )]
-    (-TWO_63..TWO_63).contains(&number).then(|| number as i64)
+    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "used in this range alone")]
+    (-TWO_63..TWO_63).contains(&number).then_some(number as i64)
 }
 
 /// A double without its fraction, where a `u64` holds it.
@@ -34,9 +30,9 @@ pub(super) fn truncated_uint(number: f64) -> Option<u64> {
         clippy::as_conversions,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "the range is checked before"
+        reason = "used in this range alone"
     )]
-    (0.0..TWO_64).contains(&number).then(|| number as u64)
+    (0.0..TWO_64).contains(&number).then_some(number as u64)
 }
 
 /// The nearest double.

@@ -3,6 +3,7 @@
 //! The two differ in what they accept and in what classes hold beyond ASCII, so a pattern is translated first.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use regex::{Regex, RegexBuilder};
 
@@ -53,7 +54,7 @@ struct Translator<'a> {
 
 type Step = Result<(), &'static str>;
 
-impl<'a> Translator<'a> {
+impl Translator<'_> {
     fn next(&mut self) -> Option<char> {
         let mut characters = self.rest.chars();
         let next = characters.next();
@@ -67,22 +68,20 @@ impl<'a> Translator<'a> {
         while let Some(character) = self.next() {
             let repetition = match character {
                 '*' | '+' | '?' => true,
-                '{' => match self.counted()? {
-                    Some(counted) => {
-                        if repeated {
-                            return Err("invalid nested repetition operator");
-                        }
-                        self.out.push_str(&counted);
-                        self.lazy();
-                        repeated = true;
-                        continue;
-                    }
-                    None => {
+                '{' => {
+                    let Some(counted) = self.counted()? else {
                         self.out.push_str("\\{");
                         repeated = false;
                         continue;
+                    };
+                    if repeated {
+                        return Err("invalid nested repetition operator");
                     }
-                },
+                    self.out.push_str(&counted);
+                    self.lazy();
+                    repeated = true;
+                    continue;
+                }
                 _ => false,
             };
             if repetition {
@@ -184,7 +183,7 @@ impl<'a> Translator<'a> {
         self.rest = rest;
         let value =
             u32::from_str_radix(&format!("{first}{digits}"), 8).map_err(|_| "invalid escape sequence")?;
-        self.out.push_str(&format!("\\x{{{value:X}}}"));
+        write!(self.out, "\\x{{{value:X}}}").map_err(|_| "invalid escape sequence")?;
         Ok(())
     }
 
@@ -199,7 +198,7 @@ impl<'a> Translator<'a> {
             if let Some(name) = self.rest.strip_prefix("[:") {
                 let Some((name, rest)) = name.split_once(":]") else { return Err("missing closing ]") };
                 if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'^') {
-                    self.out.push_str(&format!("[:{name}:]"));
+                    self.out.extend(["[:", name, ":]"]);
                     self.rest = rest;
                     first = false;
                     continue;

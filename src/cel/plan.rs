@@ -16,7 +16,7 @@ pub(super) fn plan(node: &mut Node, patterns: &mut Patterns) -> Result<(), Fault
         plan(child, patterns)?;
     }
     let fault = |text: String| Err(Fault { at, text });
-    if let Kind::Call { function, target, arguments } = &node.kind {
+    if let Kind::Call { function, target, arguments, .. } = &node.kind {
         let last = arguments.last().and_then(constant);
         match (function.as_str(), last) {
             ("matches" | "find" | "findAll", _) => {
@@ -30,6 +30,13 @@ pub(super) fn plan(node: &mut Node, patterns: &mut Patterns) -> Result<(), Fault
             }
             _ => {}
         }
+    }
+    // Nothing is in an empty list, and what is not looked at does not fail.
+    if let Kind::Call { function, arguments, .. } = &node.kind
+        && function == "@in"
+        && matches!(arguments.last().and_then(constant), Some(Datum::List(list)) if list.items.is_empty())
+    {
+        node.kind = Kind::Literal(Datum::Bool(false));
     }
     if !is_constant(node) {
         return Ok(());
@@ -59,7 +66,7 @@ fn is_constant(node: &Node) -> bool {
         Kind::Map(entries) => entries
             .iter()
             .all(|(key, value, optional)| !optional && constant(key).is_some() && constant(value).is_some()),
-        Kind::Call { function, target: None, arguments } => {
+        Kind::Call { function, target: None, arguments, .. } => {
             CONVERSIONS.contains(&function.as_str())
                 && arguments.len() == 1
                 && arguments.iter().all(|argument| constant(argument).is_some())

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use super::types::Type;
+use super::value::Datum;
 
 /// Name, then overloads. A single capital letter is a type parameter, but `C` stands for each type that has an order
 /// and `N` for each that has a sum.
@@ -122,6 +123,26 @@ pub(super) struct Overload {
     /// The target of a member function is the first.
     pub(super) parameters: Vec<Type>,
     pub(super) result: Type,
+}
+
+impl Overload {
+    /// Whether values are what the overload takes, as far as the reference looks: at the first element of a list.
+    pub(super) fn takes(&self, values: &[Datum]) -> bool {
+        self.parameters.len() == values.len()
+            && self.parameters.iter().zip(values).all(|(parameter, value)| fits(parameter, value))
+    }
+}
+
+fn fits(parameter: &Type, value: &Datum) -> bool {
+    let Type::Named(name, parameters) = parameter else { return true };
+    match (*name, value) {
+        ("dyn" | "any", _) => true,
+        ("list", Datum::List(list)) => match (parameters.first(), list.items.first()) {
+            (Some(element), Some(first)) => fits(element, first),
+            _ => true,
+        },
+        (name, value) => name == value.type_name(),
+    }
 }
 
 impl fmt::Display for Overload {

@@ -63,7 +63,12 @@ fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<r
 fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> Outcome {
     let compiled = pattern_for(machine, text, pattern)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    Ok(Datum::strings(compiled.find_iter(text).take(limit).map(|found| found.as_str())))
+    let mut found = Vec::new();
+    for part in compiled.find_iter(text).take(limit) {
+        machine.charge(1)?;
+        found.push(part.as_str());
+    }
+    Ok(Datum::strings(found))
 }
 
 fn out_of_range<T>(at: i64) -> Result<T, Halt> {
@@ -133,8 +138,9 @@ fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i
 }
 
 fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> Outcome {
-    machine.charge_reading(text.len())?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    // Each part is a string of its own.
+    machine.charge(text.matches(separator).take(limit).count())?;
     if limit == 0 {
         return Ok(Datum::strings([]));
     }

@@ -4,10 +4,12 @@
 //! parsed on a thread of its own with room for the deepest text that is left; a panic in there is an error here. The
 //! crate's macros stay unexpanded: checking and evaluating `all` or `map` is simpler and cheaper on the call itself.
 
+use std::sync::OnceLock;
+
 use cel::common::ast::operators as op;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
 
-use super::signatures;
+use super::signatures::{self, Overload};
 use super::types::type_named;
 use super::value::Datum;
 
@@ -50,6 +52,8 @@ pub(super) enum Kind {
         function: String,
         target: Option<Box<Node>>,
         arguments: Vec<Node>,
+        /// The overload that the checker left: no other is called, whatever the values are.
+        only: OnceLock<&'static Overload>,
     },
     /// Elements; the flag marks `?element`.
     List(Vec<(Node, bool)>),
@@ -284,7 +288,12 @@ impl Reader<'_> {
         if let Some(prefix) = qualified(&target.expr) {
             let function = format!("{prefix}.{name}");
             if signatures::is_function(&function) {
-                return Ok(Kind::Call { function, target: None, arguments: self.nodes(args, depth)? });
+                return Ok(Kind::Call {
+                    function,
+                    target: None,
+                    arguments: self.nodes(args, depth)?,
+                    only: OnceLock::new(),
+                });
             }
         }
         if let Some(fold) = fold(&name, args.len()) {
@@ -303,7 +312,12 @@ impl Reader<'_> {
             return self.fault(id, "syntax error");
         }
         let target = self.boxed(*target, depth)?;
-        Ok(Kind::Call { function: name, target: Some(target), arguments: self.nodes(args, depth)? })
+        Ok(Kind::Call {
+            function: name,
+            target: Some(target),
+            arguments: self.nodes(args, depth)?,
+            only: OnceLock::new(),
+        })
     }
 
     /// Calls without a target: operators, `has`, functions.
@@ -332,7 +346,12 @@ impl Reader<'_> {
                     _ => self.fault(id, "syntax error"),
                 }
             }
-            _ => Ok(Kind::Call { function: name, target: None, arguments: self.nodes(args, depth)? }),
+            _ => Ok(Kind::Call {
+                function: name,
+                target: None,
+                arguments: self.nodes(args, depth)?,
+                only: OnceLock::new(),
+            }),
         }
     }
 

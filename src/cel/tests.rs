@@ -1,11 +1,177 @@
+use std::time::{Duration, Instant};
+
 use super::*;
 
 fn claims(text: &str) -> Variable {
     Variable::claims(serde_json::from_str::<serde_json::Value>(text).unwrap().as_object().unwrap())
 }
 
+fn refused(text: &str) -> String {
+    Expression::compile(text, Purpose::ClaimMapping).unwrap_err().to_string()
+}
+
 #[test]
-fn works() {
-    let expression = Expression::compile("claims.a + 'x'", Purpose::ClaimMapping).unwrap();
-    assert_eq!(expression.evaluate(&claims(r#"{"a":"b"}"#)), Ok(Value::String("bx".to_owned())));
+fn faults_are_shown_with_their_place() {
+    assert_eq!(
+        refused("claims.a ==\n  usr.name"),
+        "compilation failed: ERROR: <input>:2:3: undeclared reference to 'usr' (in container '')"
+    );
+    assert_eq!(
+        refused("claims + 1"),
+        "compilation failed: ERROR: <input>:1:8: found no matching overload for '_+_' applied to '(map(string, any), int)'"
+    );
+    let rule = Expression::compile("claims.foo", Purpose::ClaimRule).unwrap_err();
+    assert_eq!(rule.reason, "must evaluate to bool");
+    let field = Expression::compile("user.unknown == 'foo'", Purpose::UserRule).unwrap_err();
+    assert_eq!((field.column, field.reason.as_str()), (5, "undefined field 'unknown'"));
+}
+
+#[test]
+fn text_that_would_overflow_the_parser_is_refused_at_once() {
+    let cases = [
+        format!("{}1{}", "(".repeat(5_000), ")".repeat(5_000)),
+        format!("{}1{}", "[".repeat(4_000), "]".repeat(4_000)),
+        format!("{}1{}", "{1:".repeat(3_000), "}".repeat(3_000)),
+        "(".repeat(9_000),
+        format!("{}1", "true?1:".repeat(1_400)),
+        format!("{}1", "true?".repeat(1_900)),
+        format!("{}[1]{}", "[1].map(x,".repeat(900), ")".repeat(900)),
+        vec!["1"; 4_900].join("+"),
+        vec!["1"; 4_900].join("<"),
+        format!("claims{}", ".a".repeat(4_900)),
+        format!("claims{}", "[0]".repeat(3_200)),
+        format!("claims{}", ".f()".repeat(2_400)),
+        "x".repeat(200_000),
+    ];
+    for text in cases {
+        let started = Instant::now();
+        let head: String = text.chars().take(20).collect();
+        assert!(Expression::compile(&text, Purpose::ClaimMapping).is_err(), "{head}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{head}");
+    }
+}
+
+#[test]
+fn flat_text_is_no_nesting() {
+    let value =
+        |text: &str| Expression::compile(text, Purpose::ClaimMapping).unwrap().evaluate(&claims("{}"));
+    assert_eq!(value(&format!("{}true", "!".repeat(4_000))), Ok(Value::Bool(true)));
+    assert_eq!(value(&vec!["true"; 800].join(" && ")), Ok(Value::Bool(true)));
+    assert_eq!(value(&format!("'{}' == ''", "é(".repeat(25))), Ok(Value::Bool(false)));
+}
+
+#[test]
+fn the_deepest_tree_that_compiles_evaluates_on_a_small_stack() {
+    let text = (1..=200)
+        .rev()
+        .map(|count| vec!["1"; count].join("+"))
+        .find(|text| Expression::compile(text, Purpose::ClaimMapping).is_ok())
+        .unwrap();
+    let deepest = Expression::compile(&text, Purpose::ClaimMapping).unwrap();
+    let nested = format!("{}1{}", "[1].map(x, ".repeat(50), ")".repeat(50));
+    let nested = Expression::compile(&nested, Purpose::ClaimMapping).unwrap();
+    std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(move || {
+            assert_eq!(deepest.evaluate(&claims("{}")), Ok(Value::Other("int".to_owned())));
+            nested.evaluate(&claims("{}")).unwrap();
+        })
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn evaluation_ends_soon_whatever_the_token_contains() {
+    let numbers: Vec<usize> = (0..2_000).collect();
+    let nested = serde_json::json!({"l": numbers, "s": "a".repeat(20_000), "p": "(a|a)*".repeat(2_000),
+        "r": "(((a{1000}){1000}){1000})"});
+    let token = Variable::claims(nested.as_object().unwrap());
+    let cases = [
+        "dyn(claims.l).all(x, dyn(claims.l).all(y, dyn(claims.l).all(z, x + y + z >= 0.0)))",
+        "dyn(claims.l).all(x, dyn(claims.l).all(y, dyn(claims.l) == dyn(claims.l)))",
+        "dyn(claims.l).all(x, dyn(claims.l).all(y, size(claims.s) > 0))",
+        "dyn(claims.l).map(x, claims.s.findAll('a'))",
+        "dyn(claims.l).map(x, dyn(claims.l).filter(y, true))",
+        "dyn(claims.l).map(x, dyn(claims.l).map(y, dyn(claims.l)))",
+        "dyn(claims.l).map(x, claims.l + claims.l)",
+        "dyn(claims.l).map(x, claims.s + claims.s)",
+        "claims.s.replace('', claims.s).replace('', claims.s)",
+        "claims.s.split('').map(x, claims.s.split(''))",
+        "dyn(claims.l).map(x, claims.s).join(claims.s)",
+        "lists.range(9223372036854775807)",
+        "dyn(claims.l).map(x, claims.s.matches(claims.p))",
+        "dyn(claims.l).all(x, !claims.s.contains(claims.s + 'b'))",
+        "dyn(claims.l).map(x, dyn(claims.l).sort())",
+        "dyn(claims.l).map(x, dyn(claims.l).distinct())",
+        "[dyn(claims.l)].flatten(9223372036854775807).map(x, dyn(claims.l).reverse())",
+        "claims.s.matches(claims.r)",
+    ];
+    for text in cases {
+        let expression = Expression::compile(text, Purpose::ClaimMapping).unwrap();
+        let started = Instant::now();
+        let error = expression.evaluate(&token).unwrap_err().to_string();
+        assert!(started.elapsed() < Duration::from_secs(5), "{text} took {:?}", started.elapsed());
+        assert!(
+            error == "operation cancelled: actual cost limit exceeded"
+                || error.starts_with("error parsing regexp"),
+            "{text}: {error}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_purse_is_not_outvoted() {
+    let expression = "lists.range(2000000).size() == 1 || true";
+    let expression = Expression::compile(expression, Purpose::ClaimMapping).unwrap();
+    assert!(expression.evaluate(&claims("{}")).is_err());
+}
+
+#[test]
+fn a_claim_is_used_when_it_is_selected() {
+    let uses = |text: &str| Expression::compile(text, Purpose::ClaimMapping).unwrap().uses_claim("email");
+    for text in [
+        "claims.email",
+        "claims.?email.orValue('')",
+        "has(claims.email) ? 'a' : 'b'",
+        "claims.email.x",
+        "[1].map(x, claims.email)",
+        "{'a': claims.email}",
+        "'a' + claims.email",
+        "claims.?sub.optMap(s, claims.email)",
+    ] {
+        assert!(uses(text), "{text}");
+    }
+    for text in
+        ["claims['email']", "claims[?'email']", "claims.sub.email", "claims.email_verified", "'claims.email'"]
+    {
+        assert!(!uses(text), "{text}");
+    }
+}
+
+fn rule(text: &str) -> Expression {
+    Expression::compile(text, Purpose::ClaimRule).unwrap()
+}
+
+fn too_costly() -> Result<Value, EvalError> {
+    Err(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
+}
+
+#[test]
+fn elements_that_are_not_looked_at_are_no_work() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let claims = claims(&format!(r#"{{"a":[{}0]}}"#, "0,".repeat(200_000)));
+        let rule = rule("dyn(claims.a).all(x, dyn(claims.a).exists(y, true))");
+        sender.send(rule.evaluate(&claims)).unwrap();
+    });
+    let found = receiver.recv_timeout(std::time::Duration::from_secs(30));
+    assert_eq!(found, Ok(too_costly()), "within the time");
+}
+
+#[test]
+fn counting_characters_is_paid_for() {
+    let claims = claims(&format!(r#"{{"a":[{}0],"s":"{}"}}"#, "0,".repeat(100), "s".repeat(200_000)));
+    assert_eq!(rule("size(dyn(claims.s)) == 200000").evaluate(&claims), Ok(Value::Bool(true)));
+    assert_eq!(rule("dyn(claims.a).all(x, size(dyn(claims.s)) > 0)").evaluate(&claims), too_costly());
 }

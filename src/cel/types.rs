@@ -34,7 +34,7 @@ pub(super) fn type_named(name: &str) -> Option<&'static str> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Type {
     /// A name, with parameters for `list`, `map`, `optional_type` and `type`.
-    Named(&'static str, Vec<Type>),
+    Named(&'static str, Vec<Self>),
     /// Still to be solved.
     Parameter(u32),
 }

@@ -19,13 +19,9 @@ pub(super) enum Datum {
     Bytes(Arc<[u8]>),
     List(List),
     Map(Map),
-    Optional(Option<Arc<Datum>>),
+    Optional(Option<Arc<Self>>),
     /// A type, by its name.
     Type(Arc<str>),
-    /// Nanoseconds.
-    Duration(i64),
-    /// Nanoseconds since 1970.
-    Timestamp(i128),
     /// The variable itself: `claims` or `user`.
     Root(Arc<Root>),
 }
@@ -118,21 +114,16 @@ impl Datum {
             Self::Map(_) => "map",
             Self::Optional(_) => "optional_type",
             Self::Type(_) => "type",
-            Self::Duration(_) => "google.protobuf.Duration",
-            Self::Timestamp(_) => "google.protobuf.Timestamp",
             Self::Root(root) => root.type_name,
         }
     }
 
-    /// The size that a call's price is made of.
+    /// How much a value holds.
     pub(super) fn size(&self) -> usize {
         match self {
-            Self::String(text) => text.chars().count(),
             Self::Bytes(bytes) => bytes.len(),
             Self::List(list) => list.items.len(),
             Self::Map(map) => map.entries.len(),
-            Self::Root(root) => root.fields.len(),
-            Self::Optional(Some(value)) => value.size(),
             _ => 1,
         }
     }
@@ -277,7 +268,7 @@ pub(super) fn unescape(name: &str) -> Option<String> {
             "dash" => plain.push('-'),
             "slash" => plain.push('/'),
             reserved if RESERVED.contains(&reserved) && name.len() == reserved.len() + 4 => {
-                plain.push_str(reserved)
+                plain.push_str(reserved);
             }
             _ => return None,
         }

@@ -180,7 +180,7 @@ impl Question<'_> {
                 reload: Arc::clone(&means.reload),
                 refused: Arc::new(Notify::new()),
             };
-            tokio::spawn(check.run());
+            tokio::spawn(async move { check.run().await });
             let looked = async {
                 while !cluster.upstream.is_trusted() && !cluster.upstream.is_checked() {
                     sleep(Duration::from_millis(10)).await;

@@ -15,9 +15,9 @@ use tokio::time::Instant;
 /// oldest given up at once, a herd that comes at once would be given up as a whole.
 const SAFE: Duration = Duration::from_secs(1);
 
-/// The newcomers of the process.
+/// The newcomers of one listener.
 #[derive(Debug)]
-pub(super) struct Newcomers {
+pub(crate) struct Newcomers {
     most: usize,
     sources: Mutex<Sources>,
 }
@@ -47,13 +47,13 @@ pub(crate) struct Newcomer {
 
 impl Newcomers {
     /// At most `most` at once.
-    pub(super) fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, sources: Mutex::default() })
     }
 
     /// A place for a connection from `peer`; `full` when there is no connection to spare either. Another newcomer may be
     /// given up for it. `None` if it must be refused itself.
-    pub(super) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<Newcomer> {
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<Newcomer> {
         let source = source(peer);
         let mut sources = self.lock();
         if (full || sources.count >= self.most) && !sources.give_up_for(source) {
@@ -108,7 +108,7 @@ impl Sources {
 
 impl Newcomer {
     /// Ready when the connection is to end, for others' sake.
-    pub(super) fn given_up(&self) -> Arc<Notify> {
+    pub(crate) fn given_up(&self) -> Arc<Notify> {
         Arc::clone(&self.given_up)
     }
 }

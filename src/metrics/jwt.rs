@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -22,11 +22,17 @@ pub(crate) struct Issuers {
     pub(super) key_set: IntGaugeVec,
     /// The hashes of the last fetches, by issuer.
     pub(super) hashes: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Those that are configured.
+    pub(super) configured: Arc<Mutex<BTreeMap<String, Weak<Series>>>>,
 }
 
-/// One issuer.
+/// One issuer, in as many clusters as have it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Issuer {
+pub(crate) struct Issuer(Arc<Series>);
+
+/// What is shown of an issuer; nothing any more when it is dropped.
+#[derive(Debug)]
+pub(super) struct Series {
     all: Issuers,
     clock: Clock,
     hash: String,
@@ -35,18 +41,14 @@ pub(crate) struct Issuer {
 impl Issuers {
     /// The issuer of a URL.
     pub(crate) fn issuer(&self, url: &str, clock: Clock) -> Issuer {
-        Issuer { all: self.clone(), clock, hash: sha256(url.as_bytes()) }
-    }
-
-    /// An issuer is no longer configured.
-    #[cfg_attr(not(test), expect(dead_code, reason = "clusters do not build it yet"))]
-    pub(crate) fn forget(&self, url: &str) {
-        let issuer = sha256(url.as_bytes());
-        for result in ["success", "failure"] {
-            // There may have been no such fetch.
-            self.fetched.remove_label_values(&[result, &issuer]).ok();
+        let hash = sha256(url.as_bytes());
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = configured.get(&hash).and_then(Weak::upgrade) {
+            return Issuer(known);
         }
-        self.replace_key_set(&issuer, None);
+        let series = Arc::new(Series { all: self.clone(), clock, hash: hash.clone() });
+        configured.insert(hash, Arc::downgrade(&series));
+        Issuer(series)
     }
 
     fn replace_key_set(&self, issuer: &str, hash: Option<String>) {
@@ -64,16 +66,35 @@ impl Issuers {
 impl Issuer {
     /// A token of the issuer was judged.
     pub(crate) fn judged(&self, success: bool, took: Duration) {
-        self.all.latency.with_label_values(&[result(success), &self.hash]).observe(took.as_secs_f64());
+        let Series { all, hash, .. } = &*self.0;
+        all.latency.with_label_values(&[result(success), hash]).observe(took.as_secs_f64());
     }
 
     /// The key set was asked for; its text, if it is one.
     pub(crate) fn keys_fetched(&self, key_set: Option<&[u8]>) {
+        let Series { all, clock, hash } = &*self.0;
         if let Some(key_set) = key_set {
-            self.all.replace_key_set(&self.hash, Some(sha256(key_set)));
+            all.replace_key_set(hash, Some(sha256(key_set)));
         }
-        let now = i64::try_from(self.clock.now().as_secs()).unwrap_or(i64::MAX);
-        self.all.fetched.with_label_values(&[result(key_set.is_some()), &self.hash]).set(now);
+        let now = i64::try_from(clock.now().as_secs()).unwrap_or(i64::MAX);
+        all.fetched.with_label_values(&[result(key_set.is_some()), hash]).set(now);
+    }
+}
+
+impl Drop for Series {
+    fn drop(&mut self) {
+        let mut configured = self.all.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may be configured again already.
+        if configured.get(&self.hash).is_none_or(|known| known.strong_count() > 0) {
+            return;
+        }
+        configured.remove(&self.hash);
+        for labels in [true, false].map(|success| [result(success), &self.hash]) {
+            // There may have been no such fetch, and no such token.
+            self.all.fetched.remove_label_values(&labels).ok();
+            self.all.latency.remove_label_values(&labels).ok();
+        }
+        self.all.replace_key_set(&self.hash, None);
     }
 }
 

@@ -5,6 +5,8 @@
 //! the same string and never as another key. (The characters U+007F to U+009F are escaped; upstream's detour through
 //! a YAML parser loses them or fails.)
 
+use serde_json::Value;
+
 /// Lines are folded at the first blank after this column.
 const BEST_WIDTH: usize = 80;
 const BYTE_ORDER_MARK: char = '\u{feff}';
@@ -24,7 +26,40 @@ enum Style {
     Literal,
 }
 
+/// Objects, lists of text, text and truth values as kube-apiserver writes them.
+pub(crate) fn of_value(value: &Value) -> String {
+    let mut yaml = Yaml::default();
+    yaml.value(0, value);
+    yaml.raw("\n");
+    yaml.finish()
+}
+
 impl Yaml {
+    /// Writes a value, objects and lists on lines of their own.
+    fn value(&mut self, indent: usize, value: &Value) {
+        match value {
+            Value::Object(fields) if !fields.is_empty() => {
+                for (key, value) in fields {
+                    self.line(indent);
+                    self.string(indent + 2, key);
+                    let nested = value.as_object().is_some_and(|fields| !fields.is_empty());
+                    let listed = value.as_array().is_some_and(|items| !items.is_empty());
+                    self.raw(if nested || listed { ":" } else { ": " });
+                    self.value(if listed { indent } else { indent + 2 }, value);
+                }
+            }
+            Value::Array(items) if !items.is_empty() => {
+                for item in items {
+                    self.line(indent);
+                    self.raw("- ");
+                    self.value(indent + 2, item);
+                }
+            }
+            Value::String(text) => self.string(indent, text),
+            other => self.raw(&other.to_string()),
+        }
+    }
+
     /// Ends the text.
     pub(super) fn finish(self) -> String {
         self.out

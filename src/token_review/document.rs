@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use prost::Message;
+use prost::{Message, encoding};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::authn::Authenticated;
+use crate::status::yaml;
 
 /// Before an object in protobuf.
 // apimachinery: pkg/runtime/serializer/protobuf/protobuf.go
@@ -22,9 +24,30 @@ pub(super) struct Document {
 }
 
 enum Form {
-    Json { review: Value, is_pretty: bool },
-    Yaml { review: Value },
+    Json { review: Box<JsonReview>, is_pretty: bool },
+    Yaml { before_status: String },
     Protobuf(Box<(Envelope, Review)>),
+}
+
+/// In the order of the fields, which is that of kube-apiserver's JSON. What is not read is kept as it was written.
+#[derive(Deserialize)]
+struct JsonReview {
+    kind: String,
+    #[serde(rename = "apiVersion")]
+    api_version: String,
+    metadata: Box<RawValue>,
+    spec: Box<RawValue>,
+    #[serde(default)]
+    status: Status,
+}
+
+/// Keys are in the order of the alphabet: the status is the last.
+#[derive(Deserialize)]
+struct YamlReview {
+    kind: String,
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
 }
 
 /// What is asked.
@@ -111,8 +134,8 @@ struct Review {
     metadata: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     spec: Vec<u8>,
-    #[prost(message, optional, tag = "3")]
-    status: Option<Status>,
+    #[prost(bytes = "vec", tag = "3")]
+    status: Vec<u8>,
 }
 
 impl Document {
@@ -121,34 +144,30 @@ impl Document {
         let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         match media_type {
             b"application/json" => {
-                let review = serde_json::from_slice(bytes).ok()?;
-                Self::of_value(review, |review| Form::Json { review, is_pretty: bytes.starts_with(b"{\n") })
+                let mut review: Box<JsonReview> = serde_json::from_slice(bytes).ok()?;
+                let spec = serde_json::from_str(review.spec.get()).ok()?;
+                let status = std::mem::take(&mut review.status);
+                let is_review = review.kind == KIND;
+                let form = Form::Json { review, is_pretty: bytes.starts_with(b"{\n") };
+                is_review.then_some(Self { form, spec, status })
             }
             b"application/yaml" => {
-                Self::of_value(serde_saphyr::from_slice(bytes).ok()?, |review| Form::Yaml { review })
+                let text = std::str::from_utf8(bytes).ok()?;
+                let (before_status, _) = text.split_once("\nstatus:")?;
+                let YamlReview { kind, spec, status } = serde_saphyr::from_str(text).ok()?;
+                let form = Form::Yaml { before_status: before_status.to_owned() };
+                (kind == KIND).then_some(Self { form, spec, status })
             }
             b"application/vnd.kubernetes.protobuf" => {
                 let envelope = Envelope::decode(bytes.strip_prefix(MAGIC)?).ok()?;
                 envelope.meta.as_ref().filter(|meta| meta.kind == KIND)?;
-                let mut review = Review::decode(envelope.raw.as_slice()).ok()?;
+                let review = Review::decode(envelope.raw.as_slice()).ok()?;
                 let spec = Spec::decode(review.spec.as_slice()).ok()?;
-                let status = review.status.take().unwrap_or_default();
+                let status = Status::decode(review.status.as_slice()).ok()?;
                 Some(Self { form: Form::Protobuf(Box::new((envelope, review))), spec, status })
             }
             _ => None,
         }
-    }
-
-    fn of_value(mut review: Value, form: impl FnOnce(Value) -> Form) -> Option<Self> {
-        if review.get("kind")? != KIND {
-            return None;
-        }
-        let spec = Spec::deserialize(review.get("spec")?).ok()?;
-        let status = match review.get_mut("status").map(Value::take) {
-            Some(status) if !status.is_null() => serde_json::from_value(status).ok()?,
-            _ => Status::default(),
-        };
-        Some(Self { form: form(review), spec, status })
     }
 
     /// What is asked.
@@ -169,29 +188,96 @@ impl Document {
     /// The same document with another status; `None` if it cannot be written.
     pub(super) fn answered(self, status: Status) -> Option<Vec<u8>> {
         match self.form {
-            Form::Json { mut review, is_pretty } => {
-                review.as_object_mut()?.insert("status".to_owned(), serde_json::to_value(status).ok()?);
-                if is_pretty {
-                    return serde_json::to_vec_pretty(&review).ok();
-                }
-                let mut bytes = serde_json::to_vec(&review).ok()?;
-                bytes.push(b'\n');
-                Some(bytes)
-            }
-            Form::Yaml { mut review } => {
-                review.as_object_mut()?.insert("status".to_owned(), serde_json::to_value(status).ok()?);
-                serde_saphyr::to_string(&review).ok().map(String::into_bytes)
+            Form::Json { review, is_pretty } => review.with(&status, is_pretty),
+            Form::Yaml { before_status } => {
+                let status = yaml::of_value(&json!({ "status": status }));
+                Some(format!("{before_status}\n{status}").into_bytes())
             }
             Form::Protobuf(parts) => {
-                let (mut envelope, mut review) = *parts;
-                review.status = Some(status);
-                envelope.raw = review.encode_to_vec();
-                let mut bytes = MAGIC.to_vec();
-                envelope.encode(&mut bytes).ok()?;
-                Some(bytes)
+                let (envelope, review) = *parts;
+                Some(envelope.around(&Review { status: status.as_go_encodes(), ..review }))
             }
         }
     }
+}
+
+// Go writes fields that are not optional even if they are empty; `prost` leaves them out.
+impl Envelope {
+    fn around(&self, review: &Review) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        encoding::message::encode(1, &self.meta.clone().unwrap_or_default(), &mut bytes);
+        encoding::bytes::encode(2, &review.encode_to_vec(), &mut bytes);
+        encoding::string::encode(3, &self.content_encoding, &mut bytes);
+        encoding::string::encode(4, &self.content_type, &mut bytes);
+        bytes
+    }
+}
+
+impl Status {
+    fn as_go_encodes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encoding::bool::encode(1, &self.authenticated, &mut bytes);
+        let user = self.user.as_ref().map(User::as_go_encodes).unwrap_or_default();
+        encoding::bytes::encode(2, &user, &mut bytes);
+        encoding::string::encode(3, &self.error, &mut bytes);
+        encoding::string::encode_repeated(4, &self.audiences, &mut bytes);
+        bytes
+    }
+}
+
+impl User {
+    fn as_go_encodes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encoding::string::encode(1, &self.username, &mut bytes);
+        encoding::string::encode(2, &self.uid, &mut bytes);
+        encoding::string::encode_repeated(3, &self.groups, &mut bytes);
+        for (key, values) in &self.extra {
+            let mut entry = Vec::new();
+            encoding::string::encode(1, key, &mut entry);
+            encoding::message::encode(2, values, &mut entry);
+            encoding::bytes::encode(4, &entry, &mut bytes);
+        }
+        bytes
+    }
+}
+
+impl JsonReview {
+    fn with(&self, status: &Status, is_pretty: bool) -> Option<Vec<u8>> {
+        let [kind, version] = [&self.kind, &self.api_version].map(|text| Value::from(text.as_str()));
+        let (metadata, spec) = (&self.metadata, &self.spec);
+        let text = if is_pretty {
+            let status = serde_json::to_string_pretty(status).ok()?.replace('\n', "\n  ");
+            format!(
+                "{{\n  \"kind\": {kind},\n  \"apiVersion\": {version},\n  \"metadata\": {metadata},\n  \"spec\": {spec},\n  \
+                 \"status\": {}\n}}",
+                as_go_escapes(&status)
+            )
+        } else {
+            let status = serde_json::to_string(status).ok()?;
+            format!(
+                "{{\"kind\":{kind},\"apiVersion\":{version},\"metadata\":{metadata},\"spec\":{spec},\"status\":{}}}\n",
+                as_go_escapes(&status)
+            )
+        };
+        Some(text.into_bytes())
+    }
+}
+
+/// JSON with the characters escaped that Go escapes beside the necessary ones; they stand in strings alone.
+// Go: encoding/json, HTMLEscape
+fn as_go_escapes(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 impl Status {
@@ -215,17 +301,19 @@ impl Status {
 
     /// A token that nobody vouched for, for another reason too: in one list, as a server that knows both would have it.
     // apimachinery: pkg/util/errors/errors.go, aggregate.Error
-    pub(super) fn with_error(&self, ours: &str) -> Self {
-        fn listed(text: &str) -> &str {
-            text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text)
-        }
-        let (before, more) = (listed(&self.error), listed(ours));
-        let error = if before.is_empty() {
-            ours.to_owned()
-        } else if before.split(", ").any(|text| text == more) {
-            self.error.clone()
-        } else {
-            format!("[{before}, {more}]")
+    pub(super) fn with_errors(&self, ours: &[&str]) -> Self {
+        let before = self.error.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let before = before.unwrap_or(&self.error);
+        // A text may have commas of its own.
+        let told = |text: &&&str| format!(", {before}, ").contains(&format!(", {text}, "));
+        let new = ours.iter().filter(|text| !told(text)).copied();
+        let all: Vec<&str> =
+            Some(before).into_iter().filter(|before| !before.is_empty()).chain(new).collect();
+        let error = match all.as_slice() {
+            // Either it was a list, or it is one text.
+            [_] if !self.error.is_empty() => self.error.clone(),
+            [one] => (*one).to_owned(),
+            all => format!("[{}]", all.join(", ")),
         };
         Self { error, ..self.clone() }
     }
@@ -251,8 +339,6 @@ impl fmt::Debug for Review {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::authn::testing::success;
 
@@ -267,8 +353,9 @@ mod tests {
         assert_eq!(serde_json::to_value(&status).unwrap(), expected);
         let values = b"\x0a\x011\x0a\x012";
         let extra = [b"\x22\x0d\x0a\x03a/b\x12\x06", &values[..]].concat();
-        let bytes = [b"\x08\x01\x12\x16\x0a\x05alice", extra.as_slice(), b"\x22\x03api"].concat();
-        assert_eq!(status.encode_to_vec(), bytes);
+        let bytes =
+            [b"\x08\x01\x12\x18\x0a\x05alice\x12\x00", extra.as_slice(), b"\x1a\x00\x22\x03api"].concat();
+        assert_eq!(status.as_go_encodes(), bytes);
     }
 
     #[test]

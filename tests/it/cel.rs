@@ -4,9 +4,7 @@
 //! Where we differ is listed in `STRICTER`, with the reason; an entry that nothing needs any more fails the test.
 #![allow(clippy::print_stderr, reason = "what is compared is told")]
 
-#[path = "cel/expressions.rs"]
 mod expressions;
-#[path = "cel/generated.rs"]
 mod generated;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +175,8 @@ fn compare(program: &Path, cases: &[Case]) -> BTreeSet<&'static str> {
         match declared {
             Some((part, _)) => drop(seen.insert(*part)),
             None => {
-                failures.push(format!("{:?} {}\n  ours:   {we:?}\n  theirs: {go:?}", case.purpose, case.text))
+                failures
+                    .push(format!("{:?} {}\n  ours:   {we:?}\n  theirs: {go:?}", case.purpose, case.text));
             }
         }
     }

@@ -325,7 +325,17 @@ fn mistakes_are_told_in_words_that_help() {
             &[],
         ),
         ("nobody let in, by file", only("authentication: {authenticationConfig: nobody.yaml}"), &[]),
-        ("what has no effect", only("authentication: {requestheaderAllowedNames: [a]}"), &[]),
+        (
+            "what has no effect",
+            only("authentication: {requestheaderAllowedNames: [a], serviceAccountLookup: true}"),
+            &[
+                "--authentication-token-webhook-version=v1",
+                "--authentication-token-webhook-cache-ttl=1m",
+                "--oidc-issuer-url=https://issuer.test",
+                "--oidc-client-id=client",
+                "--oidc-groups-prefix=oidc:",
+            ],
+        ),
         (
             "a template's mistake is told once",
             two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}")

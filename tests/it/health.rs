@@ -29,7 +29,7 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     for path in ["/readyz/none", "/readyz/", "/livez/cluster-backend", "/livez/etcd"] {
         assert_eq!(probe(&gateway, path).await.0, 404, "{path}");
     }
-    let verbose = "[+]ping ok\n[+]poststarthook/self-check ok\n[+]clusters ok\n[+]shutdown ok\n\
+    let verbose = "[+]ping ok\n[+]poststarthook/self-check ok\n[+]clusters ok\n[+]poststarthook/token-issuers ok\n[+]shutdown ok\n\
                    [+]cluster-backend ok\nreadyz check passed\n";
     assert_eq!(probe(&gateway, "/readyz?verbose").await, (200, verbose.to_owned()));
     let excluded = "[+]ping excluded: ok\n[+]poststarthook/self-check ok\n\
@@ -44,7 +44,7 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     let response = gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let (code, said) = probe(&gateway, "/readyz").await;
-    let failed = "[+]ping ok\n[+]poststarthook/self-check ok\n[-]clusters failed: reason withheld\n[+]shutdown ok\n\
+    let failed = "[+]ping ok\n[+]poststarthook/self-check ok\n[-]clusters failed: reason withheld\n[+]poststarthook/token-issuers ok\n[+]shutdown ok\n\
                   [-]cluster-backend failed: reason withheld\nreadyz check failed\n";
     assert_eq!((code, said.as_str()), (500, failed));
     let (code, said) = probe(&gateway, "/readyz/cluster-backend").await;
@@ -65,6 +65,30 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     assert_eq!((response.status(), text(response).await.as_str()), (StatusCode::OK, "ok"));
     let refused = gateway.http1(None).await.get("/livez", &[("authorization", "Bearer wrong")]).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+}
+
+/// Nobody should be sent here who would be refused for want of an issuer's keys; one who has another credential is served.
+#[tokio::test]
+async fn an_issuer_that_is_not_known_yet_keeps_the_start_from_being_ready() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut given = flags(&pki, backend.address);
+    // Nobody listens there.
+    given.push("--oidc-issuer-url=https://127.0.0.1:1".to_owned());
+    given.push("--oidc-client-id=kubernetes".to_owned());
+    let gateway = Gateway::with(given);
+    gateway.checked().await;
+    let verbose = "[+]ping ok\n[+]poststarthook/self-check ok\n[+]clusters ok\n\
+                   [-]poststarthook/token-issuers failed: reason withheld\n[+]shutdown ok\n\
+                   [-]cluster-backend/issuer-0 failed: reason withheld\n[+]cluster-backend ok\n\
+                   readyz check failed\n";
+    assert_eq!(probe(&gateway, "/readyz").await, (500, verbose.to_owned()));
+    let (code, said) = probe(&gateway, "/readyz/cluster-backend/issuer-0").await;
+    assert_eq!(code, 500);
+    assert!(said.contains("https://127.0.0.1:1"), "{said}");
+    assert_eq!(probe(&gateway, "/livez").await.0, 200);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    assert_eq!(gateway.http1(Some(&alice)).await.get("/api", &[]).await.status(), StatusCode::OK);
 }
 
 /// The API server says who may see a single check; the gateway says what there is to see.

@@ -15,6 +15,7 @@
 
 mod authority;
 mod bad_input;
+mod bound_tokens;
 mod cel;
 mod chains;
 mod cli;

@@ -42,6 +42,10 @@ rQcWnmxgJtW/7vm2r+C8Y2p+u8fyDS9CYlFd+K6idMQjyxMJaeCR0EWtO9+N2xXX\n\
 k6KjDeQyMiYxMz5M6QIDAQAB\n\
 -----END PUBLIC KEY-----\n";
 
+type Texts<'a> = &'a [&'a str];
+/// The flags; the issuers, how many keys there are from files, whether objects are looked up, the audiences.
+type Row<'a> = (Texts<'a>, Texts<'a>, usize, bool, Texts<'a>);
+
 #[test]
 fn flags_come_to_issuers_keys_and_audiences() {
     let pki = pki();
@@ -49,8 +53,7 @@ fn flags_come_to_issuers_keys_and_audiences() {
         Keys::Files(keys) => keys.len(),
         Keys::Backend => 0,
     };
-    // The issuers, how many keys there are from files, whether objects are looked up, the audiences.
-    let cases: [(&[&str], &[&str], usize, bool, &[&str]); 6] = [
+    let cases: [Row<'_>; 6] = [
         (&["--service-account-issuer=https://a"], &["https://a"], 0, true, &["https://a"]),
         (
             &["--service-account-issuer=https://a", "--service-account-issuer=b,c"],

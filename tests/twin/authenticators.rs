@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::mint::{Jwt, Mint, jwt};
+use crate::mint::{Jwt, Mint, Token, jwt};
 use crate::outside::MOVED;
 use crate::pki::pem;
 
@@ -52,7 +52,8 @@ pub(crate) fn accounts(dir: &Path) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut flags: Vec<_> =
         ISSUERS.iter().map(|issuer| format!("--service-account-issuer={issuer}")).collect();
-    flags.push(format!("--service-account-key-file={}", file("sa.pub")));
+    let keys = ["sa.pub", "sa-rsa.pub", "sa-many.pem"];
+    flags.extend(keys.iter().map(|name| format!("--service-account-key-file={}", file(name))));
     flags
 }
 
@@ -61,8 +62,6 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut flags = vec![
         "--enable-bootstrap-token-auth=true".to_owned(),
-        format!("--service-account-key-file={}", file("sa-rsa.pub")),
-        format!("--service-account-key-file={}", file("sa-many.pem")),
         format!("--authentication-token-webhook-config-file={}", file("webhook.kubeconfig")),
     ];
     match setting {
@@ -111,8 +110,8 @@ pub(crate) fn token(issuer: &str) -> Jwt {
     )
 }
 
-/// Tokens by which a server shows that it has found its issuers.
-pub(crate) fn probes(setting: Setting) -> Vec<Jwt> {
+/// Tokens by which a server shows that it knows the fixtures and has found its issuers.
+pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let distant = json!({"_claim_names": {"groups": "src"},
         "_claim_sources": {"src": {"endpoint": "{issuer}/distributed/claims/good"}}});
     let rich = |issuer: &str| {
@@ -122,13 +121,15 @@ pub(crate) fn probes(setting: Setting) -> Vec<Jwt> {
             "nested": [{"group.name": "n"}], "outer.er": {"inner": "i"},
         }))
     };
+    let mut probes: Vec<Token> = vec!["last00.0123456789abcdef".into(), "{made:legacy-opaque}".into()];
     match setting {
-        Setting::Flags => vec![rich("flags")],
+        Setting::Flags => probes.push(rich("flags").into()),
         Setting::Config => {
-            let usable = USABLE.iter().map(|issuer| rich(issuer));
-            usable.chain([rich(MOVED), token("distributed").with(distant)]).collect()
+            probes.extend(USABLE.iter().chain([&MOVED]).map(|issuer| Token::from(rich(issuer))));
+            probes.push(token("distributed").with(distant).into());
         }
     }
+    probes
 }
 
 /// `--authentication-config`.

@@ -222,7 +222,7 @@ impl Bed {
             }
             for (side, server) in &running {
                 if let (Ok(server), true) = (server, *side != Side::Backend) {
-                    starter.wait_for_issuers(*side, server)?;
+                    starter.wait_for_tokens(*side, server)?;
                 }
             }
             // From here on, who has kept the keys must ask again.

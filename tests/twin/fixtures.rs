@@ -116,6 +116,15 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
+    // What the gateway looks up for tokens, and the label that it leaves on secrets.
+    objects.push(role(
+        "twin-gateway",
+        &json!([
+            {"apiGroups": [""], "resources": ["secrets", "serviceaccounts", "pods", "nodes"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["patch"]},
+        ]),
+    ));
+    objects.push(binding("twin-gateway", None, "twin-gateway", "User", "system:portcullis"));
     // A service account that may have tokens reviewed.
     let mut delegator = binding("twin-delegator", None, "system:auth-delegator", "ServiceAccount", "other");
     delegator.1["subjects"] =

@@ -9,8 +9,9 @@
 //!
 //! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
 //! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
-//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs` is the far end of exec,
-//! attach, port-forward and logs; `tunnels.rs` looks at those from both ends.
+//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs`
+//! is the far end of exec, attach, port-forward and logs; `tunnels.rs` looks at those from both ends. `authenticators.rs` is whose
+//! tokens are taken, `mint.rs` signs them, `outside.rs` are the issuers and the webhook that are asked about them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -91,14 +91,6 @@ impl Jwt {
         self
     }
 
-    /// The claimed issuer, with its placeholders.
-    pub(crate) fn issuer(&self) -> &str {
-        match &self.claims {
-            Claims::Object(claims) => claims.get("iss").and_then(Value::as_str).unwrap_or_default(),
-            Claims::Raw(_) => "",
-        }
-    }
-
     /// This text in place of the claims.
     pub(crate) fn raw(mut self, claims: &str) -> Self {
         self.claims = Claims::Raw(claims.to_owned());
@@ -124,6 +116,17 @@ impl Jwt {
     pub(crate) fn twist(mut self, twist: fn(String) -> String) -> Self {
         self.twist = twist;
         self
+    }
+}
+
+impl Token {
+    /// The text, or the claimed issuer, with its placeholders.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Text(text) => format!("the token {text}"),
+            Self::Jwt(Jwt { claims: Claims::Object(claims), .. }) => format!("a token of {}", claims["iss"]),
+            Self::Jwt(_) => "a token".to_owned(),
+        }
     }
 }
 

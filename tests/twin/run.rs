@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::bed::{Bed, Lab, Side};
-use crate::case::{Case, Declared, Step, Values};
+use crate::case::{Case, Declared, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::{cases, kubectl, rust_client, tunnels};
@@ -376,16 +376,20 @@ const RULES: &[(&str, Rule)] = &[
         let declared = Declared { id: "D-none", status: 401 };
         fails(judge(&compared(&["x"], 401), Some(declared), Side::Second), "x")
     }),
-    ("what differs between equal servers is replaced", || {
-        let values = Values {
-            unique: "uniq000001".to_owned(),
-            side: "side-second".to_owned(),
-            address: "127.0.0.1:6443".to_owned(),
-            resource_version: "7".to_owned(),
-            next: String::new(),
-            tokens: BTreeMap::from([("t", "ey.J.x".to_owned())]),
-            mint: None,
+    ("the order of members may be left out, but not their values", || {
+        let of = |body: &str| Ok(client::Answer { status: 200, body: body.into(), ..Default::default() });
+        let step = &case("", "", "POST", "/").steps[0];
+        let loose = &case("", "", "POST", "/").any_order("a reason").steps[0];
+        let count = |step: &Step, right: &str| {
+            let values = &some_values();
+            compare::differences(step, (&of(r#"{"a":1,"b":2}"#), values), (&of(right), values)).len()
         };
+        let (same, other) = (r#"{"b":2,"a":1}"#, r#"{"b":2,"a":2}"#);
+        let found = [count(step, same), count(loose, same), count(step, other), count(loose, other)];
+        if found == [1, 0, 1, 1] { Ok(()) } else { Err(format!("{found:?}")) }
+    }),
+    ("what differs between equal servers is replaced", || {
+        let values = some_values();
         let text = concat!(
             r#"{"name":"uniq000001","uid":"01234567-89ab-cdef-0123-456789abcdef","resourceVersion":"12","#,
             r#""time":"2026-01-02T03:04:05Z","micro":"2026-01-02T03:04:05.000006Z","continue":"eyJ2","age":"3m5s","x":"12","#,
@@ -400,6 +404,19 @@ const RULES: &[(&str, Rule)] = &[
         if got == expected { Ok(()) } else { Err(format!("{got}\n{expected}")) }
     }),
 ];
+
+/// Of a side that does not run.
+fn some_values() -> Values {
+    Values {
+        unique: "uniq000001".to_owned(),
+        side: "side-second".to_owned(),
+        address: "127.0.0.1:6443".to_owned(),
+        resource_version: "7".to_owned(),
+        next: String::new(),
+        tokens: BTreeMap::from([("t", "ey.J.x".to_owned())]),
+        mint: None,
+    }
+}
 
 fn compared(differences: &[&str], last: u16) -> Compared {
     Compared { differences: differences.iter().map(|text| (*text).to_owned()).collect(), last }

@@ -2,7 +2,8 @@
 //!
 //! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: any token that no known key has signed asks for the keys anew.
 //! Beyond it there is a floor between two fetches, so that bad tokens cannot multiply them: who comes earlier waits, and
-//! all who wait share one fetch. Keys that are known stay while the issuer is away.
+//! all who wait share one fetch. Only so many may wait, so that tokens whose keys nobody knows do not take the places of
+//! those that can be judged. Keys that are known stay while the issuer is away.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,15 +13,19 @@ use arc_swap::ArcSwapOption;
 use jsonwebtoken::jwk::Jwk;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::Jwt;
 use super::keys::PublicKey;
 use crate::authn::BoxFuture;
+use crate::authn::json::Object;
 
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);
+/// How many tokens may wait for a fetch. Each has one of the places of the cluster's token cache meanwhile, of which
+/// some must be left whatever becomes of this issuer.
+const WAITING: usize = 32;
 
 /// Where a key set comes from.
 pub trait KeySource: Send + Sync + fmt::Debug {
@@ -34,6 +39,7 @@ pub struct KeySet {
     source: Box<dyn KeySource>,
     keys: ArcSwapOption<Vec<PublicKey>>,
     last: Mutex<Option<Fetch>>,
+    waiting: Semaphore,
 }
 
 /// The last fetch.
@@ -58,7 +64,8 @@ pub enum KeyError {
 impl KeySet {
     /// A set of which nothing is known yet.
     pub fn new(source: Box<dyn KeySource>) -> Self {
-        Self { source, keys: ArcSwapOption::empty(), last: Mutex::new(None) }
+        let waiting = Semaphore::new(WAITING);
+        Self { source, keys: ArcSwapOption::empty(), last: Mutex::new(None), waiting }
     }
 
     /// The keys that are known.
@@ -77,6 +84,11 @@ impl KeySet {
         if self.is_signed(jwt) {
             return Ok(());
         }
+        // Why not in a queue: a key that there is will be known a moment later, and a client can come again.
+        let _waiting = self
+            .waiting
+            .try_acquire()
+            .map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
         self.fetch_since(asked).await?;
         if self.is_signed(jwt) { Ok(()) } else { Err(KeyError::NotSigned) }
     }
@@ -115,7 +127,7 @@ struct Document {
 
 /// Reads a key set. Keys of kinds that are not verified here are left out.
 pub(crate) fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
-    let document: Document =
+    let Object(document): Object<Document> =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
     let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     Ok(keys.filter_map(|key| PublicKey::from_jwk(&key)).collect())

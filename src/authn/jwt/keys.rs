@@ -3,6 +3,7 @@
 //! `jsonwebtoken` verifies all algorithms but ES512, which it does not have.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use aws_lc_rs::signature::{ECDSA_P521_SHA512_FIXED, UnparsedPublicKey};
 use base64::Engine as _;
@@ -15,6 +16,13 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::BASE64_URL;
+
+/// The RSA keys that are verified with.
+const RSA_BITS: RangeInclusive<usize> = 2048..=8192;
+/// In bits.
+const LONGEST_EXPONENT: usize = 32;
+/// The longest signature, in bytes: that of the longest RSA key.
+const LONGEST_SIGNATURE: usize = 1024;
 
 /// A signature algorithm of RFC 7518. No other is ever verified: not `none`, HS256 to HS512 or `EdDSA`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,17 +40,17 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All of them, in the order of messages.
     pub const ALL: [Self; 9] = [
-        Self::RS256,
-        Self::RS384,
-        Self::RS512,
         Self::ES256,
         Self::ES384,
         Self::ES512,
         Self::PS256,
         Self::PS384,
         Self::PS512,
+        Self::RS256,
+        Self::RS384,
+        Self::RS512,
     ];
 
     /// By its name in a header or a flag.
@@ -100,7 +108,7 @@ impl PublicKey {
         let bits = info.subject_public_key.data.as_ref();
         let material = match info.parsed().map_err(|_| UnfitKey::Unknown)? {
             x509_parser::public_key::PublicKey::RSA(key) => match key.key_size() {
-                2048..=8192 => Material::Rsa(DecodingKey::from_rsa_der(bits)),
+                size if RSA_BITS.contains(&size) => Material::Rsa(DecodingKey::from_rsa_der(bits)),
                 size => return Err(UnfitKey::RsaBits(size)),
             },
             x509_parser::public_key::PublicKey::EC(_) => {
@@ -119,7 +127,13 @@ impl PublicKey {
             return None;
         }
         let material = match &jwk.algorithm {
-            AlgorithmParameters::RSA(_) => Material::Rsa(DecodingKey::from_jwk(jwk).ok()?),
+            AlgorithmParameters::RSA(key) => {
+                let [modulus, exponent] = [&key.n, &key.e].map(|number| BASE64_URL.decode(number).ok());
+                let (modulus, exponent) = (modulus?, exponent?);
+                // Beyond the exponent a verification would take as long as a signature, or longer.
+                let fits = RSA_BITS.contains(&bits(&modulus)) && bits(&exponent) <= LONGEST_EXPONENT;
+                fits.then(|| Material::Rsa(DecodingKey::from_rsa_raw_components(&modulus, &exponent)))?
+            }
             AlgorithmParameters::EllipticCurve(curve) => {
                 let mut point = vec![4];
                 point.extend(BASE64_URL.decode(&curve.x).ok()?);
@@ -144,6 +158,9 @@ impl PublicKey {
     /// Whether it has signed the message by this algorithm, which must be one for its kind of key.
     pub fn has_signed(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         use jsonwebtoken::Algorithm as Known;
+        if signature.len() > LONGEST_SIGNATURE {
+            return false;
+        }
         let (key, known) = match (&self.material, algorithm) {
             (Material::Rsa(key), Algorithm::RS256) => (key, Known::RS256),
             (Material::Rsa(key), Algorithm::RS384) => (key, Known::RS384),
@@ -173,6 +190,13 @@ impl Material {
             _ => None,
         }
     }
+}
+
+/// How many bits a number has, the first of which is a one.
+fn bits(number: &[u8]) -> usize {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    let first = number.get(zeros).map_or(8, |byte| usize::try_from(byte.leading_zeros()).unwrap_or(0));
+    ((number.len() - zeros) * 8).saturating_sub(first)
 }
 
 impl fmt::Debug for PublicKey {

@@ -146,3 +146,17 @@ fn headers_that_change_what_was_signed_are_not_verified() {
         assert_eq!(Jwt::parse(&token).unwrap().is_signed_by(&signer.public), expected, "{header}");
     }
 }
+
+#[test]
+fn a_token_that_names_no_key_is_verified_by_so_many() {
+    let [own, other] = ["ES256", "ES256"].map(Signer::new);
+    let of = |header: &str| own.sign(header, "{}");
+    let [unnamed, named] = [of(r#"{"alg":"ES256"}"#), of(&own.header())];
+    let among = |others: usize| {
+        let mut keys = vec![other.public.clone(); others];
+        keys.push(own.public.clone());
+        [&unnamed, &named].map(|token| Jwt::parse(token).unwrap().is_signed_by_one_of(&keys))
+    };
+    assert_eq!(among(99), [true, true]);
+    assert_eq!(among(100), [false, true]);
+}

@@ -18,6 +18,7 @@ use super::steps::Steps;
 use super::verify::IdToken;
 use super::within;
 use crate::authn::AuthnError;
+use crate::authn::json::Object;
 use crate::clock::UnixTime;
 use crate::status::quote::Quoted;
 
@@ -28,7 +29,7 @@ const MAX_ISSUERS: usize = 64;
 #[derive(Default)]
 pub(super) struct Sources {
     names: Option<BTreeMap<String, Option<String>>>,
-    sources: Option<BTreeMap<String, Option<Endpoint>>>,
+    sources: Option<BTreeMap<String, Option<Object<Endpoint>>>>,
 }
 
 /// No `Debug`: the access token is a secret.
@@ -70,7 +71,7 @@ impl Sources {
     /// Where a claim is.
     fn endpoint(&self, claim: &str) -> Option<(&str, Option<&str>)> {
         let source = self.names.as_ref()?.get(claim)?.as_deref()?;
-        let endpoint = self.sources.as_ref()?.get(source)?.as_ref()?;
+        let Object(endpoint) = self.sources.as_ref()?.get(source)?.as_ref()?;
         let url = endpoint.url.as_deref().filter(|url| !url.is_empty())?;
         Some((url, endpoint.access_token.as_deref().filter(|token| !token.is_empty())))
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::fetch::Fetch;
 use crate::authn::BoxFuture;
+use crate::authn::json::Object;
 use crate::authn::jwt::key_set::{self, KeySet, KeySource};
 use crate::metrics::jwt::Issuer;
 use crate::status::quote::Quoted;
@@ -60,6 +61,11 @@ impl Provider {
         &self.issuer
     }
 
+    /// How it is asked.
+    pub(super) fn fetch(&self) -> Arc<dyn Fetch> {
+        Arc::clone(&self.fetch)
+    }
+
     /// The keys, once the configuration is known.
     pub(super) fn keys(&self) -> Option<&KeySet> {
         self.keys.get()
@@ -98,7 +104,7 @@ impl Provider {
         if answer.status != 200 {
             return Err(answer.status_line());
         }
-        let found: Configuration = serde_json::from_slice(&answer.body)
+        let Object(found): Object<Configuration> = serde_json::from_slice(&answer.body)
             .map_err(|error| format!("oidc: failed to decode provider discovery object: {error}"))?;
         let issuer = found.issuer.unwrap_or_default();
         if issuer != self.issuer {

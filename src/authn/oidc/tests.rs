@@ -3,6 +3,7 @@
 mod discovery;
 mod distributed;
 mod expressions;
+mod flood;
 mod signatures;
 mod support;
 mod tokens;

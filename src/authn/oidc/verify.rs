@@ -15,6 +15,7 @@ use crate::authn::AuthnError;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
 use crate::authn::jwt::{Jwt, Malformed};
+use crate::authn::remarks::Outcome;
 use crate::authn::x509::time::{is_after, is_before, rfc3339};
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
@@ -42,10 +43,10 @@ impl<'a> IdToken<'a> {
         }
         let jwt = Jwt::parse(token);
         let issuer = if let Ok(jwt) = &jwt {
-            issuer_of(jwt.claims())
+            issuer_of(jwt)
         } else {
             let (_, payload) = token.rsplit_once('.')?.0.split_once('.')?;
-            issuer_of(Jwt::parse(&format!("e30.{payload}.")).ok()?.claims())
+            issuer_of(&Jwt::parse(&format!("e30.{payload}.")).ok()?)
         };
         Some(Self { issuer: issuer?, jwt })
     }
@@ -58,17 +59,17 @@ impl<'a> IdToken<'a> {
         now: UnixTime,
         steps: Steps<'_>,
     ) -> Result<Claims, AuthnError> {
-        let jwt = self.jwt.map_err(|error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}")));
+        let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
+        let jwt = self.jwt.map_err(malformed);
         let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
         steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await;
-        let told = signed.as_ref().map_err(|error| unsigned(error, &jwt, keys));
-        steps
-            .check("signature", told, |_| match jwt.key_id() {
-                Some(id) => format!("by the key {}", Quoted(id)),
-                None => "by a key of the issuer; the token names none".to_owned(),
-            })
-            .ok();
+        let outcome = if signed.is_ok() { Outcome::Passed } else { Outcome::Failed };
+        steps.remarks.step(steps.label, "signature", outcome, || match (&signed, jwt.key_id()) {
+            (Ok(()), Some(id)) => format!("by the key {}", Quoted(id)),
+            (Ok(()), None) => "by a key of the issuer; the token names none".to_owned(),
+            (Err(error), _) => unsigned(error, &jwt, keys),
+        });
         signed.map_err(|error| {
             let text = format!("failed to verify signature: {error}");
             match error {
@@ -76,18 +77,19 @@ impl<'a> IdToken<'a> {
                 KeyError::Unavailable(_) => AuthnError::Unavailable(text),
             }
         })?;
-        let checks =
-            steps.check("claims", Checks::read(jwt.claims()), |_| "of the types they must be".to_owned());
-        checks
-            .and_then(|checks| checks.run(&settings.issuer.audiences, now, steps))
-            .map_err(AuthnError::Invalid)?;
-        Ok(jwt.into_claims())
+        let read = jwt.claims().map_err(malformed).and_then(|claims| match Checks::read(&claims) {
+            Ok(checks) => Ok((claims, checks)),
+            Err(error) => Err(AuthnError::Invalid(error)),
+        });
+        let (claims, checks) = steps.check("claims", read, |_| "of the types they must be".to_owned())?;
+        checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
+        Ok(claims)
     }
 }
 
-/// Text, or nothing; Google's issuer has two spellings.
-fn issuer_of(all: &Claims) -> Option<String> {
-    let issuer = all.get("iss").map_or(Ok(""), claims::text).ok()?;
+/// Google's issuer has two spellings.
+fn issuer_of(jwt: &Jwt<'_>) -> Option<String> {
+    let issuer = jwt.issuer()?;
     Some(if issuer == "accounts.google.com" { "https://accounts.google.com" } else { issuer }.to_owned())
 }
 

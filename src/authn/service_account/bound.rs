@@ -18,7 +18,7 @@ use crate::clock::UnixTime;
 
 const METHOD: &str = "service-account";
 /// How far clocks may be apart, and how long what is deleted may go on.
-const LEEWAY: Duration = Duration::from_secs(60);
+const LEEWAY: Duration = Duration::from_mins(1);
 const INVALIDATED: &str = "service account token has been invalidated";
 const STALE: &str = "authentication.k8s.io/stale-token";
 
@@ -59,7 +59,7 @@ impl BoundTokens {
                 bonds.still("node", None, claim, lookup.node(&claim.name), |node| node).await?;
             }
             (Some(_), Some(_)) => {
-                checks.skip("node", "the token is bound to a pod: its node is told, not looked at")
+                checks.skip("node", "the token is bound to a pod: its node is told, not looked at");
             }
             (None, _) => {}
         }

@@ -6,6 +6,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::Value;
 
+use crate::authn::json::Object;
+
 /// The claims that every token may have.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Public {
@@ -28,7 +30,7 @@ pub(super) struct Public {
 /// What a bound token is bound to.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Bound {
-    #[serde(default, rename = "kubernetes.io", deserialize_with = "or_default")]
+    #[serde(default, rename = "kubernetes.io", deserialize_with = "object_or_default")]
     pub(super) kubernetes: Kubernetes,
 }
 
@@ -36,10 +38,13 @@ pub(super) struct Bound {
 pub(super) struct Kubernetes {
     #[serde(default, deserialize_with = "or_default")]
     pub(super) namespace: String,
-    #[serde(default, rename = "serviceaccount", deserialize_with = "or_default")]
+    #[serde(default, rename = "serviceaccount", deserialize_with = "object_or_default")]
     pub(super) service_account: Reference,
+    #[serde(default, deserialize_with = "object")]
     pub(super) pod: Option<Reference>,
+    #[serde(default, deserialize_with = "object")]
     pub(super) secret: Option<Reference>,
+    #[serde(default, deserialize_with = "object")]
     pub(super) node: Option<Reference>,
     #[serde(rename = "warnafter")]
     pub(super) warn_after: Option<Date>,
@@ -77,6 +82,16 @@ pub(super) struct Legacy {
 
 fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
+fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+    Ok(Option::deserialize(value)?.map(|Object(value)| value))
+}
+
+fn object_or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
+    value: D,
+) -> Result<T, D::Error> {
+    Ok(object(value)?.unwrap_or_default())
 }
 
 /// Whom a token is for: a text, or a list of them.

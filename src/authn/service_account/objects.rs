@@ -47,18 +47,19 @@ impl Place<'_> {
             .or_else(|| in_segment("resource name", self.name))
             .or_else(|| {
                 let empty = self.namespace.is_some_and(str::is_empty);
-                empty.then(|| "an empty namespace may not be set when a resource name is provided".to_owned())
+                // What an API server says to a path without one.
+                empty.then(|| "the server could not find the requested resource".to_owned())
             })
     }
 }
 
 /// Why it cannot be one segment of a path.
-// client-go: rest/request.go, IsValidPathSegmentName
+// client-go: rest/request.go, IsValidPathSegmentName, which need not look for what ends a path: it is encoded there
 fn segment_problem(text: &str) -> Option<String> {
     if matches!(text, "." | "..") {
         return Some(format!("may not be '{text}'"));
     }
-    let found: Vec<_> = ['/', '%'].into_iter().filter(|c| text.contains(*c)).collect();
+    let found: Vec<_> = ['/', '%', '?', '#'].into_iter().filter(|c| text.contains(*c)).collect();
     let problems: Vec<_> = found.into_iter().map(|c| format!("may not contain '{c}'")).collect();
     (!problems.is_empty()).then(|| problems.join(" "))
 }

@@ -39,8 +39,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn found<T: Clone>(&self, kind: &str, all: &BTreeMap<String, T>, key: String) -> Found<T> {
-        let found = all.get(&key).cloned().map(Arc::new);
+    fn found<T: Clone>(&self, kind: &str, all: &BTreeMap<String, T>, key: &str) -> Found<T> {
+        let found = all.get(key).cloned().map(Arc::new);
         self.asked.lock().unwrap().push(format!("{kind} {key}"));
         if self.away == kind { Err(LookupError(format!("cannot ask for {key}"))) } else { Ok(found) }
     }
@@ -56,19 +56,19 @@ impl Lookup for Cluster {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Found<ServiceAccount>> {
-        Box::pin(async move { self.found("serviceaccount", &self.accounts, format!("{namespace}/{name}")) })
+        Box::pin(async move { self.found("serviceaccount", &self.accounts, &format!("{namespace}/{name}")) })
     }
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
-        Box::pin(async move { self.found("secret", &self.secrets, format!("{namespace}/{name}")) })
+        Box::pin(async move { self.found("secret", &self.secrets, &format!("{namespace}/{name}")) })
     }
     fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
         self.secret("kube-system", name)
     }
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
-        Box::pin(async move { self.found("pod", &self.pods, format!("{namespace}/{name}")) })
+        Box::pin(async move { self.found("pod", &self.pods, &format!("{namespace}/{name}")) })
     }
     fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
-        Box::pin(async move { self.found("node", &self.nodes, name.to_owned()) })
+        Box::pin(async move { self.found("node", &self.nodes, name) })
     }
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
         self.labels.lock().unwrap().push(format!("{namespace}/{name} {label}={value}"));
@@ -127,7 +127,7 @@ impl Bed {
     fn grounds(&self) -> Grounds {
         Grounds {
             keys: KeyRing::Fixed(Arc::new(vec![self.signer.public.clone()])),
-            lookup: Arc::clone(&self.cluster) as Arc<dyn Lookup>,
+            lookup: Arc::<Cluster>::clone(&self.cluster),
             audiences: self.audiences.clone(),
             counters: self.counters.clone(),
         }

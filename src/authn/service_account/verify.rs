@@ -13,6 +13,17 @@ use crate::authn::{Audience, AuthnError, TokenContext};
 use crate::status::quote::{Quoted, QuotedList};
 
 const NO_KEYS: &str = "invalid signature, no keys found";
+/// What kube-apiserver says of claims that cannot be read, as far as its words and ours have a like.
+fn unreadable(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    match text.strip_prefix("duplicate field `").and_then(|rest| rest.strip_suffix('`')) {
+        Some(field) => format!("json: duplicate key '{field}' in object"),
+        None if text.starts_with("go-jose/") => text.to_owned(),
+        None => format!("json: {text}"),
+    }
+}
+
 /// Whatever is wrong with a signature.
 const BAD_SIGNATURE: &str = "go-jose/go-jose: error in cryptographic primitive";
 const NO_AUDIENCE: &str = "authentication.k8s.io/legacy-token";
@@ -41,14 +52,16 @@ pub(super) async fn verify<P: DeserializeOwned>(
             return Ok(None);
         }
     };
-    let issuer = jwt.text("iss").unwrap_or_default();
+    let issuer = jwt.issuer().unwrap_or_default();
     if !issuers.iter().any(|known| known == issuer) {
         checks.skip("iss", format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)));
         return Ok(None);
     }
     checks.pass("iss", || issuer.to_owned());
     grounds.keys.verify(&jwt, checks).await?;
-    let read = |error: serde_json::Error| checks.invalid("claims", format!("json: {error}"));
+    // Whatever is passed over must be JSON too, and no deeper than other readers take it.
+    jwt.claims().map_err(|error| checks.invalid("claims", format!("json: {error}")))?;
+    let read = |error: serde_json::Error| checks.invalid("claims", unreadable(&error));
     let public: Public = serde_json::from_slice(jwt.payload()).map_err(read)?;
     // The one that was looked at before is the same, unless both were read differently.
     if !issuers.contains(&public.issuer) {

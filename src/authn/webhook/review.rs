@@ -152,9 +152,9 @@ pub(super) fn question(
 }
 
 /// What an answer says.
-pub(super) fn read(version: Version, answer: &Answer) -> Result<Status, Trouble> {
+pub(super) fn read(version: Version, token: &BearerToken, answer: &Answer) -> Result<Status, Trouble> {
     if !(200..=206).contains(&answer.status.as_u16()) {
-        return Err(failure(answer));
+        return Err(failure(token, answer));
     }
     if answer.body.is_empty() {
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -181,12 +181,12 @@ pub(super) fn read(version: Version, answer: &Answer) -> Result<Status, Trouble>
     Ok(review.status)
 }
 
-fn failure(answer: &Answer) -> Trouble {
+fn failure(token: &BearerToken, answer: &Answer) -> Trouble {
     let code = answer.status;
     let told = serde_json::from_slice::<Failure>(&answer.body).ok();
     let told = told.filter(|told| matches!(told.kind.as_str(), "" | "Status") && told.status == "Failure");
     let told = told.unwrap_or_else(|| Failure {
-        message: message(code, &text_of(&answer.body)),
+        message: message(code, &text_of(token, &answer.body)),
         reason: reason(code).to_owned(),
         code: code.as_u16(),
         details: Some(Details { retry_after_seconds: retry_after(answer), ..Details::default() }),
@@ -207,10 +207,17 @@ fn retry_after(answer: &Answer) -> u32 {
     value.and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
 }
 
-fn text_of(body: &[u8]) -> String {
-    let text = body.get(..LONGEST_TEXT).unwrap_or(body);
-    let text = str::from_utf8(text).unwrap_or_default().trim();
+fn text_of(token: &BearerToken, body: &[u8]) -> String {
+    let text = redacted(token, &String::from_utf8_lossy(body));
+    let text = text.trim();
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
+}
+
+/// A text without the token, cut to a length that a log can bear. In this order: half a token is not found any more.
+pub(super) fn redacted(token: &BearerToken, text: &str) -> String {
+    let mut text = text.replace(token.expose(), "[the token]");
+    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+    text
 }
 
 /// The reason that a status code alone stands for, if it decides whether to ask again.

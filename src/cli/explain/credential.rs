@@ -36,7 +36,7 @@ impl Credential {
             Self::Token(token) => token,
         };
         match Jwt::parse(token) {
-            Ok(jwt) => Kind::Jwt(jwt.text("iss").unwrap_or_default().to_owned()),
+            Ok(jwt) => Kind::Jwt(jwt.issuer().unwrap_or_default().to_owned()),
             Err(error) if token.matches('.').count() == 2 => Kind::Damaged(error.to_string()),
             Err(_) if bootstrap::is_token(token) => Kind::Bootstrap,
             Err(_) => Kind::Opaque,
@@ -66,16 +66,17 @@ fn of_token(jwt: &Jwt<'_>, now: UnixTime) -> Vec<(&'static str, String)> {
         other => other.to_string(),
     };
     let date = |value: &Value| value.as_i64().map_or_else(|| text(value), |date| when(date, now));
-    let claim = |name| jwt.claims().get(name);
-    let header = |name| jwt.header().get(name).map(text);
+    let claims = jwt.claims().unwrap_or_default();
+    let claim = |name| claims.get(name);
+    let header = |value: Option<&str>| value.map(|value| Quoted(value).to_string());
     [
         ("iss", claim("iss").map(text)),
         ("sub", claim("sub").map(text)),
         ("aud", claim("aud").map(text)),
         ("exp", claim("exp").map(date)),
         ("nbf", claim("nbf").map(date)),
-        ("alg", header("alg")),
-        ("kid", header("kid")),
+        ("alg", header(jwt.algorithm())),
+        ("kid", header(jwt.key_id())),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))

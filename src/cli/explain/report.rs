@@ -97,7 +97,11 @@ impl Explanation {
             lines.extend(self.others());
         }
         // A token may say anything, also what a terminal would obey.
-        let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let is_obeyed = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        let harmless = |c: char| if is_obeyed(c) { '\u{fffd}' } else { c };
         lines
             .iter()
             .map(|line| line.trim_end().chars().map(harmless).chain(['\n']).collect::<String>())

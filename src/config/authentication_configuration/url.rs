@@ -2,6 +2,8 @@
 //!
 //! Follows `net/url`'s `Parse`. Only what validation asks for is kept.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use crate::escape::{Mode, unescape};
 use crate::status::quote::Quoted;
 
@@ -39,9 +41,7 @@ fn without_fragment(url: &str) -> Result<Parts, String> {
         }
     }
     let mut path = rest;
-    if let Some(authority) = rest.strip_prefix("//")
-        && (!scheme.is_empty() || !rest.starts_with("///"))
-    {
+    if let Some(authority) = rest.strip_prefix("//") {
         let (authority, after) = authority
             .find('/')
             .and_then(|slash| authority.split_at_checked(slash))
@@ -49,7 +49,7 @@ fn without_fragment(url: &str) -> Result<Parts, String> {
         path = after;
         let (user, host) =
             authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
-        check_host(host)?;
+        check_host(scheme, host)?;
         if let Some(user) = user {
             parts.user = true;
             let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
@@ -74,20 +74,47 @@ fn split_scheme(url: &str) -> Result<(&str, &str), String> {
     }
 }
 
-fn check_host(host: &str) -> Result<(), String> {
-    let port = if host.starts_with('[') {
-        let Some((_, port)) = host.rsplit_once(']') else {
-            return Err("missing ']' in host".to_owned());
-        };
-        port
-    } else {
-        host.rfind(':').and_then(|colon| host.split_at_checked(colon)).map_or("", |(_, port)| port)
-    };
-    let digits = port.strip_prefix(':');
-    if !port.is_empty() && !digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())) {
-        return Err(format!("invalid port {} after host", Quoted(port)));
+fn check_host(scheme: &str, host: &str) -> Result<(), String> {
+    match host.rfind('[') {
+        Some(0) => {
+            let (inside, port) = host.rsplit_once(']').ok_or("missing ']' in host")?;
+            check_port(port)?;
+            let address = inside.trim_start_matches('[');
+            let address = address.split_once("%25").map_or(address, |(address, _zone)| address);
+            check_octets(inside)?;
+            if address.parse::<Ipv4Addr>().is_ok() {
+                return Err("invalid IP-literal".to_owned());
+            }
+            let invalid = format!("invalid host: ParseAddr({}): unable to parse IP", Quoted(address));
+            return address.parse::<Ipv6Addr>().map(drop).map_err(|_| invalid);
+        }
+        Some(_) => return Err("invalid IP-literal".to_owned()),
+        None => {}
     }
+    let strict = ["http", "https"].iter().any(|strict| scheme.eq_ignore_ascii_case(strict));
+    let colon = if strict { host.find(':') } else { host.rfind(':') };
+    if let Some((_, port)) = colon.and_then(|colon| host.split_at_checked(colon)) {
+        check_port(port)?;
+    }
+    check_octets(host)
+}
+
+fn check_port(port: &str) -> Result<(), String> {
+    let digits = port.strip_prefix(':');
+    if port.is_empty() || digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Ok(());
+    }
+    Err(format!("invalid port {} after host", Quoted(port)))
+}
+
+/// In a host, escapes stand for what is not ASCII, or for the percent sign.
+fn check_octets(host: &str) -> Result<(), String> {
     well_escaped(host)?;
+    let escapes = host.match_indices('%').filter_map(|(at, _)| host.get(at..at + 3));
+    let bad = |escape: &&str| *escape != "%25" && escape.as_bytes().get(1).is_some_and(|digit| *digit < b'8');
+    if let Some(escape) = escapes.into_iter().find(bad) {
+        return Err(format!("invalid URL escape {}", Quoted(escape)));
+    }
     let allowed =
         |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-_.~!$&'()*+,;=:[]<>\"%".contains(c);
     match host.chars().find(|c| !allowed(*c)) {

@@ -176,15 +176,16 @@ impl Resolver<'_> {
 
     fn unused_request_header_flags(&mut self, given: &Section<AuthenticationFlags>) {
         let flags = &given.values;
-        for (name, values) in request_header_lists(flags) {
-            if !listed(values).is_empty() {
-                self.warnings.push(format!(
-                    "{} has no effect without {}",
-                    given.key(name),
-                    given.key("requestheader-client-ca-file")
-                ));
-            }
+        let used = request_header_lists(flags).into_iter().filter(|(_, values)| !listed(values).is_empty());
+        for (name, _) in used {
+            self.warn_of_no_effect(given, name, "requestheader-client-ca-file");
         }
+    }
+
+    /// A flag that was given, and does nothing for want of another.
+    fn warn_of_no_effect(&mut self, given: &Section<AuthenticationFlags>, flag: &str, other: &str) {
+        let (flag, other) = (given.key(flag), given.key(other));
+        self.warnings.push(format!("{flag} has no effect without {other}"));
     }
 }
 

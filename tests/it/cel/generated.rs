@@ -162,9 +162,9 @@ fn pool(meant: Meant) -> Pool {
             user: "user.groups ; user.extra['dotted.key'] ; user.extra.plain ; user.extra.nope",
             literals: "[] ; ['a', 'b'] ; ['dev'] ; ['b', 'a', 'b']",
             composed: "[T, T] ; L + L ; L.map(V, V + T) ; L.filter(V, V != T) ; T.split(T) ; T.split(T, W) ; L.sort() \
-                ; L.distinct() ; L.reverse() ; L.slice(W, W) ; B ? L : L ; N.map(V, string(V)) ; M.map(V, V) \
+                ; L.distinct() ; L.reverse() ; L.slice(W, W) ; B ? L : L ; N.map(V, string(V)) ; M.map(V, V).sort() \
                 ; [?O, T] ; T.findAll(T) ; [L, L].flatten() ; L.transformList(x, y, y + string(x)) ; [O, O].unwrapOpt() \
-                ; L.sortBy(V, V.size()) ; L.map(V, V > T, V) ; optional.unwrap([O]) ; M.transformList(x, y, x)",
+                ; L.sortBy(V, V.size()) ; L.map(V, V > T, V) ; optional.unwrap([O]) ; M.transformList(x, y, x).sort()",
         },
         Meant::Wholes => Pool {
             claims: "[1, 2] ; [int(claims.one)] ; dyn(claims.numbers)",
@@ -174,8 +174,8 @@ fn pool(meant: Meant) -> Pool {
                 ; N.distinct() ; lists.range(size(T)) ; N.reverse() ; N.sortBy(V, -V) ; N.slice(W, W) ; [N, N].flatten()",
         },
         Meant::Anything => Pool {
-            claims: "claims.none ; claims.mixed ; claims.nested ; claims.list ; claims.deep ; claims.nope ; claims",
-            user: "user ; user.extra ; user.groups ; user.username ; dyn(user) ; user.unknown",
+            claims: "claims.none ; claims.mixed ; claims.nested ; claims.list ; claims.nope",
+            user: "user.groups ; user.username ; user.unknown",
             literals: "null ; 1u ; b'a' ; int ; optional.none() ; {} ; [null] ; dyn(1) ; [1, dyn('a')] ; 1.0 ; x",
             composed: "T ; W ; R ; B ; L ; N ; M ; O ; dyn(A) ; [A, A] ; A[A] ; A.a ; A.?a ; A[?A] ; A + A ; A == A \
                 ; optional.of(A) ; O.or(A) ; A.map(V, A) ; A.transformMap(x, y, A) ; type(A) ; A ? A : A ; -A \
@@ -184,10 +184,10 @@ fn pool(meant: Meant) -> Pool {
                 ; {T: A} ; !A ; A.matches(T) ; A.find(T) ; A.findAll(A) ; A.contains(T) ; sets.contains(A, A)",
         },
         Meant::Map => Pool {
-            claims: "dyn(claims.nested) ; claims.nested ; claims.emptyMap ; claims.deep",
-            user: "user.extra ; dyn(user.extra)",
+            claims: "dyn(claims.nested) ; claims.nested ; claims.emptyMap",
+            user: "{'a': user.uid} ; dyn({'b': user.groups})",
             literals: "{} ; {'a': 'b'} ; {'a': 'x'}",
-            composed: "{T: T} ; {'a': T, 'b': T} ; M.transformMap(x, y, A) ; M.transformMapEntry(x, y, {x: y}) \
+            composed: "{T: T} ; M.transformMap(x, y, A) ; M.transformMapEntry(x, y, {x: y}) \
                 ; L.transformMapEntry(x, y, {y: x}) ; B ? M : M ; {?T: O} ; M.transformMap(x, y, x == T, y)",
         },
         Meant::MaybeText => Pool {

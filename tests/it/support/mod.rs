@@ -33,6 +33,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::pki::{Ca, Issued};
 
+pub mod accounts;
 pub mod body;
 pub mod client;
 pub mod frames;
@@ -537,6 +538,12 @@ impl Http1 {
 }
 
 impl Http2 {
+    /// The same connection, for requests beside those of this one.
+    pub fn share(&self) -> Self {
+        let task = tokio::spawn(std::future::ready(()));
+        Self { sender: self.sender.clone(), task, address: self.address }
+    }
+
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
         let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();

@@ -202,21 +202,21 @@ impl Starter<'_> {
         })
     }
 
-    /// Until the server takes a token of every issuer that answers.
-    pub(super) fn wait_for_issuers(&self, side: Side, server: &Server) -> Result<(), String> {
+    /// Until the server takes the tokens that show that it is ready.
+    pub(super) fn wait_for_tokens(&self, side: Side, server: &Server) -> Result<(), String> {
         let started = Instant::now();
         for probe in authenticators::probes(side.setting()) {
             let mut request = self.request("GET", "/api");
-            let token = self.mint.mint(&probe.clone().into(), "", "");
+            let token = self.mint.mint(&probe, "", "");
             request.headers.push(("Authorization".to_owned(), format!("Bearer {token}").into_bytes()));
             self.eventually(side.name(), || {
                 let sent = client::exchange(&server.target, None, &request);
                 let answer = self.runtime.block_on(sent).map_err(|broken| broken.0)?;
-                // A gateway that does not find an issuer fails the cases of that issuer, and no others.
+                // A gateway that is not ready for a token fails the cases of such tokens, and no others.
                 match (answer.status, started.elapsed() > ISSUER_PATIENCE) {
                     (200, _) => Ok(true),
                     (_, true) if side.is_gateway() => Ok(true),
-                    (status, true) => Err(format!("it answers {status} to a token of {}", probe.issuer())),
+                    (status, true) => Err(format!("it answers {status} to {}", probe.name())),
                     (_, false) => Ok(false),
                 }
             })?;

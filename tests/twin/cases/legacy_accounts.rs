@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::credentials::{ALL, GO, by};
+use super::credentials::{ALL, APART, GO, by};
 use crate::case::{BOTH, Case};
 use crate::fixtures::credentials::legacy;
 use crate::mint::Token;
@@ -166,6 +166,9 @@ fn without_lookup() -> Vec<Case> {
             .refused("is invalid for the target audiences"),
         of("strange key", legacy("x").key("strange-p256")).refused("invalid signature, no keys found"),
     ]
+    .into_iter()
+    .map(|case| case.any_body(APART))
+    .collect()
 }
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! JSON Web Tokens of the issuers in an AuthenticationConfiguration: signatures, times, audiences, and claims taken as they are.
+//! JSON Web Tokens of the issuers in an `AuthenticationConfiguration`: signatures, times, audiences, and claims taken as they are.
 
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ fn signatures() -> Vec<Case> {
         by(GROUP, "two parts", plain().twist(|text| text.rsplit_once('.').unwrap_or_default().0.to_owned()))
             .unknown(),
         by(GROUP, "four parts", plain().twist(|text| format!("{text}.e30"))).unknown(),
-        bad("padded signature", plain().twist(|text| format!("{text}==")), crypto),
+        bad("padded signature", plain().twist(|text| format!("{text}==")), crypto).any_body(GO),
         bad("critical header", plain().head("crit", json!(["x"])).head("x", json!(1)), crypto),
         good("another type in the header", plain().head("typ", json!("at+jwt"))),
         good("key in the header is not used", plain().head("jku", json!("https://evil.example/keys"))),
@@ -110,7 +110,8 @@ fn issuers() -> Vec<Case> {
             "keys cannot be had",
             token("keyless"),
             "oidc: verify token: failed to verify signature: fetching keys",
-        ),
+        )
+        .any_body("the words of Go's HTTP client"),
         bad(
             "claims of another issuer",
             token("email"),
@@ -271,9 +272,9 @@ fn names_and_groups() -> Vec<Case> {
         by(
             GROUP,
             "claim given twice, the last one counts",
-            plain().raw(concat!(
-                r#"{"iss":"{issuer}/plain","aud":"portcullis","exp":4000000000,"sub":"jane","sub":"joan"}"#
-            )),
+            plain().raw(
+                r#"{"iss":"{issuer}/plain","aud":"portcullis","exp":4000000000,"sub":"jane","sub":"joan"}"#,
+            ),
         )
         .accepted("plain:joan", &[ALL]),
     ]

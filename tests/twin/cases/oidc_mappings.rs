@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::credentials::{ALL, by};
+use super::credentials::{ALL, GO, by};
 use crate::authenticators::token;
 use crate::case::Case;
 use crate::mint::Jwt;
@@ -70,7 +70,7 @@ fn mappings() -> Vec<Case> {
             cel(json!({})).without("sub"),
             "oidc: error evaluating username claim expression: expression ''cel:' + claims.sub' resulted in error: no such key: sub",
         ),
-        bad("user name is a number", cel(json!({})).with(json!({"sub": 5})), ""),
+        bad("user name is a number", cel(json!({})).with(json!({"sub": 5})), "").any_body(GO),
     ]
 }
 
@@ -270,7 +270,7 @@ fn distributed() -> Vec<Case> {
         good("with an access token", authorized, &["d:far", "d:away"]),
         good("without an access token", at("unasked"), &["d:far", "d:away"]),
         good("status 201", at("created"), &["d:far", "d:away"]),
-        good("redirected", at("redirect"), &["d:far", "d:away"]),
+        good("redirected", at("redirect"), &["d:far", "d:away"]).declared("D-redirects", 201),
         good("groups in the token win", local, &["d:near"]),
         good("other claims are left", other, &[]),
         good("aggregated claims are left", source(json!({"JWT": "x.y.z"})), &[]),
@@ -295,7 +295,7 @@ fn distributed() -> Vec<Case> {
             at("nothing"),
             &format!("{getting}error while getting distributed claim JWT: 404 Not Found"),
         ),
-        bad("answer is JSON", at("json"), ""),
+        bad("answer is JSON", at("json"), "").any_body(GO),
         bad(
             "answer is empty",
             at("empty"),
@@ -329,8 +329,10 @@ fn distributed() -> Vec<Case> {
             at("unknown-issuer"),
             r#"verifying untrusted issuer {issuer}/down failed: verifier not initialized for issuer: "{issuer}/down""#,
         ),
-        bad("nobody listens", source(json!({"endpoint": "https://127.0.0.1:1/claims"})), getting),
-        bad("endpoint is no address", source(json!({"endpoint": "nowhere"})), getting),
+        bad("nobody listens", source(json!({"endpoint": "https://127.0.0.1:1/claims"})), getting)
+            .any_body("the words of Go's HTTP client"),
+        bad("endpoint is no address", source(json!({"endpoint": "nowhere"})), getting)
+            .any_body("the words of Go's HTTP client"),
         by(GROUP, "distributed no sources", with(json!({"_claim_names": {"groups": "src"}})))
             .refused("oidc: verify token: oidc: source does not exist"),
         by(
@@ -341,7 +343,7 @@ fn distributed() -> Vec<Case> {
         .refused("oidc: verify token: oidc: source does not exist"),
         by(GROUP, "distributed groups are a number", with(at("number")))
             .refused(r#"oidc: parse groups claim "groups": "#)
-            .any_body(super::credentials::GO),
+            .any_body(GO),
         by(
             GROUP,
             "distributed groups for an expression are not fetched",

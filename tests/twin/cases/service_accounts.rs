@@ -147,7 +147,7 @@ fn shapes() -> Vec<Case> {
         bad("header says it is not base64", robot().head("b64", json!(false)).head("crit", json!(["b64"])), crypto),
         bad("issuer given twice", robot().raw(concat!(
             r#"{"iss":"https://nobody.example","iss":"https://kubernetes.default.svc","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
-            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#)), "json: duplicate key 'iss' in object"),
+            r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#)), "json: duplicate key 'iss' in object").any_body(GO),
         foreign("issuer given twice, the last one is foreign", robot().raw(concat!(
             r#"{"iss":"https://kubernetes.default.svc","iss":"https://nobody.example","aud":"https://api.twin.example","kubernetes.io":{"namespace":"twin-tokens","#,
             r#""serviceaccount":{"name":"robot","uid":"{uid:serviceaccounts/robot}"}}}"#))),
@@ -181,7 +181,7 @@ fn issuers_and_audiences() -> Vec<Case> {
         good("one audience of several", aud(json!(["elsewhere", "second.twin"]))),
         good("no audience", robot().without("aud")),
         good("empty list of audiences", aud(json!([]))),
-        bad("audience null", aud(Value::Null), "go-jose"),
+        bad("audience null", aud(Value::Null), "go-jose").any_body(GO),
         bad(
             "foreign audience",
             aud(json!(["elsewhere"])),
@@ -203,17 +203,20 @@ fn issuers_and_audiences() -> Vec<Case> {
             "audience is a number",
             aud(json!(5)),
             "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience",
-        ),
+        )
+        .any_body(GO),
         bad(
             "audience is a list of numbers",
             aud(json!([5])),
             "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience",
-        ),
+        )
+        .any_body(GO),
         bad(
             "audience is an object",
             aud(json!({})),
             "go-jose/go-jose/jwt: expected string or array value to unmarshal to Audience",
-        ),
+        )
+        .any_body(GO),
         bad(
             "foreign audience before expiry",
             aud(json!(["elsewhere"])).with(json!({"exp": "{now-600}"})),
@@ -244,8 +247,9 @@ fn times() -> Vec<Case> {
             "expiry is a string",
             at("exp", json!("4000000000")),
             "go-jose/go-jose/jwt: expected number value to unmarshal NumericDate",
-        ),
-        bad("expiry is too large", at("exp", json!(1e30)), late),
+        )
+        .any_body(GO),
+        bad("expiry is too large", at("exp", json!(1e30)), late).declared("D-token-dates", 201),
         good("expiry with an exponent", robot().raw(&at_exponent())),
         bad("not yet valid", at("nbf", json!("{now+600}")), early),
         good("not yet valid within leeway", at("nbf", json!("{now+35}"))),
@@ -267,7 +271,8 @@ fn times() -> Vec<Case> {
             "warning time is a string",
             refers(json!({"warnafter": "soon"})),
             "go-jose/go-jose/jwt: expected number value to unmarshal NumericDate",
-        ),
+        )
+        .any_body(GO),
     ]
 }
 

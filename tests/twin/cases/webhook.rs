@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::credentials::{ALL, by};
+use super::credentials::{ALL, GO, by};
 use crate::authenticators::token;
 use crate::case::{BOTH, Case};
 use crate::mint::Token;
@@ -129,11 +129,11 @@ fn refusals() -> Vec<Case> {
         hook("denied with an error", &json!([{"status": {"authenticated": false, "error": "the moon is full"}}]))
             .refused("[invalid bearer token, the moon is full]"),
         by(GROUP, "not asked by name", "tok-none").unknown(),
-        hook("authenticated is a string", &json!([{"status": {"authenticated": "true", "user": {"username": "jane"}}}])).refused(""),
-        hook("answer is no JSON", &json!([{"code": 200, "body": "garbage"}])).refused(""),
-        hook("answer is empty", &json!([{"code": 200, "body": ""}])).refused(""),
-        hook("answer is another kind", &json!([{"code": 200, "body": {"apiVersion": "v1", "kind": "Pod"}}])).refused(""),
-        hook("answer is a Status", &json!([{"code": 200, "body": {"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": "no"}}])).refused(""),
+        hook("authenticated is a string", &json!([{"status": {"authenticated": "true", "user": {"username": "jane"}}}])).refused("").any_body(GO),
+        hook("answer is no JSON", &json!([{"code": 200, "body": "garbage"}])).refused("").any_body(GO),
+        hook("answer is empty", &json!([{"code": 200, "body": ""}])).refused("").any_body(GO),
+        hook("answer is another kind", &json!([{"code": 200, "body": {"apiVersion": "v1", "kind": "Pod"}}])).refused("").any_body(GO),
+        hook("answer is a Status", &json!([{"code": 200, "body": {"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": "no"}}])).refused("").any_body(GO),
         hook("answer of another version", &json!([{"apiVersion": "authentication.k8s.io/v1", "status": jane()["status"]}])).unauthorized(),
         hook("answer of no version", &json!([{"apiVersion": "", "status": jane()["status"]}])).is("jane", &[ALL]),
     ]
@@ -195,7 +195,7 @@ fn memory() -> Vec<Case> {
         cases.push(hook(&format!("redirect {code}"), &json!([moved, counted()])).unauthorized());
     }
     let moved = json!({"code": 307, "headers": {"Location": "/webhook/elsewhere"}, "body": ""});
-    cases.push(call(hook("redirect 307", &json!([moved, counted()])), 2));
+    cases.push(call(hook("redirect 307", &json!([moved, counted()])), 2).declared("D-redirects", 401));
     cases
 }
 

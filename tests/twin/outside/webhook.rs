@@ -84,13 +84,13 @@ impl Webhook {
 
 /// The script of a token: after its second slash, or in the claim `hook` of a JSON Web Token.
 fn answers(token: &str) -> Option<Vec<Value>> {
-    let script = match token.strip_prefix("hook/") {
-        Some(rest) => serde_json::from_slice(&URL_SAFE_NO_PAD.decode(rest.split_once('/')?.1).ok()?).ok()?,
-        None => {
-            let claims: Value =
-                serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?).ok()?;
-            claims["hook"].clone()
-        }
+    let json = |encoded: &str| -> Option<Value> {
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
+    };
+    let script = if let Some(rest) = token.strip_prefix("hook/") {
+        json(rest.split_once('/')?.1)?
+    } else {
+        json(token.split('.').nth(1)?)?["hook"].clone()
     };
     script.as_array().cloned()
 }

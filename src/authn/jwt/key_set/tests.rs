@@ -3,8 +3,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use serde_json::json;
 use tokio::time::{advance, sleep};
 
 use super::*;
@@ -47,7 +50,7 @@ async fn all_who_wait_share_one_fetch() {
     let (source, keys) = Counted::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
-    let found = join_all((0..1000).map(|_| keys.verify(&token))).await;
+    let found = join_all((0..WAITING).map(|_| keys.verify(&token))).await;
     assert!(found.iter().all(|found| *found == Err(KeyError::NotSigned)));
     assert_eq!(source.fetches(), 1);
     assert_eq!(start.elapsed(), TAKES);
@@ -58,13 +61,13 @@ async fn a_flood_of_unknown_keys_fetches_once_in_a_second() {
     let (source, keys) = Counted::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
-    // A hundred clients, each of which sends its next token when the last one was judged.
+    // Some clients, each of which sends its next token when the last one was judged.
     let client = async || {
         while start.elapsed() < Duration::from_secs(10) {
             assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned));
         }
     };
-    join_all((0..100).map(|_| client())).await;
+    join_all((0..WAITING).map(|_| client())).await;
     assert_eq!(source.fetches(), 11, "one at once, and one for each second begun");
 }
 
@@ -111,12 +114,47 @@ async fn a_failure_is_shared_and_tried_again_a_second_later() {
     assert_eq!(source.fetches(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn only_so_many_wait_for_keys() {
+    let (source, keys) = Counted::new(TAKES);
+    let token = Jwt::parse(UNKNOWN).unwrap();
+    let start = Instant::now();
+    let client = async || (keys.verify(&token).await, start.elapsed());
+    let mut found = join_all((0..1000).map(|_| client())).await;
+    let at_once = found.split_off(WAITING);
+    assert!(found.iter().all(|found| *found == (Err(KeyError::NotSigned), TAKES)));
+    let refused = Err(KeyError::Unavailable("is what too many wait for".to_owned()));
+    assert!(at_once.iter().all(|found| *found == (refused.clone(), Duration::ZERO)));
+    assert_eq!(source.fetches(), 1);
+    assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned), "there is room again");
+}
+
 #[test]
 fn a_key_set_has_a_list_of_keys() {
-    for json in ["", "{}", "[]", "null", r#"{"keys":null}"#, r#"{"keys":{}}"#, r#"{"keys":[]"#] {
+    for json in ["", "{}", "[]", "null", r#"{"keys":null}"#, r#"{"keys":{}}"#, r#"{"keys":[]"#, "[[]]"] {
         assert!(read(json.as_bytes()).is_err(), "{json}");
     }
     for json in [r#"{"keys":[]}"#, r#"{"keys":[null,5,{}],"more":true}"#] {
         assert!(read(json.as_bytes()).unwrap().is_empty(), "{json}");
+    }
+}
+
+#[test]
+fn keys_that_would_be_costly_are_left_out() {
+    let encoded = |length: usize| URL_SAFE_NO_PAD.encode(vec![0xff; length]);
+    for (modulus, exponent, taken) in [
+        (128, 3, 0),
+        (256, 3, 1),
+        (256, 4, 1),
+        (256, 5, 0),
+        (256, 256, 0),
+        (1024, 3, 1),
+        (1025, 3, 0),
+        (2048, 3, 0),
+        (1 << 19, 3, 0),
+    ] {
+        let key = json!({"kty": "RSA", "n": encoded(modulus), "e": encoded(exponent)});
+        let keys = read(json!({"keys": [key]}).to_string().as_bytes()).unwrap();
+        assert_eq!(keys.len(), taken, "{modulus} and {exponent} bytes");
     }
 }

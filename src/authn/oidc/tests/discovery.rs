@@ -40,7 +40,7 @@ async fn the_configuration_is_below_the_issuer_or_where_it_is_said_to_be() {
         let authenticator = authenticator(settings, &web).await;
         assert_eq!(authenticator.health(), Ok(()), "{issuer} {discovery:?}");
         let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
-        assert_eq!(judge(&authenticator, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
+        assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
     }
 }
 
@@ -55,11 +55,11 @@ async fn google_has_two_names() {
     let google = authenticator(settings, &web).await;
     for issuer in ["accounts.google.com", url] {
         let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
-        assert_eq!(judge(&google, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
+        assert_eq!(judge(&*google, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
     }
     for issuer in ["http://accounts.google.com", "https://accounts.google.com/", "Accounts.google.com"] {
         let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
-        assert_eq!(judge(&google, &token).await, Ok(None), "{issuer}");
+        assert_eq!(judge(&*google, &token).await, Ok(None), "{issuer}");
     }
 }
 
@@ -85,6 +85,11 @@ async fn a_configuration_that_is_not_taken_is_said_to_be_why() {
         ),
         (
             200,
+            r#"["https://issuer.example","https://issuer.example/keys"]"#,
+            "oidc: failed to decode provider discovery object: invalid type: sequence, expected an object at line 1 column 0",
+        ),
+        (
+            200,
             "{}",
             "oidc: issuer did not match the issuer returned by provider, expected \"https://issuer.example\" got \"\"",
         ),
@@ -101,9 +106,9 @@ async fn a_configuration_that_is_not_taken_is_said_to_be_why() {
         web.answer(CONFIGURATION, status, body);
         let authenticator = authenticator(settings(), &web).await;
         assert_eq!(authenticator.health(), unhealthy(expected), "{status} {body}");
-        let found = judge(&authenticator, &RSA.token("RS256", &claims(&json!({})))).await;
+        let found = judge(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await;
         assert_eq!(found, Err(AuthnError::Unavailable("oidc: authenticator not initialized".to_owned())));
-        assert_eq!(judge(&authenticator, "opaque").await, Ok(None));
+        assert_eq!(judge(&*authenticator, "opaque").await, Ok(None));
     }
     web.fail(CONFIGURATION, "cannot be reached");
     assert_eq!(authenticator(settings(), &web).await.health(), unhealthy("cannot be reached"));
@@ -126,7 +131,7 @@ async fn the_configuration_is_looked_for_until_it_is_found() {
     assert_eq!(authenticator.health(), Ok(()));
     assert_eq!(web.asked(KEYS), 0, "keys are fetched for the first token");
     let token = RSA.token("RS256", &claims(&json!({})));
-    assert_eq!(judge(&authenticator, &token).await, Ok(Some(user("jane", &[]))));
+    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &[]))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,22 +142,22 @@ async fn keys_are_rotated_and_kept_while_the_issuer_is_away() {
     let old = RSA.token_of(&json!({"alg": "RS256", "kid": "old"}), body.as_bytes());
     let fresh = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "new"}), body.as_bytes());
     let jane = Ok(Some(user("jane", &[])));
-    assert_eq!(judge(&authenticator, &old).await, jane);
-    assert_eq!(judge(&authenticator, &old).await, jane);
+    assert_eq!(judge(&*authenticator, &old).await, jane);
+    assert_eq!(judge(&*authenticator, &old).await, jane);
     assert_eq!(web.asked(KEYS), 1, "known keys are not asked for again");
 
     web.serve_keys(&[RSA.jwk("old"), OTHER_RSA.jwk("new")]);
     advance(Duration::from_millis(1)).await;
-    assert_eq!(judge(&authenticator, &fresh).await, jane);
+    assert_eq!(judge(&*authenticator, &fresh).await, jane);
     assert_eq!(web.asked(KEYS), 2);
 
     web.fail(KEYS, "cannot be reached");
     web.fail(CONFIGURATION, "cannot be reached");
     advance(Duration::from_hours(24)).await;
-    assert_eq!(judge(&authenticator, &old).await, jane);
-    assert_eq!(judge(&authenticator, &fresh).await, jane);
+    assert_eq!(judge(&*authenticator, &old).await, jane);
+    assert_eq!(judge(&*authenticator, &fresh).await, jane);
     let unknown = RSA.token_of(&json!({"alg": "RS256", "kid": "third"}), body.as_bytes());
-    let found = judge(&authenticator, &unknown).await.unwrap_err();
+    let found = judge(&*authenticator, &unknown).await.unwrap_err();
     assert!(found.is_unavailable(), "{found:?}");
     assert_eq!(
         found.to_string(),
@@ -164,18 +169,18 @@ async fn keys_are_rotated_and_kept_while_the_issuer_is_away() {
     ] {
         web.answer(KEYS, status, body);
         advance(Duration::from_millis(1)).await;
-        let found = judge(&authenticator, &unknown).await.unwrap_err().to_string();
+        let found = judge(&*authenticator, &unknown).await.unwrap_err().to_string();
         assert_eq!(
             found,
             format!("oidc: verify token: failed to verify signature: fetching keys {expected}")
         );
-        assert_eq!(judge(&authenticator, &old).await, jane, "{expected}");
+        assert_eq!(judge(&*authenticator, &old).await, jane, "{expected}");
     }
 
     web.serve_keys(&[OTHER_RSA.jwk("new")]);
     advance(Duration::from_millis(1)).await;
-    assert!(judge(&authenticator, &unknown).await.is_err());
-    assert!(judge(&authenticator, &old).await.is_err(), "a key that was withdrawn");
+    assert!(judge(&*authenticator, &unknown).await.is_err());
+    assert!(judge(&*authenticator, &old).await.is_err(), "a key that was withdrawn");
 }
 
 #[tokio::test]
@@ -196,14 +201,14 @@ async fn metrics_name_the_issuer_by_its_hash() {
         };
         text.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
     };
-    judge(&authenticator, "opaque").await.unwrap();
-    judge(&authenticator, &RSA.token("RS256", &claims(&json!({"iss": "https://example.com"}))))
+    judge(&*authenticator, "opaque").await.unwrap();
+    judge(&*authenticator, &RSA.token("RS256", &claims(&json!({"iss": "https://example.com"}))))
         .await
         .unwrap();
     assert_eq!(lines(), Vec::<String>::new(), "tokens of others are not counted");
 
-    judge(&authenticator, &RSA.token("RS256", &claims(&json!({})))).await.unwrap();
-    judge(&authenticator, &RSA.token("RS256", &claims(&json!({"exp": 0})))).await.unwrap_err();
+    judge(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await.unwrap();
+    judge(&*authenticator, &RSA.token("RS256", &claims(&json!({"exp": 0})))).await.unwrap_err();
     let name = "apiserver_authentication_jwt_authenticator";
     let first = lines();
     let expected = |result: &str| {
@@ -226,20 +231,23 @@ async fn metrics_name_the_issuer_by_its_hash() {
     web.serve_keys(&[RSA.jwk("key"), OTHER_RSA.jwk("new")]);
     let body = claims(&json!({})).to_string();
     let fresh = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "new"}), body.as_bytes());
-    judge(&authenticator, &fresh).await.unwrap();
+    judge(&*authenticator, &fresh).await.unwrap();
     let second = lines();
     assert_eq!(info(&second).len(), 1, "{second:?}");
     assert_ne!(info(&second), info(&first));
 
     web.serve(KEYS, "no key set");
     let unknown = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "third"}), body.as_bytes());
-    judge(&authenticator, &unknown).await.unwrap_err();
+    judge(&*authenticator, &unknown).await.unwrap_err();
     let third = lines();
     assert!(third.contains(&expected("failure")), "{third:?}");
     assert_eq!(info(&third), info(&second), "of the last one that could be read");
 
-    metrics.jwt.forget(ISSUER);
-    assert!(lines().iter().all(|line| line.contains("latency")), "{:?}", lines());
+    let again = new(settings(), &web, &metrics);
+    drop(authenticator);
+    assert_eq!(lines(), third, "the issuer is still configured");
+    drop(again);
+    assert!(lines().is_empty(), "{:?}", lines());
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ fn answer(more: &Value) -> String {
 
 async fn ask(settings: JwtAuthenticator, web: &Arc<Web>, claims: &Value) -> Result<Option<UserInfo>, String> {
     let authenticator = authenticator(settings, web).await;
-    judge(&authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
+    judge(&*authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
 }
 
 type Case = (&'static str, Value, Result<&'static [&'static str], &'static str>);
@@ -181,7 +181,7 @@ async fn an_endpoint_that_is_away_is_said_to_be() {
             None => web.fail(GROUPS, "cannot be reached"),
         }
         let authenticator = authenticator(of_groups("groups"), &web).await;
-        let error = judge(&authenticator, &RSA.token("RS256", &elsewhere(&json!({})))).await.unwrap_err();
+        let error = judge(&*authenticator, &RSA.token("RS256", &elsewhere(&json!({})))).await.unwrap_err();
         let prefix =
             "oidc: could not expand distributed claims: while getting distributed claim \"groups\": ";
         assert_eq!(error.to_string(), format!("{prefix}{expected}"));
@@ -198,19 +198,19 @@ async fn an_answer_may_be_of_another_issuer() {
     let token = RSA.token("RS256", &elsewhere(&json!({})));
     let unknown = "oidc: could not expand distributed claims: verifying untrusted issuer https://other.example failed: verifier not initialized for issuer: \"https://other.example\"";
     for _ in 0..3 {
-        assert_eq!(judge(&authenticator, &token).await.unwrap_err().to_string(), unknown);
+        assert_eq!(judge(&*authenticator, &token).await.unwrap_err().to_string(), unknown);
     }
     assert_eq!(web.asked(OTHER_CONFIGURATION), 1, "one attempt in ten seconds");
     web.serve(OTHER_CONFIGURATION, &json!({"issuer": OTHER, "jwks_uri": OTHER_KEYS}).to_string());
     web.serve(OTHER_KEYS, &json!({"keys": [OTHER_RSA.jwk("key")]}).to_string());
-    assert_eq!(judge(&authenticator, &token).await.unwrap_err().to_string(), unknown);
+    assert_eq!(judge(&*authenticator, &token).await.unwrap_err().to_string(), unknown);
     advance(Duration::from_secs(10)).await;
-    assert_eq!(judge(&authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
 
     // What the other issuer signs is good for a claim, not for a user.
     let forged = OTHER_RSA.token("RS256", &claims(&json!({"iss": ISSUER})));
-    assert!(judge(&authenticator, &forged).await.is_err());
-    assert_eq!(judge(&authenticator, &OTHER_RSA.token("RS256", &claims(&list))).await, Ok(None));
+    assert!(judge(&*authenticator, &forged).await.is_err());
+    assert_eq!(judge(&*authenticator, &OTHER_RSA.token("RS256", &claims(&list))).await, Ok(None));
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn an_endpoint_cannot_name_issuers_without_end() {
     for number in 0..100 {
         let issuer = format!("{OTHER}/{number}");
         web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&json!({"iss": issuer, "groups": ["a"]}))));
-        assert!(judge(&authenticator, &token).await.is_err());
+        assert!(judge(&*authenticator, &token).await.is_err());
     }
     let asked =
         (0..100).map(|n| web.asked(&format!("{OTHER}/{n}/.well-known/openid-configuration"))).sum::<usize>();
@@ -236,6 +236,7 @@ async fn errors_do_not_repeat_what_may_be_an_access_token() {
         (json!({"groups": ["hunter2"]}), json!({}), "_claim_names"),
         (names.clone(), json!("hunter2"), "_claim_sources"),
         (names.clone(), json!({"src1": "hunter2"}), "_claim_sources"),
+        (names.clone(), json!({"src1": [GROUPS, "hunter2", null]}), "_claim_sources"),
         (names.clone(), json!({"src1": {"endpoint": GROUPS, "access_token": ["hunter2"]}}), "_claim_sources"),
     ] {
         let web = Web::of_issuer(&[RSA.jwk("key")]);

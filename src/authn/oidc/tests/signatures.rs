@@ -6,7 +6,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use super::support::{
-    KEYS, Key, OTHER_RSA, P256, P384, P521, RSA, Web, authenticator, claims, judge, settings, unsigned, user,
+    ISSUER, KEYS, Key, OTHER_RSA, P256, P384, P521, RSA, Web, authenticator, claims, judge, settings,
+    unsigned, user,
 };
 use crate::authn::AuthnError;
 use crate::authn::jwt::keys::Algorithm;
@@ -239,11 +240,34 @@ async fn large_tokens_are_read() {
     let padding = "a".repeat(1 << 20);
     let token = RSA.token("RS256", &claims(&json!({"padding": padding})));
     assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, jane());
-    let deep = format!("{}{}", "[".repeat(1 << 19), "]".repeat(1 << 19));
+    let deep = "[".repeat(1 << 19) + &"]".repeat(1 << 19);
     for payload in [deep, padding] {
         let token = RSA.token_of(&json!({"alg": "RS256"}), payload.as_bytes());
         assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
     }
     let token = ".".repeat(1 << 20);
     assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
+}
+
+#[tokio::test]
+async fn claims_that_nobody_has_signed_are_not_read() {
+    // Too deep for a reader that recurses.
+    let payload = format!(r#"{{"iss":"{ISSUER}","x":{}{}}}"#, "[".repeat(1000), "]".repeat(1000));
+    let [own, other] =
+        [&RSA, &OTHER_RSA].map(|key| key.token_of(&json!({"alg": "RS256"}), payload.as_bytes()));
+    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &other).await, not_signed());
+    let malformed = "oidc: verify token: oidc: malformed jwt: the payload is no JSON object";
+    let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &own).await;
+    assert_eq!(found, Err(AuthnError::Invalid(malformed.to_owned())));
+}
+
+#[tokio::test]
+async fn a_header_says_little() {
+    let of = |length: usize| json!({"alg": "RS256", "x5c": ["a".repeat(length)]});
+    let [usual, large] = [8 << 10, 64 << 10]
+        .map(|length| RSA.token_of(&of(length), claims(&json!({})).to_string().as_bytes()));
+    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &usual).await, jane());
+    let malformed = "oidc: verify token: oidc: malformed jwt: the header is not well-formed";
+    let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &large).await;
+    assert_eq!(found, Err(AuthnError::Invalid(malformed.to_owned())));
 }

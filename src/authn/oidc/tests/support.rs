@@ -1,6 +1,7 @@
 //! An issuer with keys of its own, and HTTP without a network.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use aws_lc_rs::encoding::AsDer as _;
@@ -24,7 +25,7 @@ use crate::authn::oidc::OidcAuthenticator;
 use crate::authn::oidc::fetch::{Fetch, Fetched};
 use crate::authn::oidc::settings::{Issuer, JwtAuthenticator, Mapping};
 use crate::authn::testing::TestRequest;
-use crate::authn::{AuthnError, BearerToken, BoxFuture, TokenAuthenticator as _};
+use crate::authn::{AuthnError, BearerToken, BoxFuture, TokenAuthenticator};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
@@ -121,6 +122,7 @@ pub(super) struct Web {
 struct State {
     documents: BTreeMap<String, Result<Fetched, String>>,
     asked: Vec<(String, Option<String>)>,
+    hung: Option<String>,
 }
 
 impl Web {
@@ -149,6 +151,11 @@ impl Web {
         self.state.lock().unwrap().documents.insert(url.to_owned(), Err(error.to_owned()));
     }
 
+    /// From now on there is no answer for this document.
+    pub(super) fn hang(&self, url: &str) {
+        self.state.lock().unwrap().hung = Some(url.to_owned());
+    }
+
     /// How often a document was asked for.
     pub(super) fn asked(&self, url: &str) -> usize {
         self.state.lock().unwrap().asked.iter().filter(|(asked, _)| asked == url).count()
@@ -164,10 +171,17 @@ impl Web {
 impl Fetch for Web {
     fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
         Box::pin(async move {
-            let mut state = self.state.lock().unwrap();
-            state.asked.push((url.to_owned(), bearer.map(str::to_owned)));
-            let missing = Fetched { status: 404, content_type: None, body: Vec::new() };
-            state.documents.get(url).cloned().unwrap_or(Ok(missing))
+            let answer = {
+                let mut state = self.state.lock().unwrap();
+                state.asked.push((url.to_owned(), bearer.map(str::to_owned)));
+                let missing = Fetched { status: 404, content_type: None, body: Vec::new() };
+                let answer = state.documents.get(url).cloned().unwrap_or(Ok(missing));
+                (state.hung.as_deref() != Some(url)).then_some(answer)
+            };
+            match answer {
+                Some(answer) => answer,
+                None => pending().await,
+            }
         })
     }
 }
@@ -223,7 +237,7 @@ pub(super) fn new(settings: JwtAuthenticator, web: &Arc<Web>, metrics: &Metrics)
 
 /// What is made of a token.
 pub(super) async fn judge(
-    authenticator: &OidcAuthenticator,
+    authenticator: &dyn TokenAuthenticator,
     token: &str,
 ) -> Result<Option<UserInfo>, AuthnError> {
     let request = TestRequest::new();
@@ -239,7 +253,7 @@ pub(super) async fn judge_claims(
 ) -> Result<Option<UserInfo>, String> {
     let web = Web::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(settings, &web).await;
-    judge(&authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
+    judge(&*authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
 }
 
 /// A user with groups.

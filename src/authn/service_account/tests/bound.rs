@@ -93,13 +93,25 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
             "no namespace",
             cluster(),
             json!({"namespace": ""}),
-            "an empty namespace may not be set when a resource name is provided",
+            "the server could not find the requested resource",
         ),
         (
             "a name that is a path",
             cluster(),
             json!({"serviceaccount": {"name": "../x%", "uid": "sauid"}}),
             "invalid resource name \"../x%\": [may not contain '/' may not contain '%']",
+        ),
+        (
+            "a name that ends a path",
+            cluster(),
+            json!({"serviceaccount": {"name": "saname?x", "uid": "sauid"}}),
+            "invalid resource name \"saname?x\": [may not contain '?']",
+        ),
+        (
+            "a namespace that ends a path",
+            cluster(),
+            json!({"namespace": "ns#"}),
+            "invalid namespace \"ns#\": [may not contain '#']",
         ),
         (
             "a namespace that is a path",
@@ -120,6 +132,9 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
     assert_eq!(bed.cluster.asked(), [""; 0], "nothing is asked for that cannot be a name");
 }
 
+/// An object that is deleted in the cluster, what a token must be bound to for it, and how it is refused.
+type Row<'a> = (&'a dyn Fn(&mut Cluster), Value, &'a str);
+
 #[test]
 fn what_is_deleted_goes_on_for_a_minute() {
     let times = [
@@ -133,7 +148,7 @@ fn what_is_deleted_goes_on_for_a_minute() {
     for (name, deleted, gone) in times {
         let deleted = deleted.map(seconds);
         let set = |object: &mut Identity| object.deleted = deleted;
-        let rows: [(&dyn Fn(&mut Cluster), Value, &str); 4] = [
+        let rows: [Row<'_>; 4] = [
             (
                 &|cluster| set(&mut cluster.accounts.get_mut("ns/saname").unwrap().identity),
                 json!({}),
@@ -180,8 +195,8 @@ fn clocks_may_be_a_minute_apart() {
         (json!({"nbf": NOW + 61, "exp": 1, "iat": NOW + 61}), 0, early),
         (json!({"exp": 1, "iat": NOW + 61}), 0, late),
         // What is behind the point does not count.
-        (json!({"exp": NOW as f64 - 60.1}), 0, late),
-        (json!({"nbf": NOW as f64 + 60.9}), 0, OK),
+        (json!({"exp": 1_699_999_939.9}), 0, late),
+        (json!({"nbf": 1_700_000_060.9}), 0, OK),
     ];
     for (times, nanoseconds, expected) in cases {
         let mut bed = Bed::new(cluster());
@@ -230,11 +245,14 @@ fn what_cannot_be_asked_for_is_no_bad_token() {
     }
 }
 
+/// Keys, what is common to all left out, with their values.
+type Extra<'a> = &'a [(&'a str, &'a str)];
+
 #[test]
 fn the_identity_is_told_with_its_pod_and_node() {
     let node_alone = json!({"node": {"name": "nodename", "uid": "nodeuid"}});
-    let nothing: &[(&str, &str)] = &[];
-    let cases: [(Value, Value, &[(&str, &str)]); 7] = [
+    let nothing: Extra<'_> = &[];
+    let cases: [(Value, Value, Extra<'_>); 7] = [
         (json!({}), json!({}), nothing),
         (json!({"jti": "1-2"}), json!({}), &[("credential-id", "JTI=1-2")]),
         (json!({"jti": ""}), json!({}), nothing),
@@ -288,5 +306,27 @@ fn stale_tokens_are_counted_and_told_to_the_audit_log() {
         let annotation = said.noted.annotations.get("authentication.k8s.io/stale-token");
         assert_eq!(annotation.map(String::as_str), expected, "{date}");
         assert_eq!((bed.counters.stale.get(), bed.counters.valid.get()), counted, "{date}");
+    }
+}
+
+#[test]
+fn pods_are_told_by_name_and_uid_and_nodes_by_name() {
+    use super::super::claims::Reference;
+    let [pod_name, pod_uid, node_name, node_uid] = ["pod-name", "pod-uid", "node-name", "node-uid"]
+        .map(|key| format!("authentication.kubernetes.io/{key}"));
+    let reference = |name: &str, uid: &str| Reference { name: name.to_owned(), uid: uid.to_owned() };
+    let cases = [
+        (Some(reference("p", "u")), None, vec![(&pod_name, "p"), (&pod_uid, "u")]),
+        (Some(reference("p", "")), None, vec![]),
+        (Some(reference("", "u")), None, vec![]),
+        (None, Some(reference("n", "u")), vec![(&node_name, "n"), (&node_uid, "u")]),
+        (None, Some(reference("n", "")), vec![(&node_name, "n")]),
+        (None, Some(reference("", "u")), vec![]),
+        (None, None, vec![]),
+    ];
+    for (pod, node, expected) in cases {
+        let expected: BTreeMap<_, _> =
+            expected.into_iter().map(|(key, value)| (key.clone(), vec![value.to_owned()])).collect();
+        assert_eq!(identity::extra("", pod.as_ref(), node.as_ref()), expected, "{pod:?}, {node:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! Rows of `jwt_test.go` that are about secrets, and of `util_test.go` about names.
 
+use prometheus::core::GenericCounter;
+
 use super::*;
 
 const OK: &str = "system:serviceaccount:test:builder for [\"api\"]";
@@ -82,12 +84,8 @@ fn secret_and_service_account_must_still_be_there() {
         (
             "marked as invalid",
             |_, secret| {
-                drop(
-                    secret.labels.insert(
-                        "kubernetes.io/legacy-token-invalid-since".to_owned(),
-                        "2022-12-20".to_owned(),
-                    ),
-                )
+                let label = "kubernetes.io/legacy-token-invalid-since".to_owned();
+                secret.labels.insert(label, "2022-12-20".to_owned());
             },
             "the token in secret test/builder-token for service account test/builder has been marked invalid. Use \
              tokens from the TokenRequest API or manually created secret-based tokens, or remove the \
@@ -172,8 +170,7 @@ fn names_of_service_accounts_are_taken_apart() {
 fn uses_are_counted_told_and_noted_on_the_secret() {
     let counted = |bed: &Bed| {
         let counters = &bed.counters;
-        [&counters.legacy, &counters.auto, &counters.manual, &counters.invalid_auto]
-            .map(|counter| counter.get())
+        [&counters.legacy, &counters.auto, &counters.manual, &counters.invalid_auto].map(GenericCounter::get)
     };
     let legacy = ("authentication.k8s.io/legacy-token", "system:serviceaccount:test:builder");
     let label = "test/builder-token kubernetes.io/legacy-token-last-used=2023-11-14";

@@ -11,6 +11,10 @@ fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> Answer {
     Answer { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
 }
 
+fn token() -> BearerToken {
+    BearerToken::new("t0k3n")
+}
+
 struct Case {
     name: &'static str,
     code: u16,
@@ -208,7 +212,7 @@ const CASES: &[Case] = &[
 fn what_is_no_answer_is_trouble() {
     let mut wrong = Vec::new();
     for case in CASES {
-        let got = read(Version::V1, &answer(case.code, case.body, case.retry_after));
+        let got = read(Version::V1, &token(), &answer(case.code, case.body, case.retry_after));
         let again = case.again.map(Duration::from_secs);
         if got != Err(Trouble { text: case.text.to_owned(), again }) {
             wrong.push(format!("{}: {got:?}", case.name));
@@ -240,14 +244,18 @@ fn an_answer_is_taken_as_it_is() {
     };
     for version in [Version::V1, Version::V1Beta1] {
         let body = body.replace("VERSION", version.api_version());
-        assert_eq!(read(version, &answer(201, &body, None)).unwrap(), expected, "{version:?}");
+        assert_eq!(read(version, &token(), &answer(201, &body, None)).unwrap(), expected, "{version:?}");
     }
 }
 
 #[test]
 fn an_answer_may_leave_out_what_it_is() {
     for body in ["{}", r#"{"status":null}"#, r#"{"kind":null,"status":{"user":null,"audiences":null}}"#] {
-        assert_eq!(read(Version::V1, &answer(200, body, None)).unwrap(), Status::default(), "{body}");
+        assert_eq!(
+            read(Version::V1, &token(), &answer(200, body, None)).unwrap(),
+            Status::default(),
+            "{body}"
+        );
     }
 }
 
@@ -266,4 +274,18 @@ fn a_question_has_audiences_only_if_there_are_some() {
         written(&[], Version::V1Beta1),
         r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1beta1","metadata":{},"spec":{"token":"t\"0"},"status":{}}"#
     );
+}
+
+#[test]
+fn no_half_of_the_token_is_left_where_a_text_is_cut() {
+    for before in LONGEST_TEXT - 5..=LONGEST_TEXT {
+        let body = format!("{}t0k3n and more", "x".repeat(before));
+        for code in [403, 500] {
+            let Err(Trouble { text, .. }) = read(Version::V1, &token(), &answer(code, &body, None)) else {
+                panic!("{code} is no answer");
+            };
+            assert!(!text.contains("t0"), "{before} {code}: {}", &text[before.min(text.len())..]);
+        }
+    }
+    assert_eq!(redacted(&token(), &"ä".repeat(LONGEST_TEXT)).len(), LONGEST_TEXT);
 }

@@ -114,6 +114,14 @@ fn expressions_are_compiled() {
     }
 }
 
+#[test]
+fn of_a_mistaken_mapping_nothing_more_is_said() {
+    let mut changes = named("claims.email", &json!({}));
+    overlay(&mut changes["claimMappings"]["username"], &json!({"prefix": "a"}));
+    let said = "jwt[0].claimMappings.username.prefix: Invalid value: \"a\": may not be specified when expression is set";
+    check(&[], &[("a prefix of an expression", changes, said)]);
+}
+
 /// A rule that is none verifies nothing.
 #[test]
 fn an_expression_that_does_not_compile_does_not_count() {

@@ -36,6 +36,39 @@ fn urls_are_judged() {
         ("a port", "https://issuer-url:8443", ""),
         ("an address", "https://[::1]:8443/a", ""),
         ("no port, no query, no fragment", "https://issuer-url:?#", ""),
+        ("an escaped name", "https://%c3%a9.test", ""),
+        ("a name that is not ASCII", "https://é.test", ""),
+        (
+            "two colons",
+            "https://a:b:8443",
+            "Invalid value: \"https://a:b:8443\": parse \"https://a:b:8443\": invalid port \":b:8443\" after host",
+        ),
+        (
+            "an address without brackets",
+            "https://::1",
+            "Invalid value: \"https://::1\": parse \"https://::1\": invalid port \"::1\" after host",
+        ),
+        (
+            "brackets around something else",
+            "https://[1.2.3.4]",
+            "Invalid value: \"https://[1.2.3.4]\": parse \"https://[1.2.3.4]\": invalid IP-literal",
+        ),
+        (
+            "brackets in the middle",
+            "https://a[::1]",
+            "Invalid value: \"https://a[::1]\": parse \"https://a[::1]\": invalid IP-literal",
+        ),
+        (
+            "brackets around a name",
+            "https://[name]",
+            "Invalid value: \"https://[name]\": parse \"https://[name]\": invalid host: ParseAddr(\"name\"): unable to \
+             parse IP",
+        ),
+        (
+            "an escape in the name",
+            "https://a%20b",
+            "Invalid value: \"https://a%20b\": parse \"https://a%20b\": invalid URL escape \"%20\"",
+        ),
         ("capitals", "HTTPS://Issuer-URL", ""),
         ("no scheme", "issuer-url", "Invalid value: \"issuer-url\": URL scheme must be https"),
         ("opaque", "https:issuer-url", ""),

@@ -32,17 +32,10 @@ const REQUIRED_CLAIM: &str = "oidc-required-claim";
 const ALGORITHMS: &str = "oidc-signing-algs";
 const USERNAME: &str = "oidc-username-claim";
 const GROUPS: &str = "oidc-groups-claim";
-const FLAGS: [&str; 9] = [
-    ISSUER,
-    CLIENT,
-    CA,
-    USERNAME,
-    "oidc-username-prefix",
-    GROUPS,
-    "oidc-groups-prefix",
-    ALGORITHMS,
-    REQUIRED_CLAIM,
-];
+const FLAGS: [&str; 9] =
+    [ISSUER, CLIENT, CA, USERNAME, "oidc-username-prefix", GROUPS, GROUPS_PREFIX, ALGORITHMS, REQUIRED_CLAIM];
+
+const GROUPS_PREFIX: &str = "oidc-groups-prefix";
 
 type Issuers = Vec<Arc<JwtAuthenticator>>;
 
@@ -137,6 +130,9 @@ impl Resolver<'_> {
             let missing = if url.is_empty() { ISSUER } else { CLIENT };
             let fix = format!("give {} and {}", given.key(ISSUER), given.key(CLIENT));
             return self.fail(ConfigError::new(given.key(missing), problem).fix(fix));
+        }
+        if !text(&flags.oidc_groups_prefix).is_empty() && text(&flags.oidc_groups_claim).is_empty() {
+            self.warn_of_no_effect(given, GROUPS_PREFIX, GROUPS);
         }
         let algorithms = self.algorithms(&given.key(ALGORITHMS), &flags.oidc_signing_algs);
         let rules = self.required_claims(&given.key(REQUIRED_CLAIM), &flags.oidc_required_claim);

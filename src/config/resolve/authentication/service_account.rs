@@ -32,7 +32,13 @@ impl Resolver<'_> {
             .flatten()
             .collect();
         let keys = match (keys.is_empty(), flags.service_account_issuer.is_empty()) {
-            (true, true) => return None,
+            (true, true) => {
+                let lookup = "service-account-lookup";
+                if given.is_given(lookup) {
+                    self.warn_of_no_effect(given, lookup, "service-account-issuer");
+                }
+                return None;
+            }
             (true, false) => Keys::Backend,
             (false, _) => Keys::Files(Arc::new(keys)),
         };

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{GROUP, GROUPS, ISSUER, ROBOT, bad, good, refers, robot};
 use crate::case::{Case, H1, case};
-use crate::cases::credentials::{GO, by};
+use crate::cases::credentials::{APART, GO, by};
 use crate::mint::Jwt;
 
 fn accounts() -> Vec<Case> {
@@ -32,7 +32,8 @@ fn accounts() -> Vec<Case> {
             "no namespace",
             refers(json!({"namespace": ""})),
             "the server could not find the requested resource",
-        ),
+        )
+        .any_body("the words of Go's client for a path that does not exist"),
         bad(
             "namespace that does not exist",
             refers(json!({"namespace": "nowhere"})),
@@ -238,10 +239,10 @@ fn requested() -> Vec<Case> {
 fn by_flags() -> Vec<Case> {
     let aud = |value: &str| robot().with(json!({"aud": [value]}));
     let good = |name: &str, token: Jwt| {
-        by(GROUP, &format!("flags {name}"), token).by_flags().accepted(ROBOT, &GROUPS)
+        by(GROUP, &format!("flags {name}"), token).by_flags().accepted(ROBOT, &GROUPS).any_body(APART)
     };
     let bad = |name: &str, token: Jwt, why: &str| {
-        by(GROUP, &format!("flags {name}"), token).by_flags().refused(why)
+        by(GROUP, &format!("flags {name}"), token).by_flags().refused(why).any_body(APART)
     };
     vec![
         good("first issuer for an audience", aud(ISSUER)),

@@ -1,0 +1,100 @@
+//! Honest clients, each of which makes one request after another.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::scene::Scene;
+use crate::support::client::Client;
+
+/// Between two requests of one client.
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Certificate,
+    /// One that was judged a moment ago.
+    KnownToken,
+    /// One of a service account, new with each request.
+    NewBoundToken,
+    /// One of the issuer, new with each request.
+    NewIdToken,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Certificate, Self::KnownToken, Self::NewBoundToken, Self::NewIdToken];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Certificate => "certificate",
+            Self::KnownToken => "cached token",
+            Self::NewBoundToken => "new bound token",
+            Self::NewIdToken => "new ID token",
+        }
+    }
+}
+
+/// How long requests took.
+#[derive(Default)]
+pub struct Times {
+    took: Vec<Duration>,
+    failed: usize,
+}
+
+impl Times {
+    /// Nothing but one failure.
+    pub fn failure() -> Self {
+        Self { took: Vec::new(), failed: 1 }
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.took.extend(&other.took);
+        self.failed += other.failed;
+    }
+
+    pub fn count(&self) -> usize {
+        self.took.len()
+    }
+
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
+    /// In which of a hundred requests 99 were answered.
+    pub fn percentile_99(&self) -> Duration {
+        let mut took = self.took.clone();
+        took.sort();
+        took.get(took.len() * 99 / 100).copied().unwrap_or_default()
+    }
+}
+
+/// Asks until the end.
+pub async fn go_on(scene: Arc<Scene>, kind: Kind, http2: bool, end: watch::Receiver<bool>) -> Times {
+    let gateway = &scene.process.gateway;
+    let identity = (kind == Kind::Certificate).then_some(&scene.alice);
+    let mut client = Client::connect(gateway, http2, identity).await;
+    let known = scene.accounts.token();
+    let mut times = Times::default();
+    while !*end.borrow() {
+        let token = match kind {
+            Kind::Certificate => None,
+            Kind::KnownToken => Some(known.clone()),
+            Kind::NewBoundToken => Some(scene.accounts.token()),
+            Kind::NewIdToken => Some(scene.key.sign(&scene.claims(&format!("{http2} {}", times.took.len())))),
+        };
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        let header = authorization.as_deref().map(|value| ("authorization", value));
+        let begun = Instant::now();
+        let code = client.code(header.as_slice()).await;
+        times.took.push(begun.elapsed());
+        if code != 200 {
+            times.failed += 1;
+            // A refusal may be the last answer on its connection.
+            client = Client::connect(gateway, http2, identity).await;
+        }
+        sleep(PAUSE).await;
+    }
+    times
+}

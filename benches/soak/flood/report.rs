@@ -1,0 +1,95 @@
+//! What came of a flood.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::honest::{Kind, Times};
+use super::scene::Scene;
+use crate::report::Memory;
+
+/// As many of the flood's tokens are on their way at the end.
+const IN_PROGRESS: usize = super::CONNECTIONS * (1 + super::tokens::AT_ONCE);
+
+/// What was counted until one time.
+pub struct Moment {
+    rss: u64,
+    issuer: usize,
+    webhook: usize,
+    keys: usize,
+    own: usize,
+    spared: u64,
+}
+
+impl Moment {
+    pub async fn of(scene: &Scene) -> Self {
+        let gateway = &scene.process.gateway;
+        let spared = "portcullis_lookups_total{cluster=\"default\",resource=\"secrets\",source=\"spared\"}";
+        let (_, keys) = scene.accounts.asked();
+        Self {
+            rss: Memory::of(scene.process.id()).rss,
+            issuer: scene.issuer.server.pending(),
+            webhook: scene.webhook.pending(),
+            keys,
+            own: scene.own_questions(),
+            spared: gateway.count(spared).await,
+        }
+    }
+}
+
+/// A failure if an honest request failed, or somebody was asked more than there is a bound for.
+pub fn print(
+    sent: u64,
+    lasting: Duration,
+    before: &Moment,
+    after: &Moment,
+    quiet: &[(Kind, Times)],
+    flooded: &[(Kind, Times)],
+    said: &str,
+) -> ExitCode {
+    let seconds = usize::try_from(lasting.as_secs()).unwrap();
+    println!("{sent} made-up tokens, {} each second", sent / lasting.as_secs());
+    // Whoever is asked, what bounds it, how often it was asked, and how often it may be.
+    let keys = after.keys - before.keys;
+    let rows = [
+        ("issuer", "a second between two fetches of keys", after.issuer - before.issuer, seconds + 1),
+        ("backend, for its keys", "a second between two fetches of keys", keys, seconds + 1),
+        (
+            "backend, for secrets",
+            "10 live reads each second, 20 at once",
+            after.own - before.own - keys,
+            10 * seconds + 20,
+        ),
+        (
+            "webhook",
+            "one call for each token, so many at a time",
+            after.webhook - before.webhook,
+            usize::try_from(sent).unwrap() + IN_PROGRESS,
+        ),
+    ];
+    let mut good = true;
+    for (who, by, calls, most) in rows {
+        good &= calls <= most;
+        println!("{who:>24}  {calls} calls, {} each second; bounded by {by}", calls / seconds);
+    }
+    println!("{:>24}  {}", "reads spared", after.spared - before.spared);
+    println!("{:>24}  {} MiB at first, {} MiB at last", "RSS", before.rss / 1024, after.rss / 1024);
+    for ((kind, quiet), (_, flooded)) in quiet.iter().zip(flooded) {
+        let (usual, now) = (quiet.percentile_99(), flooded.percentile_99());
+        good &= quiet.failed() + flooded.failed() == 0;
+        println!(
+            "{:>24}  {} requests, {} failed; 99 of 100 within {:.1} ms, {:.1} times as long as without ({} requests, {} failed)",
+            kind.name(),
+            flooded.count(),
+            flooded.failed(),
+            now.as_secs_f64() * 1000.0,
+            now.as_secs_f64() / usual.as_secs_f64(),
+            quiet.count(),
+            quiet.failed(),
+        );
+    }
+    for complaint in said.lines().filter(|line| line.contains("\"ERROR\"")).take(10) {
+        good = false;
+        println!("{complaint}");
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

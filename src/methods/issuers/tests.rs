@@ -1,0 +1,167 @@
+use std::sync::{OnceLock, Weak};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::join_all;
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::authn::jwt::keys::Algorithm;
+use crate::authn::oidc::settings::Mapping;
+use crate::authn::testing::TestRequest;
+use crate::authn::{AuthnError, BearerToken};
+use crate::metrics::Metrics;
+use crate::outbound::testing::pki::{Ca, pem};
+use crate::outbound::testing::{H2, Peer, reply};
+
+/// Nobody is there.
+const NOWHERE: &str = "https://127.0.0.1:1/";
+
+/// Issuers at one address, each with a path of its own.
+struct Bed {
+    ca: Ca,
+    peer: Peer,
+    means: Means,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        let ca = Ca::new("issuers");
+        let address = Arc::new(OnceLock::new());
+        let own = Arc::clone(&address);
+        let peer = Peer::of(&ca, H2, move |asked| {
+            let (path, _) = asked.target.split_once("/.well-known").unwrap();
+            let url = format!("https://{}{path}", own.get().unwrap());
+            reply(200, json!({"issuer": url, "jwks_uri": format!("{url}/keys")}).to_string())
+        })
+        .await;
+        address.set(peer.address).unwrap();
+        let means = Means::new(Handle::current(), Arc::new(Metrics::new()), Arc::default());
+        Self { ca, peer, means }
+    }
+
+    /// An issuer that takes tokens of one algorithm.
+    fn issuer(&self, path: &str, algorithm: Algorithm) -> JwtAuthenticator {
+        let ca = pem("CERTIFICATE", &self.ca.as_leaf().chain[0]);
+        JwtAuthenticator {
+            issuer: Issuer {
+                url: self.peer.url(path),
+                discovery_url: None,
+                certificate_authority: Some(ca),
+                audiences: vec!["client".to_owned()],
+            },
+            algorithms: vec![algorithm],
+            claim_rules: Vec::new(),
+            username: Mapping::Claim { name: "sub".to_owned(), prefix: String::new() },
+            groups: None,
+            uid: None,
+            extra: Vec::new(),
+            user_rules: Vec::new(),
+        }
+    }
+
+    fn after(&self, before: &Issuers, settings: &[JwtAuthenticator]) -> Issuers {
+        let settings: Vec<_> = settings.iter().cloned().map(Arc::new).collect();
+        Issuers::new(&settings, before, &self.means).unwrap()
+    }
+
+    /// Issuers of which everything is known.
+    async fn known(&self, settings: &[JwtAuthenticator]) -> Issuers {
+        let issuers = self.after(&Issuers::default(), settings);
+        timeout(Duration::from_secs(10), self.means.reload.notified()).await.unwrap();
+        until_known(&issuers).await;
+        issuers
+    }
+
+    /// What is said of an unsigned token of an issuer; it tells the algorithms that are in force.
+    async fn said(&self, issuers: &Issuers, path: &str) -> Vec<String> {
+        let part = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let token = [part(json!({"alg": "none"})), part(json!({"iss": self.peer.url(path)})), part(json!(0))];
+        let token = BearerToken::new(token.join("."));
+        let request = TestRequest::new();
+        let input = request.input();
+        let mut said = Vec::new();
+        for authenticator in issuers.authenticators() {
+            match authenticator.authenticate(&token, input.for_tokens()).await {
+                Ok(found) => assert_eq!(found, None),
+                Err(AuthnError::Invalid(text) | AuthnError::Unavailable(text)) => said.push(text),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        said
+    }
+}
+
+async fn until_known(issuers: &Issuers) {
+    let Self(members) = issuers;
+    join_all(members.iter().map(|member| Arc::clone(&member.authenticator).run())).await;
+}
+
+fn waiting(issuers: &Issuers) -> Vec<String> {
+    issuers.waiting().map(|(issuer, _)| issuer.rsplit_once('/').unwrap().1.to_owned()).collect()
+}
+
+fn expected(algorithm: &str) -> Vec<String> {
+    vec![format!(
+        "oidc: verify token: oidc: id token signed with unsupported algorithm, expected [\"{algorithm}\"] got \"none\""
+    )]
+}
+
+#[tokio::test]
+async fn an_issuer_that_is_removed_is_not_believed_while_another_is_away() {
+    let bed = Bed::new().await;
+    let before = bed.known(&[bed.issuer("/a", Algorithm::RS256), bed.issuer("/b", Algorithm::RS256)]).await;
+    assert_eq!(bed.said(&before, "/b").await, expected("RS256"));
+    let mut away = bed.issuer("/c", Algorithm::RS256);
+    away.issuer.discovery_url = Some(NOWHERE.to_owned());
+    let after = bed.after(&before, &[bed.issuer("/a", Algorithm::RS256), away]);
+    assert_eq!(waiting(&after), ["c"]);
+    assert_eq!(bed.said(&after, "/a").await, expected("RS256"), "the other one is");
+    assert_eq!(bed.said(&after, "/b").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn new_rules_count_at_once_wherever_the_issuer_is() {
+    let bed = Bed::new().await;
+    let before = bed.known(&[bed.issuer("/a", Algorithm::RS256)]).await;
+    bed.peer.take();
+    let same = bed.after(&before, &[bed.issuer("/a", Algorithm::RS384)]);
+    assert_eq!(waiting(&same), [""; 0]);
+    assert_eq!(bed.said(&same, "/a").await, expected("RS384"));
+
+    let mut moved = bed.issuer("/a", Algorithm::RS512);
+    moved.issuer.discovery_url = Some(NOWHERE.to_owned());
+    let moving = bed.after(&same, &[moved.clone()]);
+    assert_eq!(waiting(&moving), ["a"]);
+    assert_eq!(bed.said(&moving, "/a").await, expected("RS512"));
+    let again = bed.after(&moving, &[moved]);
+    assert_eq!(bed.said(&again, "/a").await, expected("RS512"), "still");
+    assert_eq!(waiting(&again), ["a"]);
+    assert!(bed.peer.take().is_empty(), "what is known is not asked for again");
+
+    let back = bed.after(&again, &[bed.issuer("/a", Algorithm::RS384)]);
+    timeout(Duration::from_secs(10), until_known(&back)).await.unwrap();
+    assert_eq!(bed.said(&back, "/a").await, expected("RS384"));
+}
+
+#[tokio::test]
+async fn nobody_looks_for_an_issuer_that_is_removed() {
+    let bed = Bed::new().await;
+    let mut away = bed.issuer("/a", Algorithm::RS256);
+    away.issuer.discovery_url = Some(NOWHERE.to_owned());
+    let before = bed.after(&Issuers::default(), &[away.clone()]);
+    let searched: Weak<_> = Arc::downgrade(&before.0[0].authenticator);
+    let same = bed.after(&before, &[away]);
+    drop(before);
+    assert!(searched.upgrade().is_some(), "it is still configured");
+    drop(same);
+    let gone = async {
+        while searched.upgrade().is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), gone).await.unwrap();
+}

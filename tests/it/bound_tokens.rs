@@ -1,0 +1,86 @@
+//! Bound service-account tokens cost the API server nothing once what they are judged by is known.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+
+use crate::support::accounts::{Accounts, ISSUER};
+use crate::support::client::Client;
+use crate::support::{Backend, Gateway, H2, Pki, flags, full, until};
+
+const LIVE: [&str; 4] = ["secrets", "serviceaccounts", "pods", "nodes"];
+
+/// A gateway before a cluster that has told everything that tokens are judged by.
+struct Scene {
+    accounts: Arc<Accounts>,
+    backend: Backend,
+    gateway: Gateway,
+    client: Client,
+}
+
+impl Scene {
+    async fn start(key_file: bool) -> Self {
+        let (pki, accounts) = (Pki::new(), Accounts::new());
+        let known = Arc::clone(&accounts);
+        let say = move |request: &_| known.answer(request);
+        let answer = |_| -> crate::support::Answering { Box::pin(async { Response::new(full("ok")) }) };
+        let backend = Backend::start_saying(&pki, H2, say, answer).await;
+        let mut flags = flags(&pki, backend.address);
+        flags.push(format!("--service-account-issuer={ISSUER}"));
+        if key_file {
+            let file = pki.write("accounts.pub", accounts.key.public_pem());
+            flags.push(format!("--service-account-key-file={}", file.display()));
+        }
+        let gateway = Gateway::with(flags);
+        let client = Client::connect(&gateway, true, None).await;
+        let mut scene = Self { accounts, backend, gateway, client };
+        let mut connections = 1;
+        // A token of an object that no watch has told of is refused here: single objects are not found.
+        while scene.ask().await != StatusCode::OK {
+            assert!(connections < 1000, "tokens are never known");
+            // Each refusal is the last answer on its connection.
+            scene.client = Client::connect(&scene.gateway, true, None).await;
+            connections += 1;
+        }
+        scene
+    }
+
+    /// The answer to a request with a token that nobody has seen before.
+    async fn ask(&mut self) -> StatusCode {
+        let token = format!("Bearer {}", self.accounts.token());
+        self.client.code(&[("authorization", &token)]).await
+    }
+
+    async fn live_reads(&self) -> u64 {
+        let mut reads = 0;
+        for resource in LIVE {
+            let labels = format!("{{cluster=\"default\",resource=\"{resource}\",source=\"live\"}}");
+            reads += self.gateway.count(&format!("portcullis_lookups_total{labels}")).await;
+        }
+        reads
+    }
+
+    async fn every_token_is_judged_without_a_question(mut self) {
+        let before = (self.live_reads().await, self.accounts.asked());
+        while self.backend.take().is_some() {}
+        for _ in 0..100 {
+            assert_eq!(self.ask().await, StatusCode::OK);
+        }
+        assert_eq!((self.live_reads().await, self.accounts.asked()), before);
+        // What arrived is what was forwarded, and nothing else.
+        until("the last request", || self.backend.pending() == 100).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_by_a_key_file_cost_the_api_server_nothing_once_its_objects_are_known() {
+    Scene::start(true).await.every_token_is_judged_without_a_question().await;
+}
+
+#[tokio::test]
+async fn tokens_by_published_keys_cost_the_api_server_nothing_once_they_are_known() {
+    let scene = Scene::start(false).await;
+    let (_, keys) = scene.accounts.asked();
+    assert!(keys > 0, "the keys come from the API server");
+    scene.every_token_is_judged_without_a_question().await;
+}
