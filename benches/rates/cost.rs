@@ -27,7 +27,7 @@ impl Cost {
         self.0 / other.0
     }
 
-    pub fn microseconds(&self) -> f64 {
+    pub fn microseconds(self) -> f64 {
         self.0 / 1000.0
     }
 }

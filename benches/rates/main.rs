@@ -101,7 +101,7 @@ async fn main() {
             println!(
                 "{:>36}  {:>6.1} µs of processor time, {:.3} of the rate by certificate",
                 kind.name(),
-                median(own.iter().map(Cost::microseconds)),
+                median(own.iter().copied().map(Cost::microseconds)),
                 median(rates.into_iter()),
             );
         }

@@ -31,12 +31,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
+use http::{HeaderValue, Request, StatusCode};
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 
 use bed::{Bed, Given, Kind};
-use support::{Gateway, Http1, status, text};
+use support::{BoxedBody, Gateway, Http1, status, text};
 
 /// What tokens are judged by.
 const RESOURCES: [&str; 4] = ["serviceaccounts", "pods", "nodes", "secrets"];
@@ -131,32 +131,37 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    async fn create(&mut self, path: &str, object: Value) -> Result<Value, String> {
-        let answer = self.alice.send(bed::post(path, &object.to_string())).await;
+    async fn create(&mut self, request: Request<BoxedBody>) -> Result<Value, String> {
+        let path = request.uri().path().to_owned();
+        let answer = self.alice.send(request).await;
         match status(answer.map_err(|error| error.to_string())?).await {
             (StatusCode::CREATED | StatusCode::CONFLICT, object) => Ok(object),
             (code, body) => Err(format!("{path}: {code} {body}")),
         }
     }
 
-    /// Lets the gateway watch, and makes a service account and a pod of it.
+    /// Creates an object that lets somebody do something.
+    async fn grant(&mut self, document: &str) -> Result<(), String> {
+        let value = |key: &str| document.lines().find_map(|line| line.strip_prefix(key));
+        let kind = value("kind: ").ok_or("an object has a kind")?.to_lowercase();
+        let namespace = value("  namespace: ").map(|name| format!("namespaces/{name}/")).unwrap_or_default();
+        let mut request =
+            bed::post(&format!("/apis/rbac.authorization.k8s.io/v1/{namespace}{kind}s"), document);
+        request.headers_mut().insert("content-type", HeaderValue::from_static("application/yaml"));
+        self.create(request).await.map(drop)
+    }
+
+    /// Lets the gateway do what its deployment lets it do, and makes a service account and a pod of it.
     async fn prepare(&mut self) -> Result<(), String> {
-        const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
-        let role = json!({"metadata": {"name": "portcullis"}, "rules": [
-            {"apiGroups": [""], "resources": RESOURCES, "verbs": ["get", "list", "watch"]},
-            {"nonResourceURLs": ["/openid/v1/jwks"], "verbs": ["get"]},
-        ]});
-        self.create(&format!("{RBAC}/clusterroles"), role).await?;
-        let binding = json!({
-            "metadata": {"name": "portcullis"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "portcullis"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:portcullis"}],
-        });
-        self.create(&format!("{RBAC}/clusterrolebindings"), binding).await?;
+        for document in include_str!("../../deploy/rbac.yaml").split("\n---\n") {
+            self.grant(document).await?;
+        }
         let metadata = json!({"name": self.account});
-        self.create("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": metadata})).await?;
+        let account = json!({"metadata": metadata});
+        self.create(bed::post("/api/v1/namespaces/default/serviceaccounts", &account.to_string())).await?;
         let spec = json!({"serviceAccountName": self.account, "containers": [{"name": "c", "image": "c"}]});
-        self.create("/api/v1/namespaces/default/pods", json!({"metadata": metadata, "spec": spec})).await?;
+        let pod = json!({"metadata": metadata, "spec": spec});
+        self.create(bed::post("/api/v1/namespaces/default/pods", &pod.to_string())).await?;
         Ok(())
     }
 
@@ -165,7 +170,7 @@ impl Scene<'_> {
         let path = format!("/api/v1/namespaces/default/serviceaccounts/{}/token", self.account);
         let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": self.account});
         let spec = if of_pod { json!({"boundObjectRef": bound}) } else { json!({}) };
-        let made = self.create(&path, json!({"spec": spec})).await?;
+        let made = self.create(bed::post(&path, &json!({"spec": spec}).to_string())).await?;
         made["status"]["token"].as_str().map(str::to_owned).ok_or_else(|| format!("no token: {made}"))
     }
 

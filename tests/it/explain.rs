@@ -128,13 +128,12 @@ impl Scene {
         let nobody = tokio::net::TcpSocket::new_v4().unwrap();
         nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let port = |url: &str| url.rsplit_once(':').unwrap().1.to_owned();
-        let authority: String =
-            pki.servers.cert_pem().lines().map(|line| format!("      {line}\n")).collect();
+        let authority = pki.servers.cert_pem().trim_end().replace('\n', "\n      ");
         pki.write("gateway.yaml", GATEWAY);
         pki.write(
             "issuers.yaml",
             ISSUERS
-                .replace("CA\n", &authority)
+                .replace("CA\n", &format!("      {authority}\n"))
                 .replace("PORT", &port(&issuer.url))
                 .replace("NOBODY", &nobody.local_addr().unwrap().port().to_string()),
         );
@@ -142,22 +141,12 @@ impl Scene {
         Self { pki, backend, _issuer: issuer, nobody, idp, accounts }
     }
 
-    /// The claims of a good token of the issuer, with these changes; `null` takes a claim away.
-    fn claims(&self, changes: Value) -> Value {
-        let mut claims = json!({
-            "iss": IDP, "aud": "kubernetes", "sub": "0042", "email": "alice@example.com", "email_verified": true,
-            "groups": ["dev", "ops"], "iat": now() - 60, "exp": now() + 27_000, "jti": "c0ffee",
-        });
-        change(&mut claims, changes);
-        claims
-    }
-
-    fn id_token(&self, changes: Value) -> String {
-        self.idp.sign(&self.claims(changes))
+    fn id_token(&self, changes: &Value) -> String {
+        self.idp.sign(&claims(changes))
     }
 
     /// A token of the service account `ci/builder`, bound to a pod.
-    fn account_token(&self, changes: Value, bound: Value) -> String {
+    fn account_token(&self, changes: &Value, bound: &Value) -> String {
         let mut kubernetes = json!({
             "namespace": "ci",
             "serviceaccount": {"name": "builder", "uid": "builder-1"},
@@ -173,7 +162,17 @@ impl Scene {
     }
 }
 
-fn change(object: &mut Value, changes: Value) {
+/// The claims of a good token of the issuer, with these changes; `null` takes a claim away.
+fn claims(changes: &Value) -> Value {
+    let mut claims = json!({
+        "iss": IDP, "aud": "kubernetes", "sub": "0042", "email": "alice@example.com", "email_verified": true,
+        "groups": ["dev", "ops"], "iat": now() - 60, "exp": now() + 27_000, "jti": "c0ffee",
+    });
+    change(&mut claims, changes);
+    claims
+}
+
+fn change(object: &mut Value, changes: &Value) {
     for (name, value) in changes.as_object().unwrap() {
         if value.is_null() {
             object.as_object_mut().unwrap().remove(name);
@@ -233,66 +232,66 @@ fn cases(scene: &Scene) -> Vec<Case> {
         scene.pki.write(file, pem);
         Case { title, flags: vec!["--certificate".to_owned(), file.to_owned()], token: None }
     };
-    let header = |header: Value| scene.idp.sign_as(&header, &scene.claims(json!({})));
+    let header = |header: Value| scene.idp.sign_as(&header, &claims(&json!({})));
     let (begun, ended) = (now() - 10 * 86_400 - 3600, now() + 30 * 86_400 + 3600);
     let stranger = Ca::new("strangers").leaf().cn("alice").validity(begun, ended).issue();
     let leaf = || scene.pki.clients.leaf().cn("alice").org("dev").validity(begun, ended);
-    let id = |changes: Value| scene.id_token(changes);
-    let account = |changes: Value, bound: Value| scene.account_token(changes, bound);
+    let id = |changes: &Value| scene.id_token(changes);
+    let account = |changes: &Value, bound: &Value| scene.account_token(changes, bound);
     let other_audience = Case {
         flags: vec!["--audiences".to_owned(), "vault".to_owned()],
         ..token(
             "A token for the API server, asked about for another audience",
             "pod.token",
-            account(json!({}), json!({})),
+            account(&json!({}), &json!({})),
         )
     };
     vec![
-        token("Wrong audience", "billing.token", id(json!({"aud": ["billing"]}))),
-        token("Expired", "yesterday.token", id(json!({"iat": now() - 90000, "exp": now() - 27_000}))),
+        token("Wrong audience", "billing.token", id(&json!({"aud": ["billing"]}))),
+        token("Expired", "yesterday.token", id(&json!({"iat": now() - 90000, "exp": now() - 27_000}))),
         token(
             "Signed by a key that the issuer does not publish",
             "unknown-kid.token",
             header(json!({"alg": "ES256", "kid": "2025-12"})),
         ),
-        token("No claim for the user name", "no-email.token", id(json!({"email": null}))),
-        token("The address is not verified", "unverified.token", id(json!({"email_verified": false}))),
-        token("A rule on claims does not hold", "contractor.token", id(json!({"tier": "contractor"}))),
+        token("No claim for the user name", "no-email.token", id(&json!({"email": null}))),
+        token("The address is not verified", "unverified.token", id(&json!({"email_verified": false}))),
+        token("A rule on claims does not hold", "contractor.token", id(&json!({"tier": "contractor"}))),
         token(
             "A rule on the user does not hold",
             "retired.token",
-            id(json!({"email": "bob@old.example.com"})),
+            id(&json!({"email": "bob@old.example.com"})),
         ),
-        token("Wrong issuer", "wrong-issuer.token", id(json!({"iss": "https://login.example.com"}))),
-        token("Wrong issuer, by a slash", "slash.token", id(json!({"iss": format!("{IDP}/")}))),
+        token("Wrong issuer", "wrong-issuer.token", id(&json!({"iss": "https://login.example.com"}))),
+        token("Wrong issuer, by a slash", "slash.token", id(&json!({"iss": format!("{IDP}/")}))),
         token(
             "An algorithm that is not allowed",
             "hs256.token",
             header(json!({"alg": "HS256", "kid": "2026-01"})),
         ),
-        token("The issuer is down", "away.token", id(json!({"iss": AWAY}))),
+        token("The issuer is down", "away.token", id(&json!({"iss": AWAY}))),
         token(
             "The service account is gone",
             "gone.token",
             account(
-                json!({"sub": "system:serviceaccount:ci:gone"}),
-                json!({"serviceaccount": {"name": "gone", "uid": "gone-1"}}),
+                &json!({"sub": "system:serviceaccount:ci:gone"}),
+                &json!({"serviceaccount": {"name": "gone", "uid": "gone-1"}}),
             ),
         ),
         token(
             "The service account was deleted and made again",
             "again.token",
-            account(json!({}), json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}})),
+            account(&json!({}), &json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}})),
         ),
         token(
             "The pod is gone",
             "gone-pod.token",
-            account(json!({}), json!({"pod": {"name": "build-6", "uid": "pod-6"}})),
+            account(&json!({}), &json!({"pod": {"name": "build-6", "uid": "pod-6"}})),
         ),
         token(
             "A service account's token for another audience",
             "vault.token",
-            account(json!({"aud": ["vault"]}), json!({})),
+            account(&json!({"aud": ["vault"]}), &json!({})),
         ),
         other_audience,
         token(
@@ -322,8 +321,8 @@ fn cases(scene: &Scene) -> Vec<Case> {
             "expired.crt",
             leaf().validity(begun, now() - 27_000).issue().cert_pem(),
         ),
-        token("A good ID token", "alice.token", id(json!({"team": "payments"}))),
-        token("A good token of a service account", "builder.token", account(json!({}), json!({}))),
+        token("A good ID token", "alice.token", id(&json!({"team": "payments"}))),
+        token("A good token of a service account", "builder.token", account(&json!({}), &json!({}))),
         certificate("A good certificate", "alice.crt", leaf().issue().cert_pem()),
     ]
 }
@@ -459,13 +458,13 @@ async fn it_ends_in_time_whatever_is_away() {
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
     let (kubeconfig, issuers) = (read("backend.kubeconfig"), read("issuers.yaml"));
     let backend = scene.backend.address.to_string();
-    let account = scene.account_token(json!({}), json!({}));
-    let away = scene.id_token(json!({"iss": AWAY}));
+    let account = scene.account_token(&json!({}), &json!({}));
+    let away = scene.id_token(&json!({"iss": AWAY}));
     let cases = [
         ("a silent API server", &account, &backend, &silent, "the API server cannot be asked"),
         ("no API server", &account, &backend, &nobody, "this API server cannot be reached: "),
         ("a silent issuer", &away, &nobody, &silent, "does not answer; going on without it"),
-        ("no API server, which nobody asks", &scene.id_token(json!({})), &backend, &nobody, ""),
+        ("no API server, which nobody asks", &scene.id_token(&json!({})), &backend, &nobody, ""),
     ];
     for (name, token, instead, of, expected) in cases {
         scene.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));

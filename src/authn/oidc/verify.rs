@@ -15,6 +15,7 @@ use crate::authn::AuthnError;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
 use crate::authn::jwt::{Jwt, Malformed};
+use crate::authn::remarks::Outcome;
 use crate::authn::x509::time::{is_after, is_before, rfc3339};
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
@@ -66,13 +67,12 @@ impl<'a> IdToken<'a> {
         let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
         steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await;
-        let told = signed.as_ref().map_err(|error| unsigned(error, &jwt, keys));
-        steps
-            .check("signature", told, |()| match jwt.key_id() {
-                Some(id) => format!("by the key {}", Quoted(id)),
-                None => "by a key of the issuer; the token names none".to_owned(),
-            })
-            .ok();
+        let outcome = if signed.is_ok() { Outcome::Passed } else { Outcome::Failed };
+        steps.remarks.step(steps.label, "signature", outcome, || match (&signed, jwt.key_id()) {
+            (Ok(()), Some(id)) => format!("by the key {}", Quoted(id)),
+            (Ok(()), None) => "by a key of the issuer; the token names none".to_owned(),
+            (Err(error), _) => unsigned(error, &jwt, keys),
+        });
         signed.map_err(|error| {
             let text = format!("failed to verify signature: {error}");
             match error {
