@@ -96,7 +96,6 @@ async fn a_token_that_the_api_server_does_not_know_is_asked_of_the_gateway() {
     for (token, refused) in [
         ("good-token", refused()),
         ("good-token", json!({})),
-        ("good-token", Value::Null),
         // As the header of a request is read.
         ("good-token and more", refused()),
     ] {
@@ -209,9 +208,20 @@ async fn the_answer_has_the_form_of_the_api_servers() {
         assert_eq!(headers["content-type"], content_type);
         body
     };
-    let pretty = serde_json::to_string_pretty(&refused).unwrap().into_bytes();
-    assert_eq!(post(JSON, pretty).await, serde_json::to_string_pretty(&good).unwrap().into_bytes());
-    assert_eq!(post("application/json; charset=utf-8", line(&refused)).await, line(&good));
+    // Fields have kube-apiserver's order, not that of the alphabet.
+    let expected = concat!(
+        r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","#,
+        r#""metadata":{"creationTimestamp":null,"managedFields":[{"manager":"kubectl"}]},"#,
+        r#""spec":{"token":"good-token"},"status":{"authenticated":true,"#,
+        r#""user":{"username":"carol","uid":"7","groups":["a","b","system:authenticated"]}}}"#,
+        "\n"
+    );
+    let answer = post("application/json; charset=utf-8", line(&refused)).await;
+    assert_eq!(String::from_utf8(answer).unwrap(), expected);
+    let answer = post(JSON, serde_json::to_string_pretty(&refused).unwrap().into_bytes()).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), good);
+    assert!(answer.starts_with("{\n  \"kind\": \"TokenReview\",\n  \"apiVersion\": "), "{answer}");
 
     let yaml = "apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nmetadata:\n  creationTimestamp: null\n  \
                 managedFields:\n  - manager: kubectl\nspec:\n  token: good-token\nstatus:\n  user: {}\n";
@@ -224,24 +234,28 @@ async fn protobuf_is_answered_in_protobuf() {
     let field = |number: u8, bytes: &[u8]| -> Vec<u8> {
         [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
     };
-    let envelope = |status: &[u8]| {
+    // Go's encoder writes all fields that are no list, and the last two of what it wraps them in.
+    let envelope = |status: &[u8], end: &[u8]| {
         let meta = [field(1, b"authentication.k8s.io/v1"), field(2, b"TokenReview")].concat();
         // A name, and a field that nobody knows.
         let metadata = [field(1, b"n"), field(15, b"unknown")].concat();
         let review = [field(1, &metadata), field(2, &field(1, b"good-token")), field(3, status)].concat();
-        [&b"k8s\0"[..], &field(1, &meta), &field(2, &review)].concat()
+        [&b"k8s\0"[..], &field(1, &meta), &field(2, &review), end].concat()
     };
     let refused = [vec![1 << 3, 0], field(2, b""), field(3, b"invalid bearer token")].concat();
     let user = [field(1, b"carol"), field(2, b"7"), field(3, b"a"), field(3, b"b")].concat();
     let user = [user, field(3, b"system:authenticated")].concat();
-    let good = [vec![1 << 3, 1], field(2, &user)].concat();
+    let good = [vec![1 << 3, 1], field(2, &user), field(3, b"")].concat();
 
     let fixture = Fixture::new(None).await;
     let content_type = "application/vnd.kubernetes.protobuf";
-    let canned = (StatusCode::CREATED, content_type, envelope(&refused));
+    let canned = (StatusCode::CREATED, content_type, envelope(&refused, b""));
     let (code, headers, body) = fixture.post(PATH, canned).await;
     assert_eq!((code, &headers["content-type"]), (StatusCode::CREATED, &content_type.parse().unwrap()));
-    assert_eq!(String::from_utf8_lossy(&body), String::from_utf8_lossy(&envelope(&good)));
+    assert_eq!(
+        String::from_utf8_lossy(&body),
+        String::from_utf8_lossy(&envelope(&good, &[field(3, b""), field(4, b"")].concat()))
+    );
 }
 
 #[tokio::test]
