@@ -62,7 +62,7 @@ pub(super) struct Spec {
     pub(super) audiences: Vec<String>,
 }
 
-/// What is answered.
+/// What is answered. Fields are in the order of kube-apiserver's JSON.
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -72,12 +72,12 @@ pub(super) struct Status {
     #[prost(message, optional, tag = "2")]
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<User>,
-    #[prost(string, tag = "3")]
-    #[serde(skip_serializing_if = "String::is_empty")]
-    error: String,
     #[prost(string, repeated, tag = "4")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     audiences: Vec<String>,
+    #[prost(string, tag = "3")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    error: String,
 }
 
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]

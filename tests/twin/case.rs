@@ -57,8 +57,6 @@ pub(crate) struct Step {
     pub(crate) lacks: Vec<String>,
     /// The reference warns so.
     pub(crate) warning: Option<&'static str>,
-    /// The members of JSON may come in any order, for this reason.
-    pub(crate) any_order: Option<&'static str>,
     /// The body is left out of the comparison, for this reason.
     pub(crate) any_body: Option<&'static str>,
 }
@@ -160,7 +158,6 @@ impl Step {
             contains: Vec::new(),
             lacks: Vec::new(),
             warning: None,
-            any_order: None,
             any_body: None,
         }
     }
@@ -351,12 +348,6 @@ impl Case {
     /// The gateway differs, as `docs/conformance.md` says under this id, and answers this status in the last step.
     pub(crate) fn declared(mut self, id: &'static str, status: u16) -> Self {
         self.declared = Some(Declared { id, status });
-        self
-    }
-
-    /// Lets the members of JSON come in any order in the last step.
-    pub(crate) fn any_order(mut self, reason: &'static str) -> Self {
-        self.last().any_order = Some(reason);
         self
     }
 
