@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
-use crate::user::UserInfo;
+use crate::user::{Identity, UserInfo};
 use remarks::Remarks;
 use x509::UnverifiedChain;
 
@@ -81,7 +81,7 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
     /// Who the client is. Shared: never mutated, only replaced.
-    pub user: Arc<UserInfo>,
+    pub user: Identity,
     /// The audiences the credential is good for; empty when the method knows none, which every request accepts.
     pub audiences: Vec<Audience>,
     /// The authenticator that vouched, for metrics and the log.

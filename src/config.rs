@@ -19,7 +19,7 @@ pub use error::{ConfigError, ConfigErrors};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn load_kubeconfig(
     file: &std::path::Path,
-    identity: crate::clusters::settings::IdentityMode,
+    identity: crate::user::IdentityMode,
     errors: &mut Vec<ConfigError>,
 ) -> Option<crate::clusters::settings::Backend> {
     kubeconfig::load(

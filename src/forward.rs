@@ -24,17 +24,15 @@ use http_body::Body as _;
 use tokio::time::timeout_at;
 
 use body::{Body, BodyError, EndGuard, Reset};
-pub(crate) use identity::UnfitIdentity;
 use pool::Kind;
 pub(crate) use pool::SendError;
 use pools::Pools;
 
 use crate::authn::request_header::RequestHeaderNames;
-use crate::clusters::settings::IdentityMode;
 use crate::clusters::upstream::Upstream;
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
-use crate::user::UserInfo;
+use crate::user::{Identity, IdentityMode, UnfitIdentity};
 
 /// The id that the audit logs of the gateway and the backend share.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -197,7 +195,7 @@ async fn deliver(
 /// of that is the client's word. `named` are headers that the backend reads identities from beside the standard ones.
 pub(crate) fn vouch(
     headers: &mut HeaderMap,
-    user: &UserInfo,
+    user: &Identity,
     mode: IdentityMode,
     named: Option<&RequestHeaderNames>,
     context: &Context,

@@ -18,13 +18,13 @@ use tracing::{error, info, warn};
 use pace::Pace;
 use verdict::{Accepted, Certificate, Fault, judge};
 
-use crate::clusters::settings::IdentityMode;
 use crate::clusters::target::{Target, Trust};
 use crate::clusters::upstream::Upstream;
 use crate::forward::SendError;
 use crate::forward::ask::{AskError, Line};
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
+use crate::user::IdentityMode;
 use crate::user::{ALL_AUTHENTICATED, UserInfo};
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

@@ -14,7 +14,7 @@ use crate::clusters::upstream::Upstream;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, Malformed};
-use crate::user::UserInfo;
+use crate::user::Identity;
 
 /// A request that can be read in one way only.
 pub(crate) struct Received(Request<Incoming>);
@@ -32,7 +32,7 @@ pub(crate) struct Routed {
 /// A request whose sender is known.
 pub(crate) struct Identified {
     routed: Routed,
-    user: Arc<UserInfo>,
+    user: Identity,
     by_front_proxy: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Outbound {
     pub(crate) request: Request<Incoming>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) user: Arc<UserInfo>,
+    pub(crate) user: Identity,
     /// Whether the sender is a front proxy, whose `X-Forwarded-For` is believed.
     pub(crate) by_front_proxy: bool,
     /// `Impersonate-*` headers that the backend authorises.

@@ -2,7 +2,15 @@
 //!
 //! The fields are those of `user.Info` in kube-apiserver (`k8s.io/apiserver/pkg/authentication/user`).
 
+mod lines;
+
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+pub use lines::IdentityMode;
+pub(crate) use lines::{Lines, UnfitIdentity};
 
 /// The name of a client that presented no credential.
 pub const ANONYMOUS: &str = "system:anonymous";
@@ -43,9 +51,82 @@ impl UserInfo {
         Self { groups: vec![ALL_AUTHENTICATED.to_owned()], ..Self::named("system:portcullis") }
     }
 
+    /// The user with the group of all authenticated users at the end, unless it says already what it is.
+    // apiserver: pkg/authentication/group/authenticated_group_adder.go
+    #[must_use]
+    pub fn in_authenticated_group(mut self) -> Self {
+        if !self.says_whether_authenticated() {
+            self.groups.push(ALL_AUTHENTICATED.to_owned());
+        }
+        self
+    }
+
+    /// Whether the group of all authenticated users is there, or must not be.
+    pub(crate) fn says_whether_authenticated(&self) -> bool {
+        let says = |group: &String| group == ALL_AUTHENTICATED || group == ALL_UNAUTHENTICATED;
+        self.name == ANONYMOUS || self.groups.iter().any(says)
+    }
+
     /// Whether kube-apiserver counts the user as anonymous when it guards against HTTP/2 floods.
     // apiserver: pkg/endpoints/filters/authentication.go, isAnonymousUser
     pub fn is_unauthenticated(&self) -> bool {
         self.name == ANONYMOUS || self.groups.iter().any(|group| group == ALL_UNAUTHENTICATED)
     }
 }
+
+/// An identity that its requests share. It never changes, so that the lines in which backends are told of it are made
+/// once.
+#[derive(Clone)]
+pub struct Identity(Arc<Shared>);
+
+struct Shared {
+    user: UserInfo,
+    by_request_header: OnceLock<Result<Lines, UnfitIdentity>>,
+    by_impersonation: OnceLock<Result<Lines, UnfitIdentity>>,
+}
+
+impl Identity {
+    /// What a backend is told.
+    pub(crate) fn lines(&self, mode: IdentityMode) -> Result<&Lines, UnfitIdentity> {
+        let Self(shared) = self;
+        let lines = match mode {
+            IdentityMode::RequestHeader => &shared.by_request_header,
+            IdentityMode::Impersonate => &shared.by_impersonation,
+        };
+        lines.get_or_init(|| lines::lines(&shared.user, mode)).as_ref().map_err(UnfitIdentity::clone)
+    }
+
+    /// Whether both are one in memory.
+    #[cfg(test)]
+    pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl From<UserInfo> for Identity {
+    fn from(user: UserInfo) -> Self {
+        Self(Arc::new(Shared { user, by_request_header: OnceLock::new(), by_impersonation: OnceLock::new() }))
+    }
+}
+
+impl Deref for Identity {
+    type Target = UserInfo;
+
+    fn deref(&self) -> &UserInfo {
+        &self.0.user
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.user.fmt(f)
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Identity {}

@@ -4,10 +4,9 @@
 //! but stands behind it: a credential that was refused never comes here. Conditions compare the decoded path exactly.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::{Authenticated, AuthnInput};
-use crate::user::UserInfo;
+use crate::user::{Identity, UserInfo};
 
 /// Which requests are let in without a credential.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,13 +38,13 @@ impl Anonymous {
 pub struct AnonymousAuthenticator {
     /// Empty: every path.
     paths: BTreeSet<String>,
-    user: Arc<UserInfo>,
+    user: Identity,
 }
 
 impl AnonymousAuthenticator {
     /// Lets in requests for these paths; for every path if there are none.
     pub fn new(paths: impl IntoIterator<Item = String>) -> Self {
-        Self { paths: paths.into_iter().collect(), user: Arc::new(UserInfo::anonymous()) }
+        Self { paths: paths.into_iter().collect(), user: UserInfo::anonymous().into() }
     }
 
     /// The identity, unless the path is not one of those let in.
@@ -56,7 +55,7 @@ impl AnonymousAuthenticator {
             return None;
         }
         Some(Authenticated {
-            user: Arc::clone(&self.user),
+            user: self.user.clone(),
             audiences: input.audiences.to_vec(),
             method: "anonymous",
             expires: None,

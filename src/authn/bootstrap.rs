@@ -64,7 +64,7 @@ impl TokenAuthenticator for BootstrapTokens {
             };
             Ok(judge(&found, id, secret, context.now, remarks).map(|(groups, expires)| {
                 let user = UserInfo { groups, ..UserInfo::named(format!("system:bootstrap:{id}")) };
-                Authenticated { user: Arc::new(user), audiences: Vec::new(), method: METHOD, expires }
+                Authenticated { user: user.into(), audiences: Vec::new(), method: METHOD, expires }
             }))
         })
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
-use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
+use crate::user::UserInfo;
 
 /// Everything that can authenticate a request to one cluster.
 #[derive(Debug)]
@@ -127,16 +127,13 @@ fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
     });
 }
 
-/// Adds the group of all authenticated users at the end, unless the identity says already what it is.
-// apiserver: pkg/authentication/group/authenticated_group_adder.go — never changes the original, which may be shared
+/// Never changes the original, which may be shared.
 fn with_authenticated_group(found: Authenticated) -> Authenticated {
-    let says = |group: &String| group == ALL_AUTHENTICATED || group == ALL_UNAUTHENTICATED;
-    if found.user.name == ANONYMOUS || found.user.groups.iter().any(says) {
+    if found.user.says_whether_authenticated() {
         return found;
     }
-    let mut user = (*found.user).clone();
-    user.groups.push(ALL_AUTHENTICATED.to_owned());
-    Authenticated { user: Arc::new(user), ..found }
+    let user = UserInfo::clone(&found.user).in_authenticated_group().into();
+    Authenticated { user, ..found }
 }
 
 /// Token authenticators whose identities come with the group of all authenticated users: a chain that remembers them

@@ -125,7 +125,7 @@ impl OidcAuthenticator {
         let user = identity::identify(&claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
         let expiry = claims.get("exp").and_then(|value| claims::seconds(value).ok());
         let expires = expiry.and_then(|seconds| u64::try_from(seconds).ok()).map(UnixTime::from_secs);
-        Ok(Authenticated { user: Arc::new(user), audiences: Vec::new(), method: NAME, expires })
+        Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: NAME, expires })
     }
 }
 

@@ -9,13 +9,12 @@ mod csv;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
 use aws_lc_rs::{hmac, rand};
 pub use csv::CsvError;
 
 use super::{Authenticated, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::user::UserInfo;
+use crate::user::{Identity, UserInfo};
 
 const METHOD: &str = "static-token";
 const DIGEST_LENGTH: usize = 32;
@@ -23,7 +22,7 @@ const DIGEST_LENGTH: usize = 32;
 /// Knows the tokens of a file.
 pub struct StaticTokenAuthenticator {
     key: hmac::Key,
-    users: HashMap<[u8; DIGEST_LENGTH], Arc<UserInfo>>,
+    users: HashMap<[u8; DIGEST_LENGTH], Identity>,
 }
 
 /// Why a token file cannot be used. Says nothing of what is in it.
@@ -111,7 +110,7 @@ impl StaticTokenAuthenticator {
                 ..UserInfo::named(name)
             };
             let digest = tokens.digest(token);
-            if tokens.users.insert(digest, Arc::new(user)).is_some() {
+            if tokens.users.insert(digest, user.into()).is_some() {
                 tracing::warn!(path, record = number, "duplicate token in token file, the last one counts");
             }
         }
@@ -150,7 +149,7 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
     ) -> BoxFuture<'a, Verdict> {
         let user = self.users.get(&self.digest(token.expose()));
         let found = user.map(|user| Authenticated {
-            user: Arc::clone(user),
+            user: user.clone(),
             audiences: Vec::new(),
             method: METHOD,
             expires: None,

@@ -1,7 +1,6 @@
 //! What the tests of authenticators share: a request to judge, and authenticators whose verdict is given.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use super::remarks::Remarks;
 use super::x509::{UnverifiedChain, VerdictMemo};
@@ -64,7 +63,7 @@ pub(crate) fn audiences_of(audiences: &[&str]) -> Vec<Audience> {
 /// A success.
 pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
     Authenticated {
-        user: Arc::new(UserInfo::named(name)),
+        user: UserInfo::named(name).into(),
         audiences: audiences_of(audiences),
         method: "fixed",
         expires: None,

@@ -164,7 +164,7 @@ impl WebhookAuthenticator {
             groups: user.groups,
             extra: user.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
         };
-        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: NAME, expires: None }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: NAME, expires: None }))
     }
 }
 

@@ -31,7 +31,7 @@ use super::remarks::Outcome;
 use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
 use crate::clock::{self, UnixTime};
 use crate::status::quote::Quoted;
-use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
+use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 
 pub use bundle::{BundleError, CaBundle};
 use certificate::Certificate;
@@ -103,7 +103,7 @@ pub struct VerifiedChain {
     serial: String,
     valid_from: UnixTime,
     valid_until: UnixTime,
-    user: OnceLock<Result<Option<Arc<UserInfo>>, SubjectError>>,
+    user: OnceLock<Result<Option<Identity>, SubjectError>>,
 }
 
 /// Why a verified subject is no user.
@@ -159,9 +159,10 @@ impl VerifiedChain {
         self.valid_until
     }
 
-    /// Who the subject is as a user; `None` for a subject without a common name, which names nobody.
+    /// Who the subject is as a user, in the group of all authenticated users; `None` for a subject without a common
+    /// name, which names nobody.
     // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion
-    pub fn user(&self) -> Result<Option<Arc<UserInfo>>, SubjectError> {
+    pub fn user(&self) -> Result<Option<Identity>, SubjectError> {
         let convert = || {
             if self.common_name().is_empty() {
                 return Ok(None);
@@ -171,7 +172,7 @@ impl VerifiedChain {
             user.groups = self.organizations().to_vec();
             let credential = format!("X509SHA256={}", self.sha256());
             user.extra = BTreeMap::from([(CREDENTIAL_ID_KEY.to_owned(), vec![credential])]);
-            Ok(Some(Arc::new(user)))
+            Ok(Some(user.in_authenticated_group().into()))
         };
         self.user.get_or_init(convert).clone()
     }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
 use crate::authn::settings::Authentication;
 pub use crate::outbound::tls::{ClientCertificate, Roots};
+use crate::user::IdentityMode;
 
 /// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
 #[derive(Debug, Clone)]
@@ -97,16 +97,6 @@ impl fmt::Display for HostPort {
         let Self { host, port } = self;
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
-}
-
-/// How the backend is told who a request is made by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "camelCase")]
-pub enum IdentityMode {
-    /// `X-Remote-*` headers over mutual TLS.
-    RequestHeader,
-    /// `Impersonate-*` headers with the gateway's own credential.
-    Impersonate,
 }
 
 #[cfg(test)]

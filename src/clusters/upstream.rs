@@ -10,9 +10,10 @@ use http::uri::Authority;
 use rustls::crypto::CryptoProvider;
 use tokio::time::sleep;
 
-use super::settings::{Backend, IdentityMode};
+use super::settings::Backend;
 use super::target::{Connectors, Target};
 use crate::authn::request_header::RequestHeaderNames;
+use crate::user::IdentityMode;
 
 /// How often somebody who waits for an endpoint looks whether there is one.
 const LOOK: Duration = Duration::from_millis(50);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::sections::Given;
-use crate::clusters::settings::IdentityMode;
+use crate::user::IdentityMode;
 
 /// Every flag of `portcullis serve`.
 #[derive(Debug, Clone, Args)]

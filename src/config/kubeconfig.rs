@@ -21,7 +21,8 @@ use rustls_pki_types::{CertificateDer, ServerName};
 
 use super::error::ConfigError;
 use super::inputs::Inputs;
-use crate::clusters::settings::{Backend, Endpoint, HostPort, IdentityMode, Roots};
+use crate::clusters::settings::{Backend, Endpoint, HostPort, Roots};
+use crate::user::IdentityMode;
 use credential::{Credential, Material};
 pub(super) use exec::{Issued, Plugin, PluginError};
 pub(super) use plugins::Plugins;

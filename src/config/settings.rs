@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
-pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort, IdentityMode};
+pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort};
 pub use crate::clusters::settings::{Cluster, Routes};
 pub use crate::listen::settings::{Limits, Serving, ServingCertificate};
+pub use crate::user::IdentityMode;
 
 /// Everything the gateway runs by.
 #[derive(Debug, Clone)]

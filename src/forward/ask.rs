@@ -11,11 +11,11 @@ use http_body_util::{BodyExt as _, Limited};
 use tokio::time::timeout;
 
 use super::body::Body;
-use super::identity::{UnfitIdentity, write_identity};
+use super::identity::write_identity;
 use super::pool::{Kind, Pool, SendError, Sent};
 use crate::clusters::target::{Asked, Target};
 use crate::clusters::upstream::Upstream;
-use crate::user::UserInfo;
+use crate::user::{UnfitIdentity, UserInfo};
 
 /// How long an answer may take, and how large it may be.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl Line {
             headers.insert(CONTENT_TYPE, JSON);
             headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        write_identity(headers, user, self.upstream.identity())?;
+        write_identity(headers, &user.clone().into(), self.upstream.identity())?;
         if let Some(authorization) = &self.upstream.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }

@@ -15,9 +15,8 @@ use super::body::Body;
 use super::identity::write_identity;
 use super::pool::Kind;
 use super::pools::Pools;
-use crate::clusters::settings::IdentityMode;
 use crate::clusters::upstream::Upstream;
-use crate::user::UserInfo;
+use crate::user::{IdentityMode, UserInfo};
 
 /// A client for the API server of one cluster. Must be called within a tokio runtime, which its connections live on.
 pub(crate) fn client(upstream: &Arc<Upstream>) -> kube::Client {
@@ -56,7 +55,7 @@ impl Service<Request<kube::client::Body>> for Own {
                 .build()?;
             head.headers.insert(http::header::USER_AGENT, OURSELVES);
             if upstream.identity() == IdentityMode::RequestHeader {
-                write_identity(&mut head.headers, &UserInfo::portcullis(), upstream.identity())?;
+                write_identity(&mut head.headers, &UserInfo::portcullis().into(), upstream.identity())?;
             }
             if let Some(authorization) = &upstream.authorization {
                 head.headers.insert(AUTHORIZATION, authorization.clone());

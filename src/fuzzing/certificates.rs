@@ -16,7 +16,7 @@ use crate::authn::x509::{
 use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
-use crate::user::UserInfo;
+use crate::user::Identity;
 
 /// The roots, as a PEM file. `cargo test --test it -- --ignored makes_a_new_authority` makes others.
 const ROOTS: &[u8] = include_bytes!("authority/roots");
@@ -108,7 +108,7 @@ fn content(bundle: &Result<CaBundle, BundleError>) -> Result<Vec<u8>, &BundleErr
 }
 
 /// The identity that a front proxy's headers give.
-pub(super) fn front_proxy(credentials: &Credentials) -> Option<Arc<UserInfo>> {
+pub(super) fn front_proxy(credentials: &Credentials) -> Option<Identity> {
     static AUTHENTICATOR: OnceLock<Option<(RequestHeaderAuthenticator, ConnInfo)>> = OnceLock::new();
     let make = || {
         let names = |name: &str| [name.to_owned()];

@@ -9,14 +9,13 @@ use http::header::{
 use http::{Method, Request, Version};
 
 use super::certificates::front_proxy;
-use crate::clusters::settings::IdentityMode;
 use crate::escape::decode_path;
-use crate::forward::{AUDIT_ID, Context, UnfitIdentity, vouch};
+use crate::forward::{AUDIT_ID, Context, vouch};
 use crate::request::credentials::{
     BEARER_PROTOCOL_PREFIX, Credentials, FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX,
 };
 use crate::request::wellformed::{Malformed, check};
-use crate::user::UserInfo;
+use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
 
 /// The name of a header that is configured beside `X-Remote-*`.
 const CUSTOM: &str = "x-auth-name";
@@ -111,7 +110,7 @@ pub fn forwarded_identity(data: &[u8]) {
     };
     let blank = data.windows(2).position(|pair| pair == b"\n\n").unwrap_or(data.len());
     let (identity, header) = data.split_at_checked(blank).unwrap_or_default();
-    let user = user(&String::from_utf8_lossy(identity));
+    let user = Identity::from(user(&String::from_utf8_lossy(identity)));
     let sent = lines(header);
 
     // The identity that arrives is that of a client which sends nothing at all.
@@ -134,11 +133,11 @@ pub fn forwarded_identity(data: &[u8]) {
     if mode == IdentityMode::RequestHeader {
         let (credentials, _) = Credentials::take_from(&mut headers, |_| false);
         let read = front_proxy(&credentials);
-        assert_eq!(read.as_deref(), Some(&as_read(user)));
+        assert_eq!(read.as_deref(), Some(&as_read(UserInfo::clone(&user))));
     }
 }
 
-fn tell(headers: &mut HeaderMap, user: &UserInfo, mode: IdentityMode) -> Result<(), UnfitIdentity> {
+fn tell(headers: &mut HeaderMap, user: &Identity, mode: IdentityMode) -> Result<(), UnfitIdentity> {
     let context =
         Context { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), audit_id: HeaderValue::from_static("audit") };
     let result = vouch(headers, user, mode, None, &context, false);

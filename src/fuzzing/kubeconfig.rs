@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use kube::config::{Kubeconfig, NamedAuthInfo};
 
-use crate::clusters::settings::IdentityMode;
 use crate::config::load_kubeconfig;
+use crate::user::IdentityMode;
 
 /// A token that no message may show.
 const TOKEN: &str = "token-that-nobody-may-see";

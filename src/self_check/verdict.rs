@@ -6,8 +6,8 @@ use std::fmt;
 use http::StatusCode;
 use serde::Deserialize;
 
-use crate::clusters::settings::IdentityMode;
 use crate::clusters::target::Asked;
+use crate::user::IdentityMode;
 use crate::user::{ANONYMOUS, UserInfo};
 
 /// An endpoint that can be used.

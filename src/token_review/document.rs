@@ -341,12 +341,14 @@ impl fmt::Debug for Review {
 mod tests {
     use super::*;
     use crate::authn::testing::success;
+    use crate::user::UserInfo;
 
     #[test]
     fn a_status_says_all_that_is_known_of_a_user() {
         let mut found = success("alice", &["api"]);
-        let user = std::sync::Arc::make_mut(&mut found.user);
+        let mut user = UserInfo::named("alice");
         user.extra.insert("a/b".to_owned(), vec!["1".to_owned(), "2".to_owned()]);
+        found.user = user.into();
         let status = Status::of(&found);
         let user = json!({"username": "alice", "extra": {"a/b": ["1", "2"]}});
         let expected = json!({"authenticated": true, "user": user, "audiences": ["api"]});

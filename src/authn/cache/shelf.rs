@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
+use http::{HeaderName, HeaderValue};
 use lru::LruCache;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -117,19 +118,21 @@ impl Outcome {
         }
     }
 
-    /// About as many bytes as it takes to remember it: a text for the text, and something for its keeping.
+    /// About as many bytes as it takes to remember it: a text for the text, and something for its keeping. What is told
+    /// of a user is there once more, as lines of a header.
     fn weight(&self) -> usize {
         const EACH: usize = 2 * size_of::<String>();
         let text = |text: &String| EACH + text.len();
+        let told = |told: &String| 2 * text(told) + size_of::<(HeaderName, HeaderValue)>();
         let verdict = match &self.verdict {
             Ok(Some(found)) => {
                 let user = &found.user;
                 let of_extra = |(key, values): (&String, &Vec<String>)| -> usize {
-                    text(key) + values.iter().map(text).sum::<usize>()
+                    text(key) + values.iter().map(|value| text(key) + told(value)).sum::<usize>()
                 };
-                text(&user.name)
-                    + user.uid.as_ref().map_or(0, text)
-                    + user.groups.iter().map(text).sum::<usize>()
+                told(&user.name)
+                    + user.uid.as_ref().map_or(0, told)
+                    + user.groups.iter().map(told).sum::<usize>()
                     + user.extra.iter().map(of_extra).sum::<usize>()
                     + found.audiences.iter().map(|audience| text(&audience.0)).sum::<usize>()
             }

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 
 use super::super::testing::{Fixed, TestRequest, audiences_of, success};
 use super::*;
-use crate::user::UserInfo;
+use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
+use crate::user::{Identity, UserInfo};
 
 fn invalid(text: &str) -> AuthnError {
     AuthnError::Invalid(text.to_owned())
@@ -88,13 +89,13 @@ fn the_group_of_all_authenticated_users_is_added_once_and_last() {
     ];
     for (name, groups, expected) in cases {
         let strings = |groups: &[&str]| groups.iter().map(|group| (*group).to_owned()).collect::<Vec<_>>();
-        let user = Arc::new(UserInfo {
+        let user = Identity::from(UserInfo {
             uid: Some("u".to_owned()),
             groups: strings(groups),
             extra: [("k".to_owned(), strings(&["v"]))].into(),
             ..UserInfo::named(*name)
         });
-        let original = Authenticated { user: Arc::clone(&user), ..success("", &["aud"]) };
+        let original = Authenticated { user: user.clone(), ..success("", &["aud"]) };
         let found = with_authenticated_group(original);
         assert_eq!(
             *found.user,
@@ -260,7 +261,7 @@ fn an_identity_that_comes_with_the_group_is_not_copied() {
         .expect("good")
         .expect("known");
     assert_eq!(*found.user, authenticated("alice"));
-    let user = Arc::clone(&found.user);
+    let user = found.user.clone();
     let chain = chain(vec![Ok(Some(found))], false).expect("a chain");
-    assert!(Arc::ptr_eq(&judge(&chain, &request).expect("good").user, &user));
+    assert!(judge(&chain, &request).expect("good").user.is_shared_with(&user));
 }

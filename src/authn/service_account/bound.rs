@@ -1,7 +1,6 @@
 //! Bound tokens: they expire, and end with the object they are bound to.
 // kubernetes: pkg/serviceaccount/claims.go, validator
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Grounds;
@@ -71,7 +70,7 @@ impl BoundTokens {
         checks.pass("user", || user.name.clone());
         let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
         let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
-        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: METHOD, expires }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires }))
     }
 
     /// Whether it should have been replaced by now; it is good all the same.

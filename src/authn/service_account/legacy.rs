@@ -71,7 +71,7 @@ impl LegacyTokens {
         }
         let user = identity::user(&claims.namespace, &claims.name, &claims.uid);
         checks.pass("user", || user.name.clone());
-        Ok(Some(Authenticated { user: Arc::new(user), audiences, method: METHOD, expires: None }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires: None }))
     }
 
     async fn look_up(

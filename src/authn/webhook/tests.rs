@@ -257,7 +257,7 @@ async fn users_and_audiences_are_those_of_the_answer() {
             let webhook = asking(&service.webhook(pki.tls(), version), case.implicit, &metrics);
             let (verdict, _) = judged(&webhook, TOKEN, case.requested).await;
             let expected = case.expected.map(|(user, audiences)| Authenticated {
-                user: Arc::new(user),
+                user: user.into(),
                 audiences: audiences_of(audiences),
                 method: "webhook",
                 expires: None,

@@ -74,7 +74,7 @@ fn the_subject_is_the_user() {
     };
     let alice = user(root.leaf().cn("alice").org("b").org("a").org("b").uid("42").issue());
     assert_eq!(alice.name, "alice");
-    assert_eq!(alice.groups, ["b", "a", "b"]);
+    assert_eq!(alice.groups, ["b", "a", "b", "system:authenticated"]);
     assert_eq!(alice.uid.as_deref(), Some("42"));
     assert_eq!(alice.extra.len(), 1);
     let credential = &alice.extra["authentication.kubernetes.io/credential-id"];
@@ -207,7 +207,7 @@ fn a_verdict_lasts_until_something_changes() {
         "remembered to the last second"
     );
     assert!(
-        Arc::ptr_eq(&first.user().unwrap().unwrap(), &first.user().unwrap().unwrap()),
+        first.user().unwrap().unwrap().is_shared_with(&first.user().unwrap().unwrap()),
         "and so is the user"
     );
 

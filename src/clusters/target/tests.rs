@@ -8,8 +8,9 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::clusters::settings::{IdentityMode, Roots};
+use crate::clusters::settings::Roots;
 use crate::outbound::testing::pki::Ca;
+use crate::user::IdentityMode;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();

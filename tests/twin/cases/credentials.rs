@@ -9,8 +9,6 @@ use crate::mint::Token;
 /// In the groups of everybody who is somebody.
 pub(super) const ALL: &str = "system:authenticated";
 
-/// Why the order of members is left out of the comparison.
-
 /// Why a review of a service account's token is left out of the comparison with `--oidc-*` flags.
 pub(super) const APART: &str =
     "the backend answers it by its own flags, which are those of the other setting";

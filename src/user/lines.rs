@@ -1,0 +1,179 @@
+//! How an identity is written in headers. A name, uid, group, key or value that would not arrive byte for byte is never
+//! written: not trimmed, not escaped, not dropped; the identity is refused.
+//!
+//! Go trims header values on HTTP/1.1 but not on HTTP/2, so a certificate with `O="system:masters "` would become
+//! `system:masters` on one of them.
+
+use http::header::{HeaderName, HeaderValue};
+
+use super::UserInfo;
+use crate::escape::encode_extra_key;
+
+/// How the backend is told who a request is made by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub enum IdentityMode {
+    /// `X-Remote-*` headers over mutual TLS.
+    RequestHeader,
+    /// `Impersonate-*` headers with the gateway's own credential.
+    Impersonate,
+}
+
+/// An identity as lines of a header, in order.
+pub(crate) type Lines = Box<[(HeaderName, HeaderValue)]>;
+
+/// Header names of one identity mode.
+struct Names {
+    user: HeaderName,
+    uid: HeaderName,
+    group: HeaderName,
+    extra_prefix: &'static str,
+}
+
+/// An identity that no header can carry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UnfitIdentity {
+    /// The user has no name; the backend would take the request for the gateway's own.
+    #[error("the user name is empty")]
+    NoName,
+    /// A value would be trimmed, refused or cut on its way.
+    #[error("the {field} {value:?} would not arrive byte for byte")]
+    NotByteForByte {
+        /// What it is: user name, uid, group, extra key, extra value.
+        field: &'static str,
+        /// The value itself; an identity is no secret.
+        value: String,
+    },
+}
+
+/// Writes `user`.
+// kubernetes: staging/src/k8s.io/client-go/transport/round_trippers.go, SetAuthProxyHeaders
+pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<Lines, UnfitIdentity> {
+    if user.name.is_empty() {
+        return Err(UnfitIdentity::NoName);
+    }
+    let names = Names::of(mode);
+    let mut lines = vec![(names.user, fit("user name", &user.name)?)];
+    if let Some(uid) = user.uid.as_deref().filter(|uid| !uid.is_empty()) {
+        lines.push((names.uid, fit("uid", uid)?));
+    }
+    // The receiver drops empty groups, so none is sent (declared).
+    for group in user.groups.iter().filter(|group| !group.is_empty()) {
+        lines.push((names.group.clone(), fit("group", group)?));
+    }
+    for (key, values) in &user.extra {
+        let name = format!("{}{}", names.extra_prefix, encode_extra_key(key));
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| UnfitIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
+        for value in values {
+            lines.push((name.clone(), fit("extra value", value)?));
+        }
+    }
+    Ok(lines.into())
+}
+
+impl Names {
+    fn of(mode: IdentityMode) -> Self {
+        match mode {
+            IdentityMode::RequestHeader => Self {
+                user: HeaderName::from_static("x-remote-user"),
+                uid: HeaderName::from_static("x-remote-uid"),
+                group: HeaderName::from_static("x-remote-group"),
+                extra_prefix: "x-remote-extra-",
+            },
+            IdentityMode::Impersonate => Self {
+                user: HeaderName::from_static("impersonate-user"),
+                uid: HeaderName::from_static("impersonate-uid"),
+                group: HeaderName::from_static("impersonate-group"),
+                extra_prefix: "impersonate-extra-",
+            },
+        }
+    }
+}
+
+/// The value as a header carries it, if every receiver reads it as it is.
+fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnfitIdentity> {
+    let unfit = || UnfitIdentity::NotByteForByte { field, value: value.to_owned() };
+    let trimmed = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let bytes = value.as_bytes();
+    if trimmed(bytes.first()) || trimmed(bytes.last()) {
+        return Err(unfit());
+    }
+    HeaderValue::from_bytes(bytes).map_err(|_| unfit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user() -> UserInfo {
+        let mut user = UserInfo::named("alice");
+        user.uid = Some("42".to_owned());
+        user.groups = vec![
+            "b".to_owned(),
+            "a".to_owned(),
+            String::new(),
+            "b".to_owned(),
+            "system:authenticated".to_owned(),
+        ];
+        user.extra.insert("example.com/Team K".to_owned(), vec!["x".to_owned(), String::new()]);
+        user
+    }
+
+    #[test]
+    fn every_part_of_an_identity_is_written_in_order() {
+        let written = lines(&user(), IdentityMode::RequestHeader).unwrap();
+        let written: Vec<_> = written
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            written,
+            [
+                pair("x-remote-user", "alice"),
+                pair("x-remote-uid", "42"),
+                pair("x-remote-group", "b"),
+                pair("x-remote-group", "a"),
+                pair("x-remote-group", "b"),
+                pair("x-remote-group", "system:authenticated"),
+                pair("x-remote-extra-example.com%2f%54eam%20%4b", "x"),
+                pair("x-remote-extra-example.com%2f%54eam%20%4b", ""),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_would_not_arrive_byte_for_byte_is_refused() {
+        for bad in [" a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\u{7f}b", "a\u{1}b", " "] {
+            let cases = [
+                UserInfo::named(bad),
+                {
+                    let mut user = user();
+                    user.uid = Some(bad.to_owned());
+                    user
+                },
+                {
+                    let mut user = user();
+                    user.groups.push(bad.to_owned());
+                    user
+                },
+                {
+                    let mut user = user();
+                    user.extra.insert("k".to_owned(), vec![bad.to_owned()]);
+                    user
+                },
+            ];
+            for (index, user) in cases.iter().enumerate() {
+                for mode in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
+                    let result = lines(user, mode);
+                    assert!(
+                        matches!(result, Err(UnfitIdentity::NotByteForByte { .. })),
+                        "{bad:?} in {index}: {result:?}"
+                    );
+                }
+            }
+        }
+        assert_eq!(lines(&UserInfo::named(""), IdentityMode::RequestHeader), Err(UnfitIdentity::NoName));
+    }
+}
