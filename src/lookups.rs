@@ -168,6 +168,7 @@ impl Lookups {
                 upstream.until_trusted().await;
                 // If that fails, the first token asks again.
                 keys.initialize().await.ok();
+                keys.keep_fresh().await;
             });
             asking.abort_handle()
         });
