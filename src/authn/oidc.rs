@@ -89,9 +89,17 @@ impl OidcAuthenticator {
     }
 
     /// Finds the configuration of the issuer; ends when it is found. Until then every token of the issuer is refused.
-    pub async fn run(self: Arc<Self>) {
+    pub async fn run(&self) {
         while self.provider.initialize().await.is_none() {
             sleep(RETRY).await;
+        }
+    }
+
+    /// Fetches the keys now and then, as upstream does not: one that was withdrawn is not believed for ever. Ends only if
+    /// the configuration is not known.
+    pub(crate) async fn keep_fresh(&self) {
+        if let Some(keys) = self.provider.keys() {
+            keys.keep_fresh().await;
         }
     }
 

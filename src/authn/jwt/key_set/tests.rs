@@ -119,7 +119,8 @@ async fn a_failure_is_shared_and_tried_again_a_second_later() {
 #[tokio::test(start_paused = true)]
 async fn a_key_that_was_withdrawn_is_not_believed_until_another_is_named() {
     let (source, keys) = Counted::new(TAKES);
-    let key = |id: &str| json!({"kty": "RSA", "kid": id, "n": URL_SAFE_NO_PAD.encode([0xff; 256]), "e": "AQAB"});
+    let key =
+        |id: &str| json!({"kty": "RSA", "kid": id, "n": URL_SAFE_NO_PAD.encode([0xff; 256]), "e": "AQAB"});
     let known = || keys.known().unwrap().iter().map(|key| key.id().to_owned()).collect::<Vec<_>>();
     *source.keys.lock().unwrap() = vec![key("old"), key("new")];
     let beside = async {
