@@ -149,7 +149,7 @@ impl TokenAuthenticator for OidcAuthenticator {
     ) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let steps = Steps { remarks: context.remarks, label: &self.label };
-            let Some(token) = IdToken::untrusted(token.expose()) else {
+            let Some(token) = IdToken::untrusted(token.expose(), token.issuer()) else {
                 steps.skip("iss", "no JSON Web Token");
                 return Ok(None);
             };
@@ -157,7 +157,7 @@ impl TokenAuthenticator for OidcAuthenticator {
                 steps.skip("iss", "a token of another issuer");
                 return Ok(None);
             }
-            context.remarks.step(&self.label, "iss", Outcome::Passed, || token.issuer.clone());
+            context.remarks.step(&self.label, "iss", Outcome::Passed, || token.issuer.to_owned());
             let began = Instant::now();
             let verdict = self.judge(token, context).await;
             self.metrics.judged(verdict.is_ok(), began.elapsed());
