@@ -22,6 +22,9 @@ use members::Member;
 /// The longest header, encoded: room for a chain of certificates, which is not looked at.
 const LONGEST_HEADER: usize = 64 << 10;
 
+/// The longest issuer that is looked at: it is kept with the token, which may wait.
+const LONGEST_ISSUER: usize = 64 << 10;
+
 /// How many keys a token is verified by: anybody can make up one that names none.
 const MOST_TRIED: usize = 100;
 
@@ -159,7 +162,7 @@ impl Header {
 /// Token as far as its payload tells. Of the rest only the number of its parts is looked at.
 pub(crate) fn issuer(token: &str) -> Option<String> {
     let [_, payload, _] = parts(token).ok()?;
-    issuer_of(&BASE64_URL.decode(payload).ok()?).ok()?
+    issuer_of(&BASE64_URL.decode(payload).ok()?).ok()?.filter(|issuer| issuer.len() <= LONGEST_ISSUER)
 }
 
 /// The three parts of a token.
