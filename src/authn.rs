@@ -28,7 +28,7 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
@@ -177,20 +177,39 @@ impl fmt::Display for AuthnError {
 }
 
 /// A bearer token. Shown nowhere. Shared: some are large.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BearerToken(Arc<str>);
+#[derive(Clone)]
+pub struct BearerToken(Arc<Text>);
+
+struct Text {
+    text: Box<str>,
+    issuer: OnceLock<Option<String>>,
+}
 
 impl BearerToken {
     /// Wraps the text of a token.
-    pub fn new(token: impl Into<Arc<str>>) -> Self {
-        Self(token.into())
+    pub fn new(token: impl Into<Box<str>>) -> Self {
+        Self(Arc::new(Text { text: token.into(), issuer: OnceLock::new() }))
     }
 
     /// The token itself, for the authenticator that checks it.
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.0.text
+    }
+
+    /// The issuer that a JSON Web Token names, see [`jwt::issuer`]. Read once, however many issuers there are: anybody
+    /// can make up a token that takes long to read.
+    pub(crate) fn issuer(&self) -> Option<&str> {
+        self.0.issuer.get_or_init(|| jwt::issuer(self.expose())).as_deref()
     }
 }
+
+impl PartialEq for BearerToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for BearerToken {}
 
 impl fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,11 +7,13 @@
 mod budget;
 mod published;
 mod watched;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1 as core;
@@ -24,6 +26,7 @@ use secrecy::SecretSlice;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 use tracing::{error, warn};
 
 use crate::authn::BoxFuture;
@@ -36,10 +39,14 @@ use crate::metrics::Metrics;
 use budget::Budget;
 use published::PublishedKeys;
 use watched::{Watched, follow};
+use writing::Written;
 
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
 const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
+
+/// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
+const NOT_AGAIN: Duration = Duration::from_mins(1);
 
 /// Which objects tokens are judged by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +71,7 @@ pub(crate) struct Lookups {
     pods: Arc<Watched<Identity>>,
     nodes: Arc<Watched<Identity>>,
     live_bootstrap_reads: Budget,
+    labels: Written,
     keys: Arc<KeySet>,
     /// Who asks for the keys before anybody needs them.
     asking: OnceLock<AbortHandle>,
@@ -94,6 +102,7 @@ impl Lookups {
             pods: Arc::default(),
             nodes: Arc::default(),
             live_bootstrap_reads: Budget::new(),
+            labels: Written::default(),
             keys: Arc::new(keys),
             asking: OnceLock::new(),
             watches: Vec::new(),
@@ -168,6 +177,7 @@ impl Lookups {
                 upstream.until_trusted().await;
                 // If that fails, the first token asks again.
                 keys.initialize().await.ok();
+                keys.keep_fresh().await;
             });
             asking.abort_handle()
         });
@@ -288,6 +298,8 @@ impl Lookup for Lookups {
     }
 
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
+        // A token that is refused is not remembered: whoever has one could have it written with every request.
+        let Some(writing) = self.labels.begin(namespace, name) else { return };
         let api = Api::<core::Secret>::namespaced(self.client.clone(), namespace);
         let (cluster, namespace, name) = (self.cluster.clone(), namespace.to_owned(), name.to_owned());
         self.runtime.spawn(async move {
@@ -296,6 +308,8 @@ impl Lookup for Lookups {
             if let Err(error) = patched {
                 warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
             }
+            sleep(NOT_AGAIN).await;
+            drop(writing);
         });
     }
 }
@@ -328,12 +342,44 @@ fn secret(secret: &core::Secret) -> Secret {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use http::{Method, Request, Response};
+    use kube::client::Body;
     use tokio::time::timeout;
+    use tower::service_fn;
 
     use super::*;
     use crate::clusters::upstream::testing::upstream;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_label_is_written_once_however_often_a_token_asks() {
+        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+        let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+        let writes = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&writes);
+        let service = service_fn(move |request: Request<Body>| {
+            assert_eq!(request.method(), Method::PATCH);
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok::<_, Infallible>(
+                Response::builder().status(403).body(Body::empty()).unwrap(),
+            ))
+        });
+        lookups.client = Client::new(service, "default");
+        let written = async || {
+            for name in ["a", "b"] {
+                for _ in 0..100 {
+                    lookups.label_secret("test", name, "label", "today".to_owned());
+                    tokio::task::yield_now().await;
+                }
+            }
+            sleep(NOT_AGAIN * 2).await;
+            writes.load(Ordering::Relaxed)
+        };
+        assert_eq!(written().await, 2, "one for each secret");
+        assert_eq!(written().await, 4, "and another later");
+    }
 
     #[tokio::test]
     async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {

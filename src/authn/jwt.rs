@@ -22,6 +22,9 @@ use members::Member;
 /// The longest header, encoded: room for a chain of certificates, which is not looked at.
 const LONGEST_HEADER: usize = 64 << 10;
 
+/// The longest issuer that is looked at: it is kept with the token, which may wait.
+const LONGEST_ISSUER: usize = 64 << 10;
+
 /// How many keys a token is verified by: anybody can make up one that names none.
 const MOST_TRIED: usize = 100;
 
@@ -72,11 +75,8 @@ pub enum Malformed {
 impl<'a> Jwt<'a> {
     /// Takes a token apart.
     pub fn parse(token: &'a str) -> Result<Self, Malformed> {
-        let (signing_input, signature) = token.rsplit_once('.').ok_or(Malformed::Parts)?;
-        let (header, claims) = signing_input.split_once('.').ok_or(Malformed::Parts)?;
-        if claims.contains('.') {
-            return Err(Malformed::Parts);
-        }
+        let [header, claims, signature] = parts(token)?;
+        let (signing_input, _) = token.rsplit_once('.').ok_or(Malformed::Parts)?;
         if header.len() > LONGEST_HEADER {
             return Err(Malformed::Header);
         }
@@ -156,6 +156,20 @@ impl Header {
         members::read(json, each).map_err(|_| Malformed::Json("header"))?;
         if is_well_formed { Ok(header) } else { Err(Malformed::Header) }
     }
+}
+
+/// The issuer that a token names, unverified: empty if it names none, nothing if that is no text, or if it is no JSON Web
+/// Token as far as its payload tells. Of the rest only the number of its parts is looked at.
+pub(crate) fn issuer(token: &str) -> Option<String> {
+    let [_, payload, _] = parts(token).ok()?;
+    issuer_of(&BASE64_URL.decode(payload).ok()?).ok()?.filter(|issuer| issuer.len() <= LONGEST_ISSUER)
+}
+
+/// The three parts of a token.
+fn parts(token: &str) -> Result<[&str; 3], Malformed> {
+    let (signed, signature) = token.rsplit_once('.').ok_or(Malformed::Parts)?;
+    let (header, payload) = signed.split_once('.').ok_or(Malformed::Parts)?;
+    if payload.contains('.') { Err(Malformed::Parts) } else { Ok([header, payload, signature]) }
 }
 
 /// The issuer in a payload; the last one, as whoever reads all claims will find.

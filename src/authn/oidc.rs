@@ -89,9 +89,17 @@ impl OidcAuthenticator {
     }
 
     /// Finds the configuration of the issuer; ends when it is found. Until then every token of the issuer is refused.
-    pub async fn run(self: Arc<Self>) {
+    pub async fn run(&self) {
         while self.provider.initialize().await.is_none() {
             sleep(RETRY).await;
+        }
+    }
+
+    /// Fetches the keys now and then, as upstream does not: one that was withdrawn is not believed for ever. Ends only if
+    /// the configuration is not known.
+    pub(crate) async fn keep_fresh(&self) {
+        if let Some(keys) = self.provider.keys() {
+            keys.keep_fresh().await;
         }
     }
 
@@ -141,7 +149,7 @@ impl TokenAuthenticator for OidcAuthenticator {
     ) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let steps = Steps { remarks: context.remarks, label: &self.label };
-            let Some(token) = IdToken::untrusted(token.expose()) else {
+            let Some(token) = IdToken::untrusted(token.expose(), token.issuer()) else {
                 steps.skip("iss", "no JSON Web Token");
                 return Ok(None);
             };
@@ -149,7 +157,7 @@ impl TokenAuthenticator for OidcAuthenticator {
                 steps.skip("iss", "a token of another issuer");
                 return Ok(None);
             }
-            context.remarks.step(&self.label, "iss", Outcome::Passed, || token.issuer.clone());
+            context.remarks.step(&self.label, "iss", Outcome::Passed, || token.issuer.to_owned());
             let began = Instant::now();
             let verdict = self.judge(token, context).await;
             self.metrics.judged(verdict.is_ok(), began.elapsed());

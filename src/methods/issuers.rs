@@ -9,9 +9,9 @@ use std::sync::Arc;
 use tokio::task::AbortHandle;
 
 use super::Means;
-use crate::authn::TokenAuthenticator;
 use crate::authn::oidc::OidcAuthenticator;
 use crate::authn::oidc::settings::{Issuer, JwtAuthenticator};
+use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
 use crate::clock::Clock;
 use crate::outbound::Client;
 use crate::outbound::tls::{Roots, Tls};
@@ -23,15 +23,21 @@ pub(crate) struct Issuers(Vec<Member>);
 #[derive(Debug, Clone)]
 struct Member {
     settings: Arc<JwtAuthenticator>,
-    authenticator: Arc<OidcAuthenticator>,
-    /// Judges until `authenticator` can.
-    meanwhile: Option<Arc<OidcAuthenticator>>,
-    _search: Option<Arc<Search>>,
+    judge: Judge,
+    /// Judges until `judge` can.
+    meanwhile: Option<Judge>,
 }
 
-/// The search for the configuration of an issuer. It ends when nobody wants to know any more.
+/// Who judges the tokens of an issuer, and what this takes.
+#[derive(Debug, Clone)]
+struct Judge {
+    authenticator: Arc<OidcAuthenticator>,
+    upkeep: Arc<Upkeep>,
+}
+
+/// Finds the configuration of an issuer and keeps its keys fresh. It ends when nobody wants to know any more.
 #[derive(Debug)]
-struct Search(AbortHandle);
+struct Upkeep(AbortHandle);
 
 impl Issuers {
     /// The issuers of `settings`, with what `before` knows of them.
@@ -45,7 +51,10 @@ impl Issuers {
             match before.iter().find(|member| member.settings.issuer.url == settings.issuer.url) {
                 Some(known) if *known.settings == **settings => Ok(known.again()),
                 Some(known) => known.judging_by(settings, means),
-                None => Ok(Member::new(settings, Self::authenticator(settings, means)?, None, means)),
+                None => {
+                    let judge = Judge::new(Self::authenticator(settings, means)?, means);
+                    Ok(Member { settings: Arc::clone(settings), judge, meanwhile: None })
+                }
             }
         });
         members.collect::<Result<_, _>>().map(Self)
@@ -64,13 +73,14 @@ impl Issuers {
     /// Each issuer, and why nothing is known of it by its settings, if so. What was known of it may count meanwhile.
     pub(crate) fn health(&self) -> impl Iterator<Item = (&str, Result<(), String>)> {
         let Self(members) = self;
-        members.iter().map(|member| (member.authenticator.issuer(), member.authenticator.health()))
+        let judges = members.iter().map(|member| &member.judge.authenticator);
+        judges.map(|judge| (judge.issuer(), judge.health()))
     }
 
     /// Whether the tokens of all of them can be judged.
     pub(crate) fn are_known(&self) -> bool {
         let Self(members) = self;
-        members.iter().all(|member| member.judge().health().is_ok())
+        members.iter().all(|member| member.judge().is_known())
     }
 
     /// Those of which it is not known, and why.
@@ -81,41 +91,22 @@ impl Issuers {
     /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
     pub(crate) async fn tried(&self, issuer: &str) {
         let Self(members) = self;
-        for member in members.iter().filter(|member| member.authenticator.issuer() == issuer) {
-            member.authenticator.tried().await;
+        for Member { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer) {
+            judge.authenticator.tried().await;
         }
     }
 
     pub(super) fn authenticators(&self) -> Vec<Box<dyn TokenAuthenticator>> {
-        let boxed = |member: &Member| -> Box<dyn TokenAuthenticator> { Box::new(Arc::clone(member.judge())) };
+        let boxed = |member: &Member| -> Box<dyn TokenAuthenticator> { Box::new(member.clone()) };
         let Self(members) = self;
         members.iter().map(boxed).collect()
     }
 }
 
 impl Member {
-    /// A reload is asked for when what is not known is.
-    fn new(
-        settings: &Arc<JwtAuthenticator>,
-        authenticator: OidcAuthenticator,
-        meanwhile: Option<OidcAuthenticator>,
-        means: &Means,
-    ) -> Self {
-        let (settings, authenticator) = (Arc::clone(settings), Arc::new(authenticator));
-        let search = authenticator.health().is_err().then(|| {
-            let (searching, reload) = (Arc::clone(&authenticator), Arc::clone(&means.reload));
-            let search = means.runtime.spawn(async move {
-                searching.run().await;
-                reload.notify_one();
-            });
-            Arc::new(Search(search.abort_handle()))
-        });
-        Self { settings, authenticator, meanwhile: meanwhile.map(Arc::new), _search: search }
-    }
-
     /// The same issuer by the same settings.
     fn again(&self) -> Self {
-        let is_known = self.authenticator.health().is_ok();
+        let is_known = self.judge.is_known();
         Self { meanwhile: self.meanwhile.clone().filter(|_| !is_known), ..self.clone() }
     }
 
@@ -124,25 +115,67 @@ impl Member {
         fn place(Issuer { url, discovery_url, certificate_authority, .. }: &Issuer) -> [Option<&String>; 3] {
             [Some(url), discovery_url.as_ref(), certificate_authority.as_ref()]
         }
-        let by_new_rules = |known: &OidcAuthenticator| known.judging_by(JwtAuthenticator::clone(settings));
-        let authenticator = if place(&self.settings.issuer) == place(&settings.issuer) {
-            by_new_rules(&self.authenticator)
+        let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
+            self.judge.judging_by(settings)
         } else {
-            Issuers::authenticator(settings, means)?
+            Judge::new(Issuers::authenticator(settings, means)?, means)
         };
-        Ok(Self::new(settings, authenticator, Some(by_new_rules(self.judge())), means))
+        // Nobody goes on looking where the configuration is said to be no more.
+        let known = Some(self.judge()).filter(|known| known.is_known() && !judge.is_known());
+        let meanwhile = known.map(|known| known.judging_by(settings));
+        Ok(Self { settings: Arc::clone(settings), judge, meanwhile })
     }
 
     /// Whoever can judge the issuer's tokens.
-    fn judge(&self) -> &Arc<OidcAuthenticator> {
+    fn judge(&self) -> &Judge {
         match &self.meanwhile {
-            Some(meanwhile) if self.authenticator.health().is_err() => meanwhile,
-            _ => &self.authenticator,
+            Some(meanwhile) if !self.judge.is_known() => meanwhile,
+            _ => &self.judge,
         }
     }
 }
 
-impl Drop for Search {
+/// Whoever can judge at the time of the token: once an issuer is found by its settings it is not believed by older ones,
+/// whatever becomes of the reload that is asked for then.
+impl TokenAuthenticator for Member {
+    fn name(&self) -> &'static str {
+        self.judge.authenticator.name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        self.judge().authenticator.authenticate(token, context)
+    }
+}
+
+impl Judge {
+    /// A reload is asked for when what is not known is.
+    fn new(authenticator: OidcAuthenticator, means: &Means) -> Self {
+        let authenticator = Arc::new(authenticator);
+        let (kept, reload) = (Arc::clone(&authenticator), Arc::clone(&means.reload));
+        let upkeep = means.runtime.spawn(async move {
+            kept.run().await;
+            reload.notify_one();
+            kept.keep_fresh().await;
+        });
+        Self { authenticator, upkeep: Arc::new(Upkeep(upkeep.abort_handle())) }
+    }
+
+    /// What is known stays known.
+    fn judging_by(&self, settings: &JwtAuthenticator) -> Self {
+        let authenticator = Arc::new(self.authenticator.judging_by(settings.clone()));
+        Self { authenticator, upkeep: Arc::clone(&self.upkeep) }
+    }
+
+    fn is_known(&self) -> bool {
+        self.authenticator.health().is_ok()
+    }
+}
+
+impl Drop for Upkeep {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -3,7 +3,8 @@
 //! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: any token that no known key has signed asks for the keys anew.
 //! Beyond it there is a floor between two fetches, so that bad tokens cannot multiply them: who comes earlier waits, and
 //! all who wait share one fetch. Only so many may wait, so that tokens whose keys nobody knows do not take the places of
-//! those that can be judged. Keys that are known stay while the issuer is away.
+//! those that can be judged. Keys that are known stay while the issuer is away, and are asked for again now and then: one
+//! that was withdrawn is not believed for ever just because nobody names a new one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use jsonwebtoken::jwk::Jwk;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Jwt;
 use super::keys::PublicKey;
@@ -23,6 +24,8 @@ use crate::authn::json::Object;
 
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);
+/// How long a key that was withdrawn may go on, unless the issuer is away.
+const FRESH: Duration = Duration::from_mins(5);
 /// How many tokens may wait for a fetch. Each has one of the places of the cluster's token cache meanwhile, of which
 /// some must be left whatever becomes of this issuer.
 const WAITING: usize = 32;
@@ -76,6 +79,15 @@ impl KeySet {
     /// Fetches the keys if none are known yet.
     pub async fn initialize(&self) -> Result<(), KeyError> {
         if self.keys.load().is_some() { Ok(()) } else { self.fetch_since(Instant::now()).await }
+    }
+
+    /// Fetches the keys now and then. Never ends.
+    pub async fn keep_fresh(&self) {
+        loop {
+            sleep(FRESH).await;
+            // If that fails, what is known stays.
+            self.fetch_since(Instant::now()).await.ok();
+        }
     }
 
     /// Whether one of the keys has signed the token: the one it names, or any if it names none.

@@ -34,6 +34,23 @@ fn tokens_are_taken_apart() {
     }
 }
 
+#[test]
+fn the_issuer_of_a_token_is_read_whatever_the_rest_is_like() {
+    let of = |payload: &str| issuer(&format!("e30.{}.", URL_SAFE_NO_PAD.encode(payload)));
+    assert_eq!(of(r#"{"iss":"a","iss":"b"}"#).as_deref(), Some("b"));
+    for empty in ["{}", r#"{"iss":null}"#] {
+        assert_eq!(of(empty).as_deref(), Some(""), "{empty}");
+    }
+    for none in [r#"{"iss":5}"#, r#"{"iss":"a"}{}"#, r#"["iss"]"#, "", "{\"iss\":\"\u{0}\"}"] {
+        assert_eq!(of(none), None, "{none:?}");
+    }
+    let long =
+        |length: usize| of(&format!(r#"{{"iss":"{}"}}"#, "a".repeat(length))).map(|issuer| issuer.len());
+    assert_eq!((long(LONGEST_ISSUER), long(LONGEST_ISSUER + 1)), (Some(LONGEST_ISSUER), None));
+    assert_eq!(issuer("!.eyJpc3MiOiJhIn0.!").as_deref(), Some("a"));
+    assert_eq!(issuer("e30.eyJpc3MiOiJhIn0.e30."), None);
+}
+
 /// Signs tokens of the tests.
 #[derive(Debug)]
 pub(crate) struct Signer {

@@ -20,6 +20,7 @@ use super::verify::IdToken;
 use super::within;
 use crate::authn::AuthnError;
 use crate::authn::json::Object;
+use crate::authn::jwt;
 use crate::clock::UnixTime;
 use crate::status::quote::Quoted;
 
@@ -136,19 +137,20 @@ impl Resolver {
         let fetched = fetched.map_err(|error| {
             AuthnError::Unavailable(format!("while getting distributed claim {}: {error}", Quoted(claim)))
         })?;
-        let token = IdToken::untrusted(fetched.trim()).ok_or_else(|| {
+        let issuer = jwt::issuer(fetched.trim());
+        let token = IdToken::untrusted(fetched.trim(), issuer.as_deref()).ok_or_else(|| {
             AuthnError::Invalid(format!(
                 "getting untrusted issuer from endpoint {url} failed for claim {}: malformed token",
                 Quoted(claim)
             ))
         })?;
-        let provider = self.provider(&token.issuer);
+        let provider = self.provider(token.issuer);
         let keys = match &provider {
             Some(provider) => provider.initialize().await,
             None => None,
         };
         let keys = keys.ok_or_else(|| {
-            let issuer = &token.issuer;
+            let issuer = token.issuer;
             AuthnError::Unavailable(format!(
                 "verifying untrusted issuer {issuer} failed: verifier not initialized for issuer: {}",
                 Quoted(issuer)

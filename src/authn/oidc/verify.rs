@@ -12,9 +12,9 @@ use super::distributed::Sources;
 use super::settings::JwtAuthenticator;
 use super::steps::Steps;
 use crate::authn::AuthnError;
+use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
-use crate::authn::jwt::{Jwt, Malformed};
 use crate::authn::remarks::Outcome;
 use crate::authn::x509::time::{is_after, is_before, rfc3339};
 use crate::clock::UnixTime;
@@ -30,28 +30,26 @@ const SHOWN: usize = 32;
 const YEAR_ONE: i64 = -62_135_596_800;
 
 /// A token, and who it says has issued it. Nothing in it is verified.
-#[derive(Debug)]
 pub(super) struct IdToken<'a> {
     /// The value of `iss`.
-    pub(super) issuer: String,
-    jwt: Result<Jwt<'a>, Malformed>,
+    pub(super) issuer: &'a str,
+    token: &'a str,
 }
 
 impl<'a> IdToken<'a> {
-    /// A token with a payload that can be read, whatever the rest is like; it may be for another authenticator if not.
+    /// A token and the issuer that it names, if it names one, whatever the rest is like; it may be for another
+    /// authenticator if not.
     // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, untrustedIssuer
-    pub(super) fn untrusted(token: &'a str) -> Option<Self> {
+    pub(super) fn untrusted(token: &'a str, issuer: Option<&'a str>) -> Option<Self> {
         if token.trim_start().starts_with('{') {
             return None;
         }
-        let jwt = Jwt::parse(token);
-        let issuer = if let Ok(jwt) = &jwt {
-            issuer_of(jwt)
-        } else {
-            let (_, payload) = token.rsplit_once('.')?.0.split_once('.')?;
-            issuer_of(&Jwt::parse(&format!("e30.{payload}.")).ok()?)
-        };
-        Some(Self { issuer: issuer?, jwt })
+        // Google's issuer has two spellings.
+        let issuer = issuer.map(|issuer| match issuer {
+            "accounts.google.com" => "https://accounts.google.com",
+            issuer => issuer,
+        });
+        issuer.map(|issuer| Self { issuer, token })
     }
 
     /// Verifies it with the keys of its issuer, and gives its claims.
@@ -63,7 +61,7 @@ impl<'a> IdToken<'a> {
         steps: Steps<'_>,
     ) -> Result<Claims, AuthnError> {
         let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
-        let jwt = self.jwt.map_err(malformed);
+        let jwt = Jwt::parse(self.token).map_err(malformed);
         let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
         steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await;
@@ -88,12 +86,6 @@ impl<'a> IdToken<'a> {
         checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
         Ok(claims)
     }
-}
-
-/// Google's issuer has two spellings.
-fn issuer_of(jwt: &Jwt<'_>) -> Option<String> {
-    let issuer = jwt.issuer()?;
-    Some(if issuer == "accounts.google.com" { "https://accounts.google.com" } else { issuer }.to_owned())
 }
 
 /// Why the signature does not count, in more words than upstream has.

@@ -34,7 +34,7 @@ impl BoundTokens {
         Self { issuers, grounds }
     }
 
-    async fn judge(&self, token: &str, context: TokenContext<'_>) -> Verdict {
+    async fn judge(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
         let checks = Checks { name: METHOD, remarks: context.remarks };
         let verified = verify::<Bound>(token, &self.issuers, &self.grounds, checks, context).await?;
         let Some(Verified { public, private, audiences }) = verified else { return Ok(None) };
@@ -98,7 +98,7 @@ impl TokenAuthenticator for BoundTokens {
         token: &'a BearerToken,
         context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.judge(token.expose(), context))
+        Box::pin(self.judge(token, context))
     }
 }
 

@@ -45,7 +45,7 @@ impl LegacyTokens {
         Self { issuers: [ISSUER.to_owned()], lookup, grounds }
     }
 
-    async fn judge(&self, token: &str, context: TokenContext<'_>) -> Verdict {
+    async fn judge(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
         let checks = Checks { name: METHOD, remarks: context.remarks };
         let verified = verify::<Legacy>(token, &self.issuers, &self.grounds, checks, context).await?;
         let Some(Verified { public, private: claims, audiences }) = verified else { return Ok(None) };
@@ -65,7 +65,7 @@ impl LegacyTokens {
         }
         checks.pass("sub", || public.subject.clone());
         if self.lookup {
-            self.look_up(token, &claims, checks, context.now).await?;
+            self.look_up(token.expose(), &claims, checks, context.now).await?;
         } else {
             checks.skip("secret", "not looked at, nor the service account (--service-account-lookup=false)");
         }
@@ -178,6 +178,6 @@ impl TokenAuthenticator for LegacyTokens {
         token: &'a BearerToken,
         context: TokenContext<'a>,
     ) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.judge(token.expose(), context))
+        Box::pin(self.judge(token, context))
     }
 }

@@ -9,7 +9,7 @@ use super::{Grounds, KeyRing};
 use crate::authn::chain::intersection;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::KeyError;
-use crate::authn::{Audience, AuthnError, TokenContext};
+use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
 use crate::status::quote::{Quoted, QuotedList};
 
 const NO_KEYS: &str = "invalid signature, no keys found";
@@ -39,24 +39,29 @@ pub(super) struct Verified<P> {
 
 /// Verifies a token; `None` if it is none of these issuers.
 pub(super) async fn verify<P: DeserializeOwned>(
-    token: &str,
+    token: &BearerToken,
     issuers: &[String],
     grounds: &Grounds,
     checks: Checks<'_>,
     context: TokenContext<'_>,
 ) -> Result<Option<Verified<P>>, AuthnError> {
-    let jwt = match Jwt::parse(token) {
+    // What is of another issuer is not read any further.
+    let issuer = token.issuer();
+    if let Some(issuer) = issuer.filter(|issuer| !issuers.iter().any(|known| known == issuer)) {
+        checks.skip("iss", format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)));
+        return Ok(None);
+    }
+    let jwt = match Jwt::parse(token.expose()) {
         Ok(jwt) => jwt,
         Err(malformed) => {
             checks.skip("form", malformed);
             return Ok(None);
         }
     };
-    let issuer = jwt.issuer().unwrap_or_default();
-    if !issuers.iter().any(|known| known == issuer) {
-        checks.skip("iss", format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)));
+    let Some(issuer) = issuer else {
+        checks.skip("iss", format_args!("no text, must be one of {}", QuotedList(issuers)));
         return Ok(None);
-    }
+    };
     checks.pass("iss", || issuer.to_owned());
     grounds.keys.verify(&jwt, checks).await?;
     // Whatever is passed over must be JSON too, and no deeper than other readers take it.

@@ -32,9 +32,12 @@ impl Bed {
         let address = Arc::new(OnceLock::new());
         let own = Arc::clone(&address);
         let peer = Peer::of(&ca, H2, move |asked| {
-            let (path, _) = asked.target.split_once("/.well-known").unwrap();
-            let url = format!("https://{}{path}", own.get().unwrap());
-            reply(200, json!({"issuer": url, "jwks_uri": format!("{url}/keys")}).to_string())
+            let Some((path, _)) = asked.target.split_once("/.well-known") else {
+                return reply(200, json!({"keys": []}).to_string());
+            };
+            let url = |path: &str| format!("https://{}{path}", own.get().unwrap());
+            let issuer = url(path.strip_suffix("/moved").unwrap_or(path));
+            reply(200, json!({"issuer": issuer, "jwks_uri": url(path) + "/keys"}).to_string())
         })
         .await;
         address.set(peer.address).unwrap();
@@ -80,13 +83,18 @@ impl Bed {
 
     /// What is said of an unsigned token of an issuer; it tells the algorithms that are in force.
     async fn said(&self, issuers: &Issuers, path: &str) -> Vec<String> {
+        self.said_by(&issuers.authenticators(), "none", path).await
+    }
+
+    async fn said_by(&self, all: &[Box<dyn TokenAuthenticator>], algorithm: &str, path: &str) -> Vec<String> {
         let part = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
-        let token = [part(json!({"alg": "none"})), part(json!({"iss": self.peer.url(path)})), part(json!(0))];
+        let token =
+            [part(json!({"alg": algorithm})), part(json!({"iss": self.peer.url(path)})), part(json!(0))];
         let token = BearerToken::new(token.join("."));
         let request = TestRequest::new();
         let input = request.input();
         let mut said = Vec::new();
-        for authenticator in issuers.authenticators() {
+        for authenticator in all {
             match authenticator.authenticate(&token, input.for_tokens()).await {
                 Ok(found) => assert_eq!(found, None),
                 Err(AuthnError::Invalid(text) | AuthnError::Unavailable(text)) => said.push(text),
@@ -147,12 +155,33 @@ async fn new_rules_count_at_once_wherever_the_issuer_is() {
 }
 
 #[tokio::test]
+async fn an_issuer_that_is_found_where_it_has_moved_to_is_not_believed_by_its_old_keys() {
+    let bed = Bed::new().await;
+    let before = bed.known(&[bed.issuer("/a", Algorithm::RS256)]).await;
+    let mut moved = bed.issuer("/a", Algorithm::RS256);
+    moved.issuer.discovery_url = Some(bed.peer.url("/a/moved/.well-known/configuration"));
+    let moving = bed.after(&before, std::slice::from_ref(&moved));
+    // As the chain of a generation has them: no reload follows.
+    let all = moving.authenticators();
+    let keys_of = || {
+        let asked = bed.peer.take().into_iter().map(|asked| asked.target);
+        asked.filter(|target| target.ends_with("/keys")).collect::<Vec<_>>()
+    };
+    let not_signed = ["oidc: verify token: failed to verify signature: failed to verify id token signature"];
+    assert_eq!(bed.said_by(&all, "RS256", "/a").await, not_signed);
+    assert_eq!(keys_of(), ["/a/keys"], "it was not found yet");
+    moving.tried(&moved.issuer.url).await;
+    assert_eq!(bed.said_by(&all, "RS256", "/a").await, not_signed);
+    assert_eq!(keys_of(), ["/a/moved/keys"]);
+}
+
+#[tokio::test]
 async fn nobody_looks_for_an_issuer_that_is_removed() {
     let bed = Bed::new().await;
     let mut away = bed.issuer("/a", Algorithm::RS256);
     away.issuer.discovery_url = Some(NOWHERE.to_owned());
     let before = bed.after(&Issuers::default(), &[away.clone()]);
-    let searched: Weak<_> = Arc::downgrade(&before.0[0].authenticator);
+    let searched: Weak<_> = Arc::downgrade(&before.0[0].judge.authenticator);
     let same = bed.after(&before, &[away]);
     drop(before);
     assert!(searched.upgrade().is_some(), "it is still configured");

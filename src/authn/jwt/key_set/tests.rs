@@ -18,6 +18,7 @@ struct Counted {
     fetches: AtomicUsize,
     takes: Duration,
     error: Mutex<Option<String>>,
+    keys: Mutex<Vec<Value>>,
 }
 
 impl KeySource for Arc<Counted> {
@@ -25,7 +26,8 @@ impl KeySource for Arc<Counted> {
         Box::pin(async {
             self.fetches.fetch_add(1, Ordering::Relaxed);
             sleep(self.takes).await;
-            self.error.lock().unwrap().clone().map_or_else(|| Ok(br#"{"keys":[]}"#.to_vec()), Err)
+            let keys = json!({"keys": *self.keys.lock().unwrap()}).to_string().into_bytes();
+            self.error.lock().unwrap().clone().map_or(Ok(keys), Err)
         })
     }
 }
@@ -112,6 +114,30 @@ async fn a_failure_is_shared_and_tried_again_a_second_later() {
     assert!(keys.known().is_some());
     assert_eq!(keys.initialize().await, Ok(()));
     assert_eq!(source.fetches(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_withdrawn_is_not_believed_until_another_is_named() {
+    let (source, keys) = Counted::new(TAKES);
+    let key =
+        |id: &str| json!({"kty": "RSA", "kid": id, "n": URL_SAFE_NO_PAD.encode([0xff; 256]), "e": "AQAB"});
+    let known = || keys.known().unwrap().iter().map(|key| key.id().to_owned()).collect::<Vec<_>>();
+    *source.keys.lock().unwrap() = vec![key("old"), key("new")];
+    let beside = async {
+        keys.initialize().await.unwrap();
+        *source.keys.lock().unwrap() = vec![key("new")];
+        *source.error.lock().unwrap() = Some("away".to_owned());
+        sleep(FRESH * 3).await;
+        assert_eq!(known(), ["old", "new"], "the issuer is away");
+        *source.error.lock().unwrap() = None;
+        sleep(FRESH + TAKES).await;
+        assert_eq!(known(), ["new"]);
+        assert_eq!(source.fetches(), 4);
+    };
+    tokio::select! {
+        () = keys.keep_fresh() => {}
+        () = beside => {}
+    }
 }
 
 #[tokio::test(start_paused = true)]

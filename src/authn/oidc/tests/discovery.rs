@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::time::{Duration, Instant, advance};
+use tokio::time::{Duration, Instant, advance, timeout};
 
 use super::support::{
-    CONFIGURATION, ISSUER, KEYS, OTHER_RSA, RSA, Web, authenticator, claims, judge, new, settings, user,
+    CONFIGURATION, ISSUER, KEYS, Key, OTHER_RSA, RSA, Web, authenticator, claims, judge, new, settings, user,
 };
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::remarks::{Outcome, Remarks};
@@ -118,7 +118,10 @@ async fn a_configuration_that_is_not_taken_is_said_to_be_why() {
 async fn the_configuration_is_looked_for_until_it_is_found() {
     let web = Arc::new(Web::default());
     let authenticator = new(settings(), &web, &Metrics::new());
-    let run = tokio::spawn(Arc::clone(&authenticator).run());
+    let run = tokio::spawn({
+        let authenticator = Arc::clone(&authenticator);
+        async move { authenticator.run().await }
+    });
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(25) {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -181,6 +184,21 @@ async fn keys_are_rotated_and_kept_while_the_issuer_is_away() {
     advance(Duration::from_millis(1)).await;
     assert!(judge(&*authenticator, &unknown).await.is_err());
     assert!(judge(&*authenticator, &old).await.is_err(), "a key that was withdrawn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_withdrawn_is_not_believed_for_long() {
+    let web = Web::of_issuer(&[RSA.jwk("old"), OTHER_RSA.jwk("new")]);
+    let authenticator = authenticator(settings(), &web).await;
+    let body = claims(&json!({})).to_string();
+    let token = |key: &Key, id: &str| key.token_of(&json!({"alg": "RS256", "kid": id}), body.as_bytes());
+    let (old, fresh) = (token(&RSA, "old"), token(&OTHER_RSA, "new"));
+    let jane = Ok(Some(user("jane", &[])));
+    assert_eq!(judge(&*authenticator, &old).await, jane);
+    web.serve_keys(&[OTHER_RSA.jwk("new")]);
+    timeout(Duration::from_mins(6), authenticator.keep_fresh()).await.unwrap_err();
+    assert!(judge(&*authenticator, &old).await.is_err());
+    assert_eq!(judge(&*authenticator, &fresh).await, jane);
 }
 
 #[tokio::test]

@@ -5,9 +5,38 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::support::{KEYS, RSA, Web, authenticator, claims, judge, settings, unsigned, user};
+use super::support::{KEYS, RSA, Web, authenticator, claims, judge, new, settings, unsigned, user};
 use crate::authn::cache::{CachedTokens, Keep, Limits};
+use crate::authn::testing::TestRequest;
+use crate::authn::{BearerToken, TokenAuthenticator as _, jwt};
 use crate::metrics::Metrics;
+
+/// Anybody can make up a token that takes long to read: that it is of none of many issuers is found by reading it once.
+#[tokio::test]
+async fn a_large_token_is_not_read_by_each_issuer() {
+    const ISSUERS: u32 = 64;
+    let web = Web::of_issuer(&[]);
+    let other = |number| {
+        let mut settings = settings();
+        settings.issuer.url = format!("https://{number}.example");
+        new(settings, &web, &Metrics::new())
+    };
+    let issuers: Vec<_> = (0..ISSUERS).map(other).collect();
+    let text = unsigned(
+        &json!({"alg": "RS256"}),
+        format!("{{{}\"iss\":\"x\"}}", r#""a":0,"#.repeat(50_000)).as_bytes(),
+    );
+    let token = BearerToken::new(text + ".");
+    let begun = std::time::Instant::now();
+    assert!(jwt::issuer(token.expose()).is_some());
+    let once = begun.elapsed();
+    let begun = std::time::Instant::now();
+    let request = TestRequest::new();
+    for issuer in &issuers {
+        assert_eq!(issuer.authenticate(&token, request.input().for_tokens()).await, Ok(None));
+    }
+    assert!(begun.elapsed() < once * ISSUERS / 4, "{:?}, and {once:?} for one", begun.elapsed());
+}
 
 #[tokio::test(start_paused = true)]
 async fn known_keys_are_not_behind_unknown_ones() {
