@@ -6,6 +6,7 @@ pub mod cli;
 pub mod clock;
 pub mod clusters;
 pub mod config;
+mod corked;
 #[cfg(feature = "dev")]
 pub mod dev;
 pub mod escape;

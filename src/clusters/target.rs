@@ -23,7 +23,8 @@ use super::settings::{Backend, ClientCertificate, Endpoint, HostPort};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long TLS, and then HTTP, may take to begin.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long others are tried before an endpoint that could not be reached.
 const AVOIDED: Duration = Duration::from_secs(5);
 
@@ -299,7 +300,8 @@ impl Target {
     }
 
     pub(crate) fn http_error(&self, error: &hyper::Error) -> ConnectError {
-        ConnectError::Http { address: self.address.to_string(), cause: error.to_string() }
+        let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+        ConnectError::Http { address: self.address.to_string(), cause }
     }
 }
 

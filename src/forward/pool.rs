@@ -17,13 +17,14 @@ use http::{Request, Response, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::body::{Body, EndGuard, Reset};
-use crate::clusters::target::{ConnectError, Offer, Target};
+use crate::clusters::target::{ConnectError, HANDSHAKE_TIMEOUT, Offer, Target};
+use crate::corked::{Corked, Draining};
 
 /// The share of a connection's streams that is used before another connection is opened.
 const FILL_PERCENT: usize = 80;
@@ -274,7 +275,10 @@ impl Pool {
             return Ok(());
         }
         let window = if kind == Kind::Long { LONG_WINDOW } else { SHORT_WINDOW };
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        // What hyper spawns writes, and the connection itself does not.
+        let corked = Corked::new(stream);
+        let heard = corked.heard();
+        let (sender, connection) = http2::Builder::new(Draining(corked.clone()))
             .timer(TokioTimer::new())
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(STREAMS))
@@ -284,9 +288,23 @@ impl Pool {
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(15))
             .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(corked))
             .await
             .map_err(|error| self.target.http_error(&error))?;
+        let mut connection = Box::pin(connection);
+        // A backend begins by saying what it allows, unless it does not accept our certificate: over TLS 1.3 that comes
+        // out now.
+        let told = async {
+            if heard.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            ended = &mut connection => {
+                return Err(ended.map_or_else(|error| self.target.http_error(&error), |()| self.target.hung_up()));
+            }
+            told = timeout(HANDSHAKE_TIMEOUT, told) => told.map_err(|_| self.target.hung_up())?,
+        }
         let http2 = Arc::new(Http2 {
             sender,
             streams: AtomicUsize::new(0),
@@ -294,7 +312,6 @@ impl Pool {
         });
         lock(&self.lane(kind).connections).push(Arc::clone(&http2));
         let shared = Arc::downgrade(&http2);
-        let mut connection = Box::pin(connection);
         let driven = std::future::poll_fn(move |cx| {
             let polled = connection.as_mut().poll(cx);
             if let Some(http2) = shared.upgrade() {

@@ -33,6 +33,7 @@ use super::plain::expect_tls;
 use super::settings::Limits;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::corked::{Corked, Drained};
 use crate::forward::body::Body;
 use crate::metrics::Metrics;
 use crate::request::wellformed::MAX_HEADER_LINES;
@@ -312,16 +313,19 @@ async fn drive<H: Handler>(
 ) {
     let peer = connection.info.peer;
     let activity = Arc::clone(&connection.activity);
-    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
+    let stream = Watched::new(stream, Arc::clone(&activity));
     let shared = Arc::clone(&connection);
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
         async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) }
     });
     let serving = if connection.http2 {
-        Serving::Http2 { connection: http2_builder(limits).serve_connection(io, service) }
+        let corked = Corked::new(stream);
+        let connection = http2_builder(limits).serve_connection(TokioIo::new(corked.clone()), service);
+        Serving::Http2 { connection: Drained::new(connection, corked) }
     } else {
-        Serving::Http1 { connection: http1_builder().serve_connection(io, service).with_upgrades() }
+        let connection = http1_builder().serve_connection(TokioIo::new(stream), service);
+        Serving::Http1 { connection: connection.with_upgrades() }
     };
     let mut serving = pin!(serving);
     let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
@@ -414,14 +418,14 @@ fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
     builder
 }
 
-type Io = TokioIo<Watched<TlsStream<TcpStream>>>;
+type Stream = Watched<TlsStream<TcpStream>>;
 
 pin_project! {
     /// hyper's two kinds of connection as one.
     #[project = ServingProjection]
     enum Serving<S> where S: hyper::service::HttpService<Incoming, ResBody = Body> {
-        Http1 { #[pin] connection: http1::UpgradeableConnection<Io, S> },
-        Http2 { #[pin] connection: http2::Connection<Io, S, TokioExecutor> },
+        Http1 { #[pin] connection: http1::UpgradeableConnection<TokioIo<Stream>, S> },
+        Http2 { #[pin] connection: Drained<http2::Connection<TokioIo<Corked<Stream>>, S, TokioExecutor>, Stream> },
     }
 }
 
@@ -433,7 +437,7 @@ where
     fn graceful_shutdown(self: Pin<&mut Self>) {
         match self.project() {
             ServingProjection::Http1 { connection } => connection.graceful_shutdown(),
-            ServingProjection::Http2 { connection } => connection.graceful_shutdown(),
+            ServingProjection::Http2 { connection } => connection.inner().graceful_shutdown(),
         }
     }
 }
