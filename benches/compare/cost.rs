@@ -1,6 +1,6 @@
-//! Processor time of another process.
+//! What another process uses: processor time, and memory.
 
-/// Time in nanoseconds, of one request or of many.
+/// Processor time in nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Cost(f64);
 
@@ -15,20 +15,9 @@ impl Cost {
         Self(threads.map(|thread| used(thread.unwrap())).sum())
     }
 
-    pub fn since(self, before: Self) -> Self {
-        Self(self.0 - before.0)
-    }
-
-    pub fn of_one(self, requests: usize) -> Self {
-        Self(self.0 / f64::from(u32::try_from(requests).unwrap()))
-    }
-
-    pub fn ratio(self, other: Self) -> f64 {
-        self.0 / other.0
-    }
-
-    pub fn microseconds(self) -> f64 {
-        self.0 / 1000.0
+    /// How many of so many there were in each second of processor time since `before`.
+    pub fn rate(self, before: Self, many: usize) -> f64 {
+        f64::from(u32::try_from(many).unwrap()) * 1e9 / (self.0 - before.0)
     }
 }
 
@@ -36,4 +25,11 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Its memory in KiB, what it shares counted by halves, thirds and so on.
+pub fn memory(process: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }

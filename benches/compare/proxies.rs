@@ -1,0 +1,153 @@
+//! The proxies that are compared, each a process of its own: the gateway, and what it is measured against.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::child;
+use crate::scene::Scene;
+use crate::support::process::Process;
+
+const HAPROXY: &str = include_str!("haproxy.cfg");
+const NGINX: &str = include_str!("nginx.conf");
+/// How long a competitor may take to serve.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What installs the others on Debian.
+pub const INSTALL: &str = "apt-get install -y haproxy nginx-light";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Gateway,
+    /// With HTTP/1.1 to the backend.
+    HaproxyHttp1,
+    /// With HTTP/2 to the backend.
+    HaproxyHttp2,
+    Nginx,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Gateway, Self::HaproxyHttp1, Self::HaproxyHttp2, Self::Nginx];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gateway => "portcullis",
+            Self::HaproxyHttp1 => "haproxy, HTTP/1.1 to the backend",
+            Self::HaproxyHttp2 => "haproxy, HTTP/2 to the backend",
+            Self::Nginx => "nginx",
+        }
+    }
+
+    pub fn is_haproxy(self) -> bool {
+        matches!(self, Self::HaproxyHttp1 | Self::HaproxyHttp2)
+    }
+
+    fn program(self) -> Option<&'static str> {
+        match self {
+            Self::Gateway => None,
+            Self::HaproxyHttp1 | Self::HaproxyHttp2 => Some("haproxy"),
+            Self::Nginx => Some("nginx"),
+        }
+    }
+
+    /// What the program calls itself, if there is one.
+    pub fn version(self) -> Option<String> {
+        let Some(program) = self.program() else {
+            return Some(concat!("portcullis ", env!("CARGO_PKG_VERSION")).to_owned());
+        };
+        let said = Command::new(program).arg("-v").output().ok()?;
+        // nginx says it on standard error.
+        let said = String::from_utf8([said.stdout, said.stderr].concat()).ok()?;
+        said.lines().next().map(str::to_owned)
+    }
+
+    /// Those whose programs are there; who is left out is said.
+    pub fn present() -> Vec<Self> {
+        let (there, missing): (Vec<Self>, Vec<Self>) =
+            Self::ALL.into_iter().partition(|kind| kind.version().is_some());
+        for kind in &missing {
+            eprintln!("LEFT OUT: {} is not installed", kind.name());
+        }
+        if !missing.is_empty() {
+            eprintln!("To compare with everybody: {INSTALL}, or run this with --install");
+        }
+        there
+    }
+}
+
+/// One that serves.
+pub enum Proxy {
+    Gateway(Process),
+    Other { child: Child, address: SocketAddr },
+}
+
+impl Proxy {
+    pub async fn start(kind: Kind, scene: &Scene) -> Self {
+        let directory = scene.pki.directory.path().display().to_string();
+        let (name, template) = match kind {
+            Kind::Gateway => {
+                let mut command = child::command(env!("CARGO_BIN_EXE_portcullis"));
+                command.arg("serve").args(&scene.flags);
+                return Self::Gateway(Process::serve(command).await);
+            }
+            Kind::HaproxyHttp1 | Kind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
+            Kind::Nginx => ("nginx.conf", NGINX),
+        };
+        let address = free_address();
+        let config = template
+            .replace("{port}", &address.port().to_string())
+            .replace("{directory}", &directory)
+            .replace("{backend}", &scene.backend.to_string())
+            .replace("{alpn}", if kind == Kind::HaproxyHttp2 { "h2" } else { "http/1.1" });
+        let config = scene.pki.write(&format!("{}-{name}", address.port()), config);
+        let mut command = child::command(kind.program().unwrap());
+        match kind {
+            Kind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
+            _ => command.args(["-db", "-f"]),
+        };
+        let child = command.arg(&config).stdin(Stdio::null()).spawn().unwrap();
+        let mut proxy = Self::Other { child, address };
+        proxy.serves(kind).await;
+        proxy
+    }
+
+    async fn serves(&mut self, kind: Kind) {
+        let deadline = Instant::now() + PATIENCE;
+        while tokio::net::TcpStream::connect(self.address()).await.is_err() {
+            if let Self::Other { child, .. } = self {
+                let ended = child.try_wait().unwrap();
+                assert!(ended.is_none(), "{} ended: {ended:?}", kind.name());
+            }
+            assert!(Instant::now() < deadline, "{} does not serve", kind.name());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        match self {
+            Self::Gateway(process) => process.gateway.address,
+            Self::Other { address, .. } => *address,
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        match self {
+            Self::Gateway(process) => process.id(),
+            Self::Other { child, .. } => child.id(),
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Self::Other { child, .. } = self {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// An address that nobody listens on now.
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
