@@ -80,7 +80,7 @@ impl Figures {
         self.0.iter().filter(move |figure| figure.measure == measure && figure.case == case)
     }
 
-    pub fn find(&self, measure: Measure, case: &str, of: &str) -> Option<&Figure> {
+    pub fn find<'a>(&'a self, measure: Measure, case: &'a str, of: &str) -> Option<&'a Figure> {
         self.of_case(measure, case).find(|figure| figure.of == of)
     }
 

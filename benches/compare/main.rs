@@ -41,6 +41,7 @@ use clap::Parser;
 use figures::Figures;
 use proxies::{Kind, Proxy};
 use scene::Scene;
+use support::process::raise_file_limit;
 
 /// The gateway beside HAProxy and nginx at the same work.
 #[derive(Parser, Clone)]
@@ -60,6 +61,7 @@ struct Options {
 async fn main() {
     child::become_program();
     let options = Options::parse();
+    raise_file_limit();
     let scene = Scene::new();
     let mut proxies = Vec::new();
     for kind in Kind::present() {

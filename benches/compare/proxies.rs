@@ -1,6 +1,8 @@
 //! The proxies that are compared, each a process of its own: the gateway, and what it is measured against.
 
+use std::fs::File;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -104,18 +106,21 @@ impl Proxy {
             Kind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
             _ => command.args(["-db", "-f"]),
         };
-        let child = command.arg(&config).stdin(Stdio::null()).spawn().unwrap();
+        let said = scene.pki.directory.path().join(format!("{}-{name}.log", address.port()));
+        let log = File::create(&said).unwrap();
+        let child = command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let mut proxy = Self::Other { child, address };
-        proxy.serves(kind).await;
+        proxy.serves(kind, &said).await;
         proxy
     }
 
-    async fn serves(&mut self, kind: Kind) {
+    async fn serves(&mut self, kind: Kind, said: &Path) {
         let deadline = Instant::now() + PATIENCE;
         while tokio::net::TcpStream::connect(self.address()).await.is_err() {
             if let Self::Other { child, .. } = self {
                 let ended = child.try_wait().unwrap();
-                assert!(ended.is_none(), "{} ended: {ended:?}", kind.name());
+                let said = || std::fs::read_to_string(said).unwrap();
+                assert!(ended.is_none(), "{} ended: {}", kind.name(), said());
             }
             assert!(Instant::now() < deadline, "{} does not serve", kind.name());
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -41,10 +41,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use count::Count;
-use support::process::Process;
+use support::process::{Process, raise_file_limit};
 use support::{Pki, flags};
 
 /// Open watches, requests and reloads, all at once.
@@ -71,6 +70,7 @@ struct Load {
 #[tokio::main]
 async fn main() -> ExitCode {
     let load = Load::parse();
+    // Half of the connections are here, and most of the rest on the other side.
     raise_file_limit();
     if load.flood {
         return flood::run(load.seconds).await;
@@ -92,10 +92,4 @@ async fn main() -> ExitCode {
     let process = Arc::into_inner(process).expect("everybody else is gone");
     let (ended, said) = process.end().await;
     log.finish(&count, ended, &said)
-}
-
-/// Half of the connections are here, and most of the rest on the other side.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the limit can be raised");
 }
