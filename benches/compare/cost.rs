@@ -22,9 +22,14 @@ impl Cost {
 }
 
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    quantile(values, 50)
+}
+
+/// The least of the values that so many in a hundred do not exceed.
+pub fn quantile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[(values.len() * percent / 100).min(values.len() - 1)]
 }
 
 /// Its memory in KiB, what it shares counted by halves, thirds and so on.

@@ -50,11 +50,8 @@ impl Door {
         Arc::new(tls)
     }
 
-    pub async fn connect(&self, ask: &Ask, http2: bool) -> Connection {
-        self.connect_as(self.tls_for(http2), ask, http2).await
-    }
-
-    pub async fn connect_as(&self, tls: Arc<ClientConfig>, ask: &Ask, http2: bool) -> Connection {
+    /// A new connection on which `ask` will be asked.
+    pub async fn connect(&self, tls: Arc<ClientConfig>, ask: &Ask, http2: bool) -> Connection {
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let stream = TlsConnector::from(tls).connect(Self::server_name(), stream).await.unwrap();
@@ -86,6 +83,11 @@ impl Connection {
         self.wire.hear(&self.input[..length], &mut self.out)
     }
 
+    /// Takes leave.
+    pub async fn close(mut self) {
+        self.stream.shutdown().await.unwrap();
+    }
+
     /// Keeps requests in progress until then; gives how many were answered. None is left over.
     async fn keep_asking(&mut self, streams: usize, until: Instant) -> usize {
         self.ask(streams);
@@ -114,7 +116,7 @@ impl Crowd {
         let tls = door.tls_for(shape.http2);
         let mut connections = Vec::new();
         for _ in 0..shape.connections {
-            connections.push(door.connect_as(Arc::clone(&tls), ask, shape.http2).await);
+            connections.push(door.connect(Arc::clone(&tls), ask, shape.http2).await);
         }
         Self { connections, streams: shape.streams }
     }

@@ -21,10 +21,14 @@
 mod child;
 mod cost;
 mod figures;
+mod handshakes;
+mod latency;
 mod load;
 mod proxies;
 mod rates;
 mod scene;
+mod senders;
+mod watches;
 mod wire;
 
 #[path = "../../tests/support/pki.rs"]
@@ -36,7 +40,7 @@ mod it {
 }
 use it::support;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 
 use figures::Figures;
 use proxies::{Kind, Proxy};
@@ -52,9 +56,29 @@ struct Options {
     /// How often every proxy has its turn; medians of these are shown.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// How many watches are open at least when their memory is measured.
+    #[arg(long, default_value_t = 400)]
+    watches: usize,
+    /// What is measured, all of it unless told; may be given several times.
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    only: Vec<Part>,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Requests per second of processor time.
+    Rates,
+    /// The same for the gateway alone, by certificate and by token.
+    Senders,
+    /// Full handshakes with a client certificate per second of processor time.
+    Handshakes,
+    /// The time that a proxy adds at 500 requests per second.
+    Latency,
+    /// Memory of idle watches.
+    Watches,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -64,13 +88,24 @@ async fn main() {
     raise_file_limit();
     let scene = Scene::new();
     let mut proxies = Vec::new();
-    for kind in Kind::present() {
+    let kinds = Kind::present();
+    for kind in kinds.iter().copied() {
         let proxy = Proxy::start(kind, &scene).await;
         scene.verify(kind.name(), proxy.address()).await;
         proxies.push((kind, proxy));
     }
     let mut figures = Figures::default();
-    rates::measure(&options, &scene, &proxies, &mut figures).await;
+    for part in Part::value_variants() {
+        if options.only.is_empty() || options.only.contains(part) {
+            match part {
+                Part::Rates => rates::measure(&options, &scene, &proxies, &mut figures).await,
+                Part::Senders => senders::measure(&options, &scene, &proxies[0].1, &mut figures).await,
+                Part::Handshakes => handshakes::measure(&options, &scene, &proxies, &mut figures).await,
+                Part::Latency => latency::measure(&options, &scene, &proxies, &mut figures).await,
+                Part::Watches => watches::measure(&options, &scene, &kinds, &mut figures).await,
+            }
+        }
+    }
     for figure in &figures.0 {
         println!("{figure:?}");
     }

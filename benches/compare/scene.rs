@@ -10,6 +10,9 @@ use http::Response;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use serde_json::json;
 
 use crate::load::Door;
@@ -17,7 +20,7 @@ use crate::pki::Issued;
 use crate::support::accounts::{self, Accounts};
 use crate::support::client::Client;
 use crate::support::questions::{respond, user_info};
-use crate::support::{Backend, BoxedBody, BoxedError, Gateway, H2, Pki, flags, full, text, tls_client};
+use crate::support::{AnyServer, Backend, BoxedBody, BoxedError, Gateway, H2, Pki, flags, full, text};
 
 /// What the backend answers with 1 KiB, with 100 KiB, with a header and then nothing, and with who it was asked by.
 pub const SMALL: &str = "/api/v1/namespaces/team/configmaps/small";
@@ -75,17 +78,22 @@ impl Scene {
 
     /// What alice sees of a proxy.
     pub fn by_certificate(&self, proxy: SocketAddr) -> Door {
-        Door { address: proxy, tls: settings(Some(&self.alice)) }
+        Door { address: proxy, tls: settings(Some(&self.alice), &[X25519]) }
+    }
+
+    /// What alice sees of one that can do this.
+    pub fn post_quantum(&self, proxy: SocketAddr) -> Door {
+        Door { address: proxy, tls: settings(Some(&self.alice), &[X25519MLKEM768]) }
     }
 
     /// What those who have a token see of one.
     pub fn by_token(&self, proxy: SocketAddr) -> Door {
-        Door { address: proxy, tls: settings(None) }
+        Door { address: proxy, tls: settings(None, &[X25519]) }
     }
 
     /// The backend itself, by a certificate that it takes.
     pub fn direct(&self) -> Door {
-        Door { address: self.backend, tls: settings(Some(&self.front)) }
+        Door { address: self.backend, tls: settings(Some(&self.front), &[X25519]) }
     }
 
     /// Finds that a proxy does what is compared: the backend learns from it who asks, and from nobody else.
@@ -102,8 +110,14 @@ impl Scene {
     }
 }
 
-fn settings(identity: Option<&Issued>) -> Arc<ClientConfig> {
-    let builder = tls_client(rustls::DEFAULT_VERSIONS);
+/// TLS 1.3, always with a full handshake, and one key exchange: the same for every proxy.
+fn settings(identity: Option<&Issued>, groups: &[&'static dyn SupportedKxGroup]) -> Arc<ClientConfig> {
+    let provider = CryptoProvider { kx_groups: groups.to_vec(), ..default_provider() };
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
     let mut config = match identity {
         Some(issued) => {
             builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap()

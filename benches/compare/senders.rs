@@ -1,0 +1,37 @@
+//! What a request costs the gateway by how its sender is known.
+
+use crate::Options;
+use crate::figures::{Figures, Measure};
+use crate::proxies::Proxy;
+use crate::rates::{SHAPES, rate};
+use crate::scene::{SMALL, Scene};
+use crate::wire::Ask;
+
+/// What the others are compared with.
+pub const CERTIFICATE: &str = "certificate";
+/// Looked up in a file, and verified once and then remembered.
+pub const STATIC_TOKEN: &str = "static token";
+pub const BOUND_TOKEN: &str = "service-account token, cached";
+
+pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures: &mut Figures) {
+    let tokens = &scene.tokens;
+    let senders = [
+        (CERTIFICATE, None),
+        (STATIC_TOKEN, Some(&tokens.short)),
+        ("static token of 1000 characters", Some(&tokens.long)),
+        (BOUND_TOKEN, Some(&tokens.bound)),
+    ];
+    for (version, shape) in SHAPES {
+        for round in 0..options.rounds {
+            for turn in 0..senders.len() {
+                let (name, token) = senders[(round + turn) % senders.len()];
+                let (door, ask) = match token {
+                    None => (scene.by_certificate(gateway.address()), Ask::of(SMALL)),
+                    Some(token) => (scene.by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
+                };
+                let rate = rate(options, gateway, &door, &ask, shape).await;
+                figures.add(Measure::Senders, version, name, rate);
+            }
+        }
+    }
+}
