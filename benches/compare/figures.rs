@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::cost::median;
+use crate::progress;
 
 /// What a figure is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -57,6 +58,7 @@ pub struct Figures(pub Vec<Figure>);
 impl Figures {
     /// Adds a value of the round.
     pub fn add(&mut self, measure: Measure, case: &str, of: &str, value: f64) {
+        progress::show(&format!("{}: {case}, {of}: {value:.1}", measure.title()));
         let known = self.0.iter_mut().find(|figure| {
             figure.measure == measure && figure.case == case && figure.of == of
         });

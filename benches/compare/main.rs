@@ -24,6 +24,7 @@ mod figures;
 mod handshakes;
 mod latency;
 mod load;
+mod progress;
 mod proxies;
 mod rates;
 mod scene;
@@ -106,6 +107,7 @@ async fn main() {
             }
         }
     }
+    progress::end();
     for figure in &figures.0 {
         println!("{figure:?}");
     }

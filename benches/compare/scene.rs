@@ -1,13 +1,15 @@
 //! What is the same for every proxy: certificates, the client, and the backend, which has a thread of its own.
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::pending;
-use http::Response;
-use http_body_util::{BodyExt as _, StreamBody};
+use futures_util::StreamExt as _;
+use futures_util::stream::{once, pending};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -135,12 +137,12 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<Accounts>) -> SocketAddr {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
-            let answer = move |path: &str, headers: &http::HeaderMap| match path {
+            let answer = move |path: &str, headers: &HeaderMap| match path {
                 SMALL => json_body(full(small.clone())),
                 LARGE => json_body(full(large.clone())),
                 WHO => json_body(full(user_info(headers, "x-remote-").to_string())),
-                WATCH => json_body(StreamBody::new(pending::<Result<Frame<Bytes>, BoxedError>>()).boxed()),
-                other => respond(http::StatusCode::NOT_FOUND, &json!({"path": other})),
+                WATCH => silence(),
+                other => respond(StatusCode::NOT_FOUND, &json!({"path": other})),
             };
             let backend = Backend::start_saying(
                 &pki,
@@ -148,7 +150,7 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<Accounts>) -> SocketAddr {
                 move |request| accounts.answer(request),
                 move |request| {
                     let path = request.uri().path_and_query().map_or("", http::uri::PathAndQuery::as_str);
-                    Box::pin(std::future::ready(answer(path, request.headers())))
+                    Box::pin(ready(answer(path, request.headers())))
                 },
             )
             .await;
@@ -164,6 +166,19 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<Accounts>) -> SocketAddr {
 
 fn json_body(body: BoxedBody) -> Response<BoxedBody> {
     Response::builder().header("content-type", "application/json").body(body).unwrap()
+}
+
+/// A watch that says where it begins, and then nothing: without a word nginx keeps even the header.
+fn silence() -> Response<BoxedBody> {
+    let bookmark = json!({
+        "type": "BOOKMARK",
+        "object": {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "4711"}},
+    });
+    let first = Frame::data(Bytes::from(format!("{bookmark}\n")));
+    let events = once(ready(Ok::<_, BoxedError>(first))).chain(pending());
+    let mut response = json_body(BodyExt::boxed(StreamBody::new(events)));
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
 }
 
 /// An object of exactly so many bytes.
