@@ -18,6 +18,8 @@
     reason = "a measurement that is run by hand"
 )]
 
+mod aims;
+mod chart;
 mod child;
 mod cost;
 mod figures;
@@ -27,6 +29,7 @@ mod load;
 mod progress;
 mod proxies;
 mod rates;
+mod report;
 mod scene;
 mod senders;
 mod watches;
@@ -41,10 +44,14 @@ mod it {
 }
 use it::support;
 
+use std::path::PathBuf;
+use std::process::ExitCode;
+
 use clap::{Parser, ValueEnum as _};
 
 use figures::Figures;
 use proxies::{Kind, Proxy};
+use report::{Machine, Report};
 use scene::Scene;
 use support::process::raise_file_limit;
 
@@ -63,9 +70,24 @@ struct Options {
     /// What is measured, all of it unless told; may be given several times.
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     only: Vec<Part>,
+    /// How it is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Also draws the figures as bars.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Installs HAProxy and nginx first, from Debian's packages, where they are missing.
+    #[arg(long)]
+    install: bool,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    Table,
+    Json,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +105,33 @@ enum Part {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
+async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
     raise_file_limit();
+    if options.install && Kind::missing().next().is_some() {
+        proxies::install();
+    }
+    let kinds = Kind::present();
+    let figures = tokio::select! {
+        figures = measure(&options, &kinds) => figures,
+        _ = tokio::signal::ctrl_c() => return ExitCode::FAILURE,
+    };
+    progress::end();
+    let machine = Machine::of(&kinds);
+    if let Some(file) = &options.svg {
+        std::fs::write(file, chart::svg(&figures)).expect("the chart can be written");
+    }
+    match options.output {
+        Output::Table => print!("{}", report::table(&machine, &figures)),
+        Output::Json => println!("{}", Report::new(machine, &options, &figures).json()),
+    }
+    ExitCode::SUCCESS
+}
+
+async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
     let scene = Scene::new();
     let mut proxies = Vec::new();
-    let kinds = Kind::present();
     for kind in kinds.iter().copied() {
         let proxy = Proxy::start(kind, &scene).await;
         scene.verify(kind.name(), proxy.address()).await;
@@ -99,16 +141,13 @@ async fn main() {
     for part in Part::value_variants() {
         if options.only.is_empty() || options.only.contains(part) {
             match part {
-                Part::Rates => rates::measure(&options, &scene, &proxies, &mut figures).await,
-                Part::Senders => senders::measure(&options, &scene, &proxies[0].1, &mut figures).await,
-                Part::Handshakes => handshakes::measure(&options, &scene, &proxies, &mut figures).await,
-                Part::Latency => latency::measure(&options, &scene, &proxies, &mut figures).await,
-                Part::Watches => watches::measure(&options, &scene, &kinds, &mut figures).await,
+                Part::Rates => rates::measure(options, &scene, &proxies, &mut figures).await,
+                Part::Senders => senders::measure(options, &scene, &proxies[0].1, &mut figures).await,
+                Part::Handshakes => handshakes::measure(options, &scene, &proxies, &mut figures).await,
+                Part::Latency => latency::measure(options, &scene, &proxies, &mut figures).await,
+                Part::Watches => watches::measure(options, &scene, kinds, &mut figures).await,
             }
         }
     }
-    progress::end();
-    for figure in &figures.0 {
-        println!("{figure:?}");
-    }
+    figures
 }

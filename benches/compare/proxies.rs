@@ -15,7 +15,7 @@ const NGINX: &str = include_str!("nginx.conf");
 /// How long a competitor may take to serve.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What installs the others on Debian.
-pub const INSTALL: &str = "apt-get install -y haproxy nginx-light";
+const INSTALL: [&str; 5] = ["apt-get", "install", "-y", "haproxy", "nginx-light"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -33,14 +33,10 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Gateway => "portcullis",
-            Self::HaproxyHttp1 => "haproxy, HTTP/1.1 to the backend",
-            Self::HaproxyHttp2 => "haproxy, HTTP/2 to the backend",
+            Self::HaproxyHttp1 => "haproxy-http1",
+            Self::HaproxyHttp2 => "haproxy-http2",
             Self::Nginx => "nginx",
         }
-    }
-
-    pub fn is_haproxy(self) -> bool {
-        matches!(self, Self::HaproxyHttp1 | Self::HaproxyHttp2)
     }
 
     fn program(self) -> Option<&'static str> {
@@ -62,18 +58,28 @@ impl Kind {
         said.lines().next().map(str::to_owned)
     }
 
-    /// Those whose programs are there; who is left out is said.
+    /// Those whose programs are not there.
+    pub fn missing() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kind| kind.version().is_none())
+    }
+
+    /// The others; who is left out is said.
     pub fn present() -> Vec<Self> {
-        let (there, missing): (Vec<Self>, Vec<Self>) =
-            Self::ALL.into_iter().partition(|kind| kind.version().is_some());
+        let missing: Vec<Self> = Self::missing().collect();
         for kind in &missing {
             eprintln!("LEFT OUT: {} is not installed", kind.name());
         }
         if !missing.is_empty() {
-            eprintln!("To compare with everybody: {INSTALL}, or run this with --install");
+            eprintln!("To compare with everybody: {}, or run this with --install", INSTALL.join(" "));
         }
-        there
+        Self::ALL.into_iter().filter(|kind| !missing.contains(kind)).collect()
     }
+}
+
+/// Installs those that are missing.
+pub fn install() {
+    let done = Command::new(INSTALL[0]).args(&INSTALL[1..]).stdout(Stdio::null()).status();
+    assert!(done.is_ok_and(|done| done.success()), "`{}` failed", INSTALL.join(" "));
 }
 
 /// One that serves.

@@ -154,6 +154,8 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<Accounts>) -> SocketAddr {
                 },
             )
             .await;
+            // The last who has it removes the files.
+            drop(pki);
             tell.send(backend.address).unwrap();
             loop {
                 tokio::time::sleep(FORGET).await;

@@ -10,15 +10,15 @@ use crate::wire::Ask;
 /// What the others are compared with.
 pub const CERTIFICATE: &str = "certificate";
 /// Looked up in a file, and verified once and then remembered.
-pub const STATIC_TOKEN: &str = "static token";
-pub const BOUND_TOKEN: &str = "service-account token, cached";
+pub const STATIC_TOKEN: &str = "static-token";
+pub const BOUND_TOKEN: &str = "bound-token";
 
 pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures: &mut Figures) {
     let tokens = &scene.tokens;
     let senders = [
         (CERTIFICATE, None),
         (STATIC_TOKEN, Some(&tokens.short)),
-        ("static token of 1000 characters", Some(&tokens.long)),
+        ("long-static-token", Some(&tokens.long)),
         (BOUND_TOKEN, Some(&tokens.bound)),
     ];
     for (version, shape) in SHAPES {
