@@ -8,12 +8,8 @@ use crate::proxies::Kind;
 use crate::senders;
 
 /// At least as many requests as the better HAProxy.
-const REQUESTS: [(&str, f64); 4] = [
-    ("HTTP/1.1, 1 KiB", 1.1),
-    ("HTTP/1.1, 100 KiB", 1.1),
-    ("HTTP/2, 1 KiB", 1.0),
-    ("HTTP/2, 100 KiB", 1.0),
-];
+const REQUESTS: [(&str, f64); 4] =
+    [("HTTP/1.1, 1 KiB", 1.1), ("HTTP/1.1, 100 KiB", 1.1), ("HTTP/2, 1 KiB", 1.0), ("HTTP/2, 100 KiB", 1.0)];
 /// At least as many requests as by certificate.
 const SENDERS: [&str; 2] = [senders::STATIC_TOKEN, senders::BOUND_TOKEN];
 const SENDERS_RATIO: f64 = 0.97;
@@ -84,7 +80,9 @@ fn absolute(figures: &Figures, measure: Measure, case: &str, wanted: f64) -> Opt
 /// HAProxy as it does best in this case.
 pub fn better_haproxy<'a>(figures: &'a Figures, measure: Measure, case: &'a str) -> Option<&'a Figure> {
     let all = figures.of_case(measure, case);
-    let ours = all.filter(|figure| [Kind::HaproxyHttp1, Kind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of));
+    let ours = all.filter(|figure| {
+        [Kind::HaproxyHttp1, Kind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of)
+    });
     let better = |one: &&Figure, other: &&Figure| one.median.total_cmp(&other.median);
     if measure.less_is_better() { ours.min_by(better) } else { ours.max_by(better) }
 }

@@ -6,11 +6,12 @@ use crate::aims::better_haproxy;
 use crate::figures::{Figure, Figures, Measure};
 use crate::handshakes;
 use crate::proxies::Kind;
-use crate::report::number;
+use crate::report::{Machine, number};
 
 const WIDTH: usize = 840;
 const COLUMNS: usize = 2;
 const PANEL: usize = WIDTH / COLUMNS;
+const GUTTER: usize = 20;
 const HEADING: usize = 30;
 const TITLE: usize = 22;
 const BAR: usize = 16;
@@ -23,7 +24,7 @@ const VALUES: usize = 66;
 const STYLE: &str = "\
 text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328}\
 .heading{font-size:15px;font-weight:600}\
-.note{font-size:12px;fill:#656d76}\
+.note{font-size:12px;font-weight:400;fill:#656d76}\
 .other{fill:#9aa4af}\
 .own{fill:#2f81f7}\
 .strong{font-weight:600}\
@@ -32,18 +33,20 @@ text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328}\
 /// Measures that are shown, and their headings.
 const SHOWN: [(Measure, &str); 4] = [
     (Measure::Requests, "Requests per CPU-second"),
-    (Measure::Handshakes, "TLS handshakes with a client certificate per CPU-second"),
+    (Measure::Handshakes, "Full TLS 1.3 handshakes with a client certificate per CPU-second"),
     (Measure::AddedMedian, "Added time at 500 requests per second, median, µs"),
     (Measure::Watches, "Memory per idle watch, KiB"),
 ];
 
-pub fn svg(figures: &Figures) -> String {
+pub fn svg(machine: &Machine, figures: &Figures) -> String {
     let (mut body, mut y) = (String::new(), 0);
     for (measure, heading) in SHOWN {
         let cases: Vec<&str> = figures
             .cases()
             .into_iter()
-            .filter(|(of, case)| *of == measure && (measure != Measure::Handshakes || *case == handshakes::CASE))
+            .filter(|(of, case)| {
+                *of == measure && (measure != Measure::Handshakes || *case == handshakes::CASE)
+            })
             .map(|(_, case)| case)
             .collect();
         if cases.is_empty() {
@@ -51,8 +54,12 @@ pub fn svg(figures: &Figures) -> String {
         }
         let better = if measure.less_is_better() { "less is better" } else { "more is better" };
         y += HEADING;
-        writeln!(body, "<text x='0' y='{}' class='heading'>{heading} <tspan class='note'>{better}</tspan></text>", y - 10)
-            .unwrap();
+        writeln!(
+            body,
+            "<text x='0' y='{}' class='heading'>{heading} <tspan class='note'>{better}</tspan></text>",
+            y - 10
+        )
+        .unwrap();
         for row in cases.chunks(COLUMNS) {
             let mut most = 0;
             for (column, case) in row.iter().enumerate() {
@@ -62,6 +69,15 @@ pub fn svg(figures: &Figures) -> String {
             }
             y += TITLE + most * STEP + GAP;
         }
+    }
+    let programs = machine.programs.join(", ");
+    let notes = [
+        format!("{programs}; one thread each."),
+        "HAProxy as it does better: with HTTP/1.1 or with HTTP/2 to the backend.".to_owned(),
+    ];
+    for note in notes {
+        y += STEP;
+        writeln!(body, "<text x='0' y='{}' class='note'>{note}</text>", y - 8).unwrap();
     }
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {y}' width='{WIDTH}' height='{y}' role='img' \
@@ -83,7 +99,7 @@ fn bars<'a>(figures: &'a Figures, measure: Measure, case: &'a str) -> Vec<(&'sta
 fn panel(body: &mut String, x: usize, y: usize, case: &str, bars: &[(&str, &Figure)]) {
     writeln!(body, "<text x='{x}' y='{}' class='note'>{case}</text>", y + 14).unwrap();
     let longest = bars.iter().map(|(_, figure)| figure.median).fold(f64::MIN_POSITIVE, f64::max);
-    let room = f64::from(u32::try_from(PANEL - NAMES - VALUES).unwrap());
+    let room = f64::from(u32::try_from(PANEL - GUTTER - NAMES - VALUES).unwrap());
     for (index, (name, figure)) in bars.iter().enumerate() {
         let class = if index == 0 { ("own", " class='strong'") } else { ("other", "") };
         let (top, left) = (y + TITLE + index * STEP, x + NAMES);

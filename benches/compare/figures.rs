@@ -6,7 +6,7 @@ use crate::cost::median;
 use crate::progress;
 
 /// What a figure is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
     /// Requests per second of the proxy's processor time.
@@ -59,9 +59,10 @@ impl Figures {
     /// Adds a value of the round.
     pub fn add(&mut self, measure: Measure, case: &str, of: &str, value: f64) {
         progress::show(&format!("{}: {case}, {of}: {value:.1}", measure.title()));
-        let known = self.0.iter_mut().find(|figure| {
-            figure.measure == measure && figure.case == case && figure.of == of
-        });
+        let known = self
+            .0
+            .iter_mut()
+            .find(|figure| figure.measure == measure && figure.case == case && figure.of == of);
         match known {
             Some(figure) => {
                 figure.rounds.push(value);
@@ -86,7 +87,7 @@ impl Figures {
         self.of_case(measure, case).find(|figure| figure.of == of)
     }
 
-    /// Measures and their cases, in the order they were measured in.
+    /// Measures, each with its cases in the order they were measured in.
     pub fn cases(&self) -> Vec<(Measure, &str)> {
         let mut cases = Vec::new();
         for figure in &self.0 {
@@ -95,6 +96,7 @@ impl Figures {
                 cases.push(case);
             }
         }
+        cases.sort_by_key(|(measure, _)| *measure);
         cases
     }
 }

@@ -20,12 +20,7 @@ pub const CASE: &str = "X25519";
 /// What the gateway prefers, and releases of OpenSSL before 3.5 cannot.
 const POST_QUANTUM: &str = "X25519MLKEM768";
 
-pub async fn measure(
-    options: &Options,
-    scene: &Scene,
-    proxies: &[(Kind, Proxy)],
-    figures: &mut Figures,
-) {
+pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
     for round in 0..options.rounds {
         for turn in 0..proxies.len() {
             let (kind, proxy) = &proxies[(round + turn) % proxies.len()];

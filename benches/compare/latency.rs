@@ -24,12 +24,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 
 pub const VERSIONS: [(&str, bool); 2] = [("HTTP/1.1", false), ("HTTP/2", true)];
 
-pub async fn measure(
-    options: &Options,
-    scene: &Scene,
-    proxies: &[(Kind, Proxy)],
-    figures: &mut Figures,
-) {
+pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
     for (version, http2) in VERSIONS {
         for round in 0..options.rounds {
             let direct = times(options, &scene.direct(), http2).await;
@@ -37,7 +32,8 @@ pub async fn measure(
                 let (kind, proxy) = &proxies[(round + turn) % proxies.len()];
                 let through = times(options, &scene.by_certificate(proxy.address()), http2).await;
                 for (measure, percent) in [(Measure::AddedMedian, 50), (Measure::AddedTail, 99)] {
-                    let added = quantile(through.iter().copied(), percent) - quantile(direct.iter().copied(), percent);
+                    let added = quantile(through.iter().copied(), percent)
+                        - quantile(direct.iter().copied(), percent);
                     figures.add(measure, version, kind.name(), added);
                 }
             }

@@ -120,7 +120,7 @@ async fn main() -> ExitCode {
     progress::end();
     let machine = Machine::of(&kinds);
     if let Some(file) = &options.svg {
-        std::fs::write(file, chart::svg(&figures)).expect("the chart can be written");
+        std::fs::write(file, chart::svg(&machine, &figures)).expect("the chart can be written");
     }
     match options.output {
         Output::Table => print!("{}", report::table(&machine, &figures)),

@@ -55,7 +55,13 @@ impl Kind {
         let said = Command::new(program).arg("-v").output().ok()?;
         // nginx says it on standard error.
         let said = String::from_utf8([said.stdout, said.stderr].concat()).ok()?;
-        said.lines().next().map(str::to_owned)
+        // `HAProxy version 2.6.12-1 2026/10/17 - https://…`, `nginx version: nginx/1.22.1`
+        let number = said
+            .lines()
+            .next()?
+            .split([' ', '/'])
+            .find(|word| word.starts_with(|first: char| first.is_ascii_digit()))?;
+        Some(format!("{program} {number}"))
     }
 
     /// Those whose programs are not there.
@@ -84,7 +90,7 @@ pub fn install() {
 
 /// One that serves.
 pub enum Proxy {
-    Gateway(Process),
+    Gateway(Box<Process>),
     Other { child: Child, address: SocketAddr },
 }
 
@@ -95,7 +101,7 @@ impl Proxy {
             Kind::Gateway => {
                 let mut command = child::command(env!("CARGO_BIN_EXE_portcullis"));
                 command.arg("serve").args(&scene.flags);
-                return Self::Gateway(Process::serve(command).await);
+                return Self::Gateway(Box::new(Process::serve(command).await));
             }
             Kind::HaproxyHttp1 | Kind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
             Kind::Nginx => ("nginx.conf", NGINX),
@@ -114,7 +120,8 @@ impl Proxy {
         };
         let said = scene.pki.directory.path().join(format!("{}-{name}.log", address.port()));
         let log = File::create(&said).unwrap();
-        let child = command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let child =
+            command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let mut proxy = Self::Other { child, address };
         proxy.serves(kind, &said).await;
         proxy

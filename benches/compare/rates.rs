@@ -20,12 +20,7 @@ const SIZES: [(&str, &str); 2] = [("1 KiB", SMALL), ("100 KiB", LARGE)];
 /// How long new connections are used before it counts.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-pub async fn measure(
-    options: &Options,
-    scene: &Scene,
-    proxies: &[(Kind, Proxy)],
-    figures: &mut Figures,
-) {
+pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
     for (version, shape) in SHAPES {
         for (size, path) in SIZES {
             let case = format!("{version}, {size}");

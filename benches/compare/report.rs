@@ -15,7 +15,7 @@ pub struct Machine {
     processor: String,
     cores: usize,
     kernel: String,
-    programs: Vec<String>,
+    pub programs: Vec<String>,
 }
 
 impl Machine {

@@ -70,7 +70,8 @@ impl Scene {
         pki.write("tokens.csv", known.concat());
         // HAProxy wants a certificate and its key in one file.
         for name in ["gateway", "front"] {
-            let read = |end| std::fs::read_to_string(pki.directory.path().join(format!("{name}.{end}"))).unwrap();
+            let read =
+                |end| std::fs::read_to_string(pki.directory.path().join(format!("{name}.{end}"))).unwrap();
             pki.write(&format!("{name}.pem"), read("crt") + &read("key"));
         }
         let alice = pki.clients.leaf().cn("alice").org("a").org("b").issue();
@@ -89,7 +90,7 @@ impl Scene {
     }
 
     /// What those who have a token see of one.
-    pub fn by_token(&self, proxy: SocketAddr) -> Door {
+    pub fn by_token(proxy: SocketAddr) -> Door {
         Door { address: proxy, tls: settings(None, &[X25519]) }
     }
 
@@ -121,9 +122,7 @@ fn settings(identity: Option<&Issued>, groups: &[&'static dyn SupportedKxGroup])
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer));
     let mut config = match identity {
-        Some(issued) => {
-            builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap()
-        }
+        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
         None => builder.with_no_client_auth(),
     };
     config.resumption = rustls::client::Resumption::disabled();

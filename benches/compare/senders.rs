@@ -27,7 +27,7 @@ pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures:
                 let (name, token) = senders[(round + turn) % senders.len()];
                 let (door, ask) = match token {
                     None => (scene.by_certificate(gateway.address()), Ask::of(SMALL)),
-                    Some(token) => (scene.by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
+                    Some(token) => (Scene::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
                 };
                 let rate = rate(options, gateway, &door, &ask, shape).await;
                 figures.add(Measure::Senders, version, name, rate);

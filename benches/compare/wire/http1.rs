@@ -14,8 +14,11 @@ pub struct Http1 {
 
 impl Http1 {
     pub fn new(ask: &Ask) -> Self {
-        let headers: String = ask.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let request = format!("GET {} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n", ask.path);
+        let mut request = format!("GET {} HTTP/1.1\r\nhost: localhost\r\n", ask.path);
+        for (name, value) in &ask.headers {
+            request.extend([name, ": ", value, "\r\n"]);
+        }
+        request.push_str("\r\n");
         Self { request: request.into_bytes(), head: Vec::new(), body: None }
     }
 
