@@ -21,22 +21,20 @@ pub const CASE: &str = "X25519";
 const POST_QUANTUM: &str = "X25519MLKEM768";
 
 pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
-    for round in 0..options.rounds {
-        for turn in 0..proxies.len() {
-            let (kind, proxy) = &proxies[(round + turn) % proxies.len()];
-            let made = rate(options, proxy, scene.by_certificate(proxy.address())).await;
-            figures.add(Measure::Handshakes, CASE, kind.name(), made);
-            if *kind == Kind::Gateway {
-                let made = rate(options, proxy, scene.post_quantum(proxy.address())).await;
-                figures.add(Measure::Handshakes, POST_QUANTUM, kind.name(), made);
-            }
+    for turn in options.turns(proxies.len()) {
+        let (kind, proxy) = &proxies[turn];
+        let made = rate(options, proxy, scene.by_certificate(proxy.address())).await;
+        figures.add(Measure::Handshakes, CASE, kind.name(), made);
+        if *kind == Kind::Gateway {
+            let made = rate(options, proxy, scene.post_quantum(proxy.address())).await;
+            figures.add(Measure::Handshakes, POST_QUANTUM, kind.name(), made);
         }
     }
 }
 
 async fn rate(options: &Options, proxy: &Proxy, door: Door) -> f64 {
     let before = Cost::of(proxy.id());
-    let until = Instant::now() + Duration::from_secs_f64(options.seconds);
+    let until = Instant::now() + options.turn();
     let mut tasks = JoinSet::new();
     for _ in 0..AT_ONCE {
         tasks.spawn(come_and_go(door.clone(), until));

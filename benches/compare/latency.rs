@@ -22,27 +22,25 @@ const CONNECTIONS: u32 = 8;
 /// What comes first on a connection does not count.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-pub const VERSIONS: [(&str, bool); 2] = [("HTTP/1.1", false), ("HTTP/2", true)];
+const VERSIONS: [(&str, bool); 2] = [("HTTP/1.1", false), ("HTTP/2", true)];
 
 pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
-    for (version, http2) in VERSIONS {
-        for round in 0..options.rounds {
+    for (version, http2) in VERSIONS.into_iter().filter(|(version, _)| options.wants(version)) {
+        for turn in options.turns(proxies.len()) {
+            let (kind, proxy) = &proxies[turn];
             let direct = times(options, &scene.direct(), http2).await;
-            for turn in 0..proxies.len() {
-                let (kind, proxy) = &proxies[(round + turn) % proxies.len()];
-                let through = times(options, &scene.by_certificate(proxy.address()), http2).await;
-                for (measure, percent) in [(Measure::AddedMedian, 50), (Measure::AddedTail, 99)] {
-                    let added = quantile(through.iter().copied(), percent)
-                        - quantile(direct.iter().copied(), percent);
-                    figures.add(measure, version, kind.name(), added);
-                }
+            let through = times(options, &scene.by_certificate(proxy.address()), http2).await;
+            for (measure, percent) in [(Measure::AddedMedian, 50), (Measure::AddedTail, 99)] {
+                let [direct, through] =
+                    [&direct, &through].map(|times| quantile(times.iter().copied(), percent));
+                figures.add(measure, version, kind.name(), through - direct);
             }
         }
     }
 }
 
 async fn times(options: &Options, door: &Door, http2: bool) -> Vec<f64> {
-    let lasting = Duration::from_secs_f64(options.seconds);
+    let lasting = options.turn();
     // All begin once everybody has connected.
     let start = Instant::now() + Duration::from_millis(100);
     let clients: Vec<_> = (0..CONNECTIONS)

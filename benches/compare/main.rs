@@ -46,6 +46,7 @@ use it::support;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum as _};
 
@@ -70,6 +71,9 @@ struct Options {
     /// What is measured, all of it unless told; may be given several times.
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     only: Vec<Part>,
+    /// Only the cases whose names hold this, such as `HTTP/2` or `100 KiB`.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    case: String,
     /// How it is printed.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -82,6 +86,22 @@ struct Options {
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+impl Options {
+    fn wants(&self, case: &str) -> bool {
+        case.contains(&self.case)
+    }
+
+    /// Whose turn it is, of so many: in each round somebody else begins.
+    fn turns(&self, many: usize) -> impl Iterator<Item = usize> {
+        (0..self.rounds).flat_map(move |round| (0..many).map(move |turn| (round + turn) % many))
+    }
+
+    /// How long each proxy is loaded in a turn.
+    fn turn(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]

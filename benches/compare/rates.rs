@@ -24,13 +24,14 @@ pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)]
     for (version, shape) in SHAPES {
         for (size, path) in SIZES {
             let case = format!("{version}, {size}");
-            for round in 0..options.rounds {
-                for turn in 0..proxies.len() {
-                    let (kind, proxy) = &proxies[(round + turn) % proxies.len()];
-                    let door = scene.by_certificate(proxy.address());
-                    let rate = rate(options, proxy, &door, &Ask::of(path), shape).await;
-                    figures.add(Measure::Requests, &case, kind.name(), rate);
-                }
+            if !options.wants(&case) {
+                continue;
+            }
+            for turn in options.turns(proxies.len()) {
+                let (kind, proxy) = &proxies[turn];
+                let door = scene.by_certificate(proxy.address());
+                let rate = rate(options, proxy, &door, &Ask::of(path), shape).await;
+                figures.add(Measure::Requests, &case, kind.name(), rate);
             }
         }
     }
@@ -41,6 +42,6 @@ pub async fn rate(options: &Options, proxy: &Proxy, door: &Door, ask: &Ask, shap
     let mut crowd = Crowd::connect(door, ask, shape).await;
     crowd.ask_for(WARM_UP).await;
     let before = Cost::of(proxy.id());
-    let answered = crowd.ask_for(Duration::from_secs_f64(options.seconds)).await;
+    let answered = crowd.ask_for(options.turn()).await;
     Cost::of(proxy.id()).rate(before, answered)
 }

@@ -21,17 +21,15 @@ pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures:
         ("long-static-token", Some(&tokens.long)),
         (BOUND_TOKEN, Some(&tokens.bound)),
     ];
-    for (version, shape) in SHAPES {
-        for round in 0..options.rounds {
-            for turn in 0..senders.len() {
-                let (name, token) = senders[(round + turn) % senders.len()];
-                let (door, ask) = match token {
-                    None => (scene.by_certificate(gateway.address()), Ask::of(SMALL)),
-                    Some(token) => (Scene::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
-                };
-                let rate = rate(options, gateway, &door, &ask, shape).await;
-                figures.add(Measure::Senders, version, name, rate);
-            }
+    for (version, shape) in SHAPES.into_iter().filter(|(version, _)| options.wants(version)) {
+        for turn in options.turns(senders.len()) {
+            let (name, token) = senders[turn];
+            let (door, ask) = match token {
+                None => (scene.by_certificate(gateway.address()), Ask::of(SMALL)),
+                Some(token) => (Scene::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
+            };
+            let rate = rate(options, gateway, &door, &ask, shape).await;
+            figures.add(Measure::Senders, version, name, rate);
         }
     }
 }

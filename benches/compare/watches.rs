@@ -12,7 +12,7 @@ use crate::scene::{SMALL, Scene, WATCH};
 use crate::wire::Ask;
 
 /// Name, version of HTTP, watches on each connection.
-pub const CASES: [(&str, bool, usize); 3] = [
+const CASES: [(&str, bool, usize); 3] = [
     ("HTTP/1.1", false, 1),
     ("HTTP/2, 1 on a connection", true, 1),
     ("HTTP/2, 100 on a connection", true, 100),
@@ -22,7 +22,7 @@ pub const CASES: [(&str, bool, usize); 3] = [
 const SETTLING: Duration = Duration::from_secs(1);
 
 pub async fn measure(options: &Options, scene: &Scene, kinds: &[Kind], figures: &mut Figures) {
-    for (case, http2, streams) in CASES {
+    for (case, http2, streams) in CASES.into_iter().filter(|(case, ..)| options.wants(case)) {
         for kind in kinds {
             // A new one each time: what others left behind would take in the watches.
             let proxy = Proxy::start(*kind, scene).await;
