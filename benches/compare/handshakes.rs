@@ -1,7 +1,7 @@
 //! New connections of HTTP/1.1: a full TLS 1.3 handshake with a client certificate, and one request, without which the
 //! gateway would not look at the certificate.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::task::JoinSet;
 

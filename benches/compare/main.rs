@@ -35,6 +35,8 @@ mod senders;
 mod watches;
 mod wire;
 
+#[path = "../shared/files.rs"]
+mod files;
 #[path = "../../tests/support/pki.rs"]
 mod pki;
 #[path = "../../tests/it"]
@@ -49,12 +51,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum as _};
+use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
 use proxies::{Kind, Proxy};
 use report::{Machine, Report};
 use scene::Scene;
-use support::process::raise_file_limit;
 
 /// The gateway beside HAProxy and nginx at the same work.
 #[derive(Parser, Clone)]
@@ -128,13 +130,16 @@ enum Part {
 async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
-    raise_file_limit();
+    files::raise_limit();
     if options.install && Kind::missing().next().is_some() {
         proxies::install();
     }
     let kinds = Kind::present();
+    let mut told_to_end = signal(SignalKind::terminate()).unwrap();
+    // Whoever is dropped here removes what it has made.
     let figures = tokio::select! {
         figures = measure(&options, &kinds) => figures,
+        _ = told_to_end.recv() => return ExitCode::FAILURE,
         _ = tokio::signal::ctrl_c() => return ExitCode::FAILURE,
     };
     progress::end();

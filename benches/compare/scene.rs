@@ -22,7 +22,9 @@ use crate::pki::Issued;
 use crate::support::accounts::{self, Accounts};
 use crate::support::client::Client;
 use crate::support::questions::{respond, user_info};
-use crate::support::{AnyServer, Backend, BoxedBody, BoxedError, Gateway, H2, Pki, flags, full, text};
+use crate::support::{
+    Backend, BoxedBody, BoxedError, Gateway, H2, Pki, flags, full, identified, text, tls_client_by,
+};
 
 /// What the backend answers with 1 KiB, with 100 KiB, with a header and then nothing, and with who it was asked by.
 pub const SMALL: &str = "/api/v1/namespaces/team/configmaps/small";
@@ -116,15 +118,7 @@ impl Scene {
 /// TLS 1.3, always with a full handshake, and one key exchange: the same for every proxy.
 fn settings(identity: Option<&Issued>, groups: &[&'static dyn SupportedKxGroup]) -> Arc<ClientConfig> {
     let provider = CryptoProvider { kx_groups: groups.to_vec(), ..default_provider() };
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyServer));
-    let mut config = match identity {
-        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
-        None => builder.with_no_client_auth(),
-    };
+    let mut config = identified(tls_client_by(provider, &[&rustls::version::TLS13]), identity);
     config.resumption = rustls::client::Resumption::disabled();
     Arc::new(config)
 }

@@ -27,6 +27,8 @@ mod flood;
 mod report;
 mod rounds;
 
+#[path = "../shared/files.rs"]
+mod files;
 #[path = "../../tests/support/pki.rs"]
 mod pki;
 #[path = "../../tests/it"]
@@ -43,7 +45,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use count::Count;
-use support::process::{Process, raise_file_limit};
+use support::process::Process;
 use support::{Pki, flags};
 
 /// Open watches, requests and reloads, all at once.
@@ -71,7 +73,7 @@ struct Load {
 async fn main() -> ExitCode {
     let load = Load::parse();
     // Half of the connections are here, and most of the rest on the other side.
-    raise_file_limit();
+    files::raise_limit();
     if load.flood {
         return flood::run(load.seconds).await;
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Gateway, until};
@@ -95,10 +95,4 @@ impl Drop for Process {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-/// Lets this process, and those that it starts, open as many connections as the system allows.
-pub fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the limit can be raised");
 }
