@@ -21,18 +21,43 @@ const ADDED: f64 = 135.0;
 const WATCH: f64 = 30.0;
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Aim {
-    /// E.g. `requests per CPU-second, HTTP/2, 1 KiB, as a ratio to haproxy-http2`.
-    pub about: String,
+    pub measure: Measure,
+    pub case: String,
+    pub of: String,
+    /// What it is a ratio to, if it is one.
+    pub compared_with: Option<String>,
     pub wanted: f64,
     pub measured: f64,
     pub met: bool,
 }
 
 impl Aim {
-    fn new(measure: Measure, about: &str, wanted: f64, measured: f64) -> Self {
+    /// A ratio.
+    fn ratio(own: &Figure, other: &Figure, wanted: f64) -> Self {
+        let measured = own.ratio(other);
+        Self {
+            compared_with: Some(other.of.clone()),
+            measured,
+            met: measured >= wanted,
+            ..Self::of(own, wanted)
+        }
+    }
+
+    /// The figure itself, which is worth only as much as the machine is like others.
+    fn of(own: &Figure, wanted: f64) -> Self {
+        let (measure, measured) = (own.measure, own.median);
         let met = if measure.less_is_better() { measured <= wanted } else { measured >= wanted };
-        Self { about: format!("{}, {about}", measure.title()), wanted, measured, met }
+        let (case, of) = (own.case.clone(), own.of.clone());
+        Self { measure, case, of, compared_with: None, wanted, measured, met }
+    }
+
+    /// What it is about, in words.
+    pub fn about(&self) -> String {
+        let Self { measure, case, of, .. } = self;
+        let ratio = self.compared_with.as_ref().map(|other| format!(" as a ratio to {other}"));
+        format!("{}, {case}: {of}{}", measure.title(), ratio.unwrap_or_default())
     }
 }
 
@@ -44,37 +69,27 @@ pub fn aims(figures: &Figures) -> Vec<Aim> {
         let own = figures.find(Measure::Requests, case, gateway);
         let other = better_haproxy(figures, Measure::Requests, case);
         if let (Some(own), Some(other)) = (own, other) {
-            let about = format!("{case}, as a ratio to {}", other.of);
-            aims.push(Aim::new(Measure::Requests, &about, wanted, own.ratio(other)));
+            aims.push(Aim::ratio(own, other, wanted));
         }
     }
     for (measure, case) in figures.cases() {
-        match measure {
-            Measure::Senders => {
+        let own = figures.find(measure, case, gateway);
+        match (measure, own) {
+            (Measure::Senders, _) => {
                 let certificate = figures.find(measure, case, senders::CERTIFICATE);
-                for sender in SENDERS {
-                    let own = figures.find(measure, case, sender);
-                    if let (Some(own), Some(certificate)) = (own, certificate) {
-                        let about = format!("{case}, {sender} as a ratio to {}", certificate.of);
-                        aims.push(Aim::new(measure, &about, SENDERS_RATIO, own.ratio(certificate)));
-                    }
-                }
+                let others = SENDERS.iter().map(|sender| figures.find(measure, case, sender));
+                let pairs = others.filter_map(|other| other.zip(certificate));
+                aims.extend(pairs.map(|(other, certificate)| Aim::ratio(other, certificate, SENDERS_RATIO)));
             }
-            Measure::Handshakes if case == handshakes::CASE => {
-                aims.extend(absolute(figures, measure, case, HANDSHAKES));
+            (Measure::Handshakes, Some(own)) if case == handshakes::CASE => {
+                aims.push(Aim::of(own, HANDSHAKES));
             }
-            Measure::AddedMedian => aims.extend(absolute(figures, measure, case, ADDED)),
-            Measure::Watches => aims.extend(absolute(figures, measure, case, WATCH)),
+            (Measure::AddedMedian, Some(own)) => aims.push(Aim::of(own, ADDED)),
+            (Measure::Watches, Some(own)) => aims.push(Aim::of(own, WATCH)),
             _ => {}
         }
     }
     aims
-}
-
-/// The figure itself, which is worth only as much as the machine is like others.
-fn absolute(figures: &Figures, measure: Measure, case: &str, wanted: f64) -> Option<Aim> {
-    let own = figures.find(measure, case, Kind::Gateway.name())?;
-    Some(Aim::new(measure, case, wanted, own.median))
 }
 
 /// HAProxy as it does best in this case.

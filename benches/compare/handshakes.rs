@@ -16,11 +16,14 @@ use crate::wire::Ask;
 /// How many are made at once.
 const AT_ONCE: usize = 4;
 /// What everybody can: the key exchange of the figures that are compared.
-pub const CASE: &str = "X25519";
+pub const CASE: &str = "HTTP/1.1, X25519";
 /// What the gateway prefers, and releases of OpenSSL before 3.5 cannot.
-const POST_QUANTUM: &str = "X25519MLKEM768";
+const POST_QUANTUM: &str = "HTTP/1.1, X25519MLKEM768";
 
 pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
+    if !options.wants(CASE) {
+        return;
+    }
     for turn in options.turns(proxies.len()) {
         let (kind, proxy) = &proxies[turn];
         let made = rate(options, proxy, scene.by_certificate(proxy.address())).await;
@@ -34,7 +37,7 @@ pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)]
 
 async fn rate(options: &Options, proxy: &Proxy, door: Door) -> f64 {
     let before = Cost::of(proxy.id());
-    let until = Instant::now() + options.turn();
+    let until = Instant::now() + options.seconds;
     let mut tasks = JoinSet::new();
     for _ in 0..AT_ONCE {
         tasks.spawn(come_and_go(door.clone(), until));

@@ -40,7 +40,7 @@ pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)]
 }
 
 async fn times(options: &Options, door: &Door, http2: bool) -> Vec<f64> {
-    let lasting = options.turn();
+    let lasting = options.seconds;
     // All begin once everybody has connected.
     let start = Instant::now() + Duration::from_millis(100);
     let clients: Vec<_> = (0..CONNECTIONS)

@@ -39,29 +39,32 @@ impl Kind {
         }
     }
 
-    fn program(self) -> Option<&'static str> {
-        match self {
-            Self::Gateway => None,
-            Self::HaproxyHttp1 | Self::HaproxyHttp2 => Some("haproxy"),
-            Self::Nginx => Some("nginx"),
-        }
+    /// Its program, where it is; the gateway's is built with this.
+    fn program(self) -> Option<String> {
+        let name = match self {
+            Self::Gateway => return Some(env!("CARGO_BIN_EXE_portcullis").to_owned()),
+            Self::HaproxyHttp1 | Self::HaproxyHttp2 => "haproxy",
+            Self::Nginx => "nginx",
+        };
+        let path = std::env::var("PATH").unwrap_or_default();
+        // Debian keeps them where only root looks.
+        let mut places =
+            path.split(':').chain(["/usr/sbin", "/usr/local/sbin"]).map(|place| format!("{place}/{name}"));
+        places.find(|place| Path::new(place).is_file())
     }
 
-    /// What the program calls itself, if there is one.
+    /// The program's name and version, if it is there.
     pub fn version(self) -> Option<String> {
-        let Some(program) = self.program() else {
+        if self == Self::Gateway {
             return Some(concat!("portcullis ", env!("CARGO_PKG_VERSION")).to_owned());
-        };
-        let said = Command::new(program).arg("-v").output().ok()?;
-        // nginx says it on standard error.
+        }
+        let program = self.program()?;
+        let said = Command::new(&program).arg("-v").output().ok()?;
+        // nginx says it on standard error: `HAProxy version 2.6.12-1 2026/10/17 …`, `nginx version: nginx/1.22.1`.
         let said = String::from_utf8([said.stdout, said.stderr].concat()).ok()?;
-        // `HAProxy version 2.6.12-1 2026/10/17 - https://…`, `nginx version: nginx/1.22.1`
-        let number = said
-            .lines()
-            .next()?
-            .split([' ', '/'])
-            .find(|word| word.starts_with(|first: char| first.is_ascii_digit()))?;
-        Some(format!("{program} {number}"))
+        let is_number = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
+        let number = said.lines().next()?.split([' ', '/']).find(is_number)?;
+        Some(format!("{} {number}", program.rsplit('/').next()?))
     }
 
     /// Those whose programs are not there.
@@ -97,9 +100,9 @@ pub enum Proxy {
 impl Proxy {
     pub async fn start(kind: Kind, scene: &Scene) -> Self {
         let directory = scene.pki.directory.path().display().to_string();
+        let mut command = child::command(&kind.program().unwrap());
         let (name, template) = match kind {
             Kind::Gateway => {
-                let mut command = child::command(env!("CARGO_BIN_EXE_portcullis"));
                 command.arg("serve").args(&scene.flags);
                 return Self::Gateway(Box::new(Process::serve(command).await));
             }
@@ -113,7 +116,6 @@ impl Proxy {
             .replace("{backend}", &scene.backend.to_string())
             .replace("{alpn}", if kind == Kind::HaproxyHttp2 { "h2" } else { "http/1.1" });
         let config = scene.pki.write(&format!("{}-{name}", address.port()), config);
-        let mut command = child::command(kind.program().unwrap());
         match kind {
             Kind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
             _ => command.args(["-db", "-f"]),

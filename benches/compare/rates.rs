@@ -42,6 +42,6 @@ pub async fn rate(options: &Options, proxy: &Proxy, door: &Door, ask: &Ask, shap
     let mut crowd = Crowd::connect(door, ask, shape).await;
     crowd.ask_for(WARM_UP).await;
     let before = Cost::of(proxy.id());
-    let answered = crowd.ask_for(options.turn()).await;
+    let answered = crowd.ask_for(options.seconds).await;
     Cost::of(proxy.id()).rate(before, answered)
 }

@@ -46,7 +46,13 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub fn new(machine: Machine, options: &Options, figures: &'a Figures) -> Self {
-        Self { format: 1, machine, seconds: options.seconds, figures: &figures.0, aims: aims(figures) }
+        Self {
+            format: 1,
+            machine,
+            seconds: options.seconds.as_secs_f64(),
+            figures: &figures.0,
+            aims: aims(figures),
+        }
     }
 
     pub fn json(&self) -> String {
@@ -85,7 +91,7 @@ pub fn table(machine: &Machine, figures: &Figures) -> String {
     for aim in aims(figures) {
         let met = if aim.met { "met" } else { "MISSED" };
         let (measured, wanted) = (number(aim.measured), number(aim.wanted));
-        writeln!(out, "{met:6} {measured:>8}, wanted {wanted:>6}: {}", aim.about).unwrap();
+        writeln!(out, "{met:6} {measured:>8}, wanted {wanted:>6}: {}", aim.about()).unwrap();
     }
     out
 }
