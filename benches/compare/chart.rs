@@ -1,4 +1,4 @@
-//! The figures as bars, in an SVG that reads on light and on dark ground.
+//! The figures as bars, in an SVG with a ground of its own, light or dark as the reader likes it.
 
 use std::fmt::Write as _;
 
@@ -9,6 +9,7 @@ use crate::proxies::Kind;
 use crate::report::{Machine, number};
 
 const WIDTH: usize = 840;
+const MARGIN: usize = 16;
 const COLUMNS: usize = 2;
 const PANEL: usize = WIDTH / COLUMNS;
 const GUTTER: usize = 20;
@@ -25,10 +26,11 @@ const STYLE: &str = "\
 text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328}\
 .heading{font-size:15px;font-weight:600}\
 .note{font-size:12px;font-weight:400;fill:#656d76}\
+.ground{fill:#fff}\
 .other{fill:#9aa4af}\
 .own{fill:#2f81f7}\
 .strong{font-weight:600}\
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.note{fill:#8d96a0}.other{fill:#6e7681}.own{fill:#4493f8}}";
+@media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#e6edf3}.note{fill:#8d96a0}.other{fill:#6e7681}.own{fill:#4493f8}}";
 
 /// Measures that are shown, and their headings.
 const SHOWN: [(Measure, &str); 4] = [
@@ -80,8 +82,12 @@ pub fn svg(machine: &Machine, figures: &Figures) -> String {
         writeln!(body, "<text x='0' y='{}' class='note'>{note}</text>", y - 8).unwrap();
     }
     format!(
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {y}' width='{WIDTH}' height='{y}' role='img' \
-         aria-label='Portcullis, HAProxy and nginx at the same work'>\n<style>{STYLE}</style>\n{body}</svg>\n"
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-{MARGIN} -{MARGIN} {width} {height}' width='{width}' \
+         height='{height}' role='img' aria-label='Portcullis, HAProxy and nginx at the same work'>\n\
+         <style>{STYLE}</style>\n\
+         <rect x='-{MARGIN}' y='-{MARGIN}' width='{width}' height='{height}' rx='8' class='ground'/>\n{body}</svg>\n",
+        width = WIDTH + 2 * MARGIN,
+        height = y + 2 * MARGIN,
     )
 }
 
