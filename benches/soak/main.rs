@@ -27,6 +27,8 @@ mod flood;
 mod report;
 mod rounds;
 
+#[path = "../shared/files.rs"]
+mod files;
 #[path = "../../tests/support/pki.rs"]
 mod pki;
 #[path = "../../tests/it"]
@@ -41,7 +43,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use count::Count;
 use support::process::Process;
@@ -71,7 +72,8 @@ struct Load {
 #[tokio::main]
 async fn main() -> ExitCode {
     let load = Load::parse();
-    raise_file_limit();
+    // Half of the connections are here, and most of the rest on the other side.
+    files::raise_limit();
     if load.flood {
         return flood::run(load.seconds).await;
     }
@@ -92,10 +94,4 @@ async fn main() -> ExitCode {
     let process = Arc::into_inner(process).expect("everybody else is gone");
     let (ended, said) = process.end().await;
     log.finish(&count, ended, &said)
-}
-
-/// Half of the connections are here, and most of the rest on the other side.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the limit can be raised");
 }

@@ -24,6 +24,7 @@ use portcullis::config::settings::Limits;
 use portcullis::config::source::Source;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -455,13 +456,7 @@ impl Gateway {
         identity: Option<&Issued>,
     ) -> TlsStream<TcpStream> {
         self.checked().await;
-        let mut config = match identity {
-            Some(issued) => {
-                let key = issued.key.clone_key();
-                tls_client(rustls::DEFAULT_VERSIONS).with_client_auth_cert(issued.chain.clone(), key).unwrap()
-            }
-            None => tls_client(rustls::DEFAULT_VERSIONS).with_no_client_auth(),
-        };
+        let mut config = identified(tls_client(rustls::DEFAULT_VERSIONS), identity);
         config.alpn_protocols = vec![alpn.to_vec()];
         self.tls_with(name, Arc::new(config)).await
     }
@@ -598,15 +593,31 @@ fn pem_to_der(pem: &str) -> Vec<u8> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
 }
 
+pub type TlsClient = rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>;
+
 /// The beginnings of a client that takes any server for the gateway.
-pub fn tls_client(
+pub fn tls_client(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsClient {
+    tls_client_by(default_provider(), versions)
+}
+
+/// One whose cryptography is chosen.
+pub fn tls_client_by(
+    provider: CryptoProvider,
     versions: &[&'static rustls::SupportedProtocolVersion],
-) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
-    rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+) -> TlsClient {
+    rustls::ClientConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(versions)
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer))
+}
+
+/// The client, with a certificate if it has one.
+pub fn identified(client: TlsClient, identity: Option<&Issued>) -> rustls::ClientConfig {
+    match identity {
+        Some(issued) => client.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
+        None => client.with_no_client_auth(),
+    }
 }
 
 /// The gateway's own certificate is not what these tests are about.

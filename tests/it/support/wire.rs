@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
-use super::{AnyServer, Pki, questions, soon};
+use super::{Pki, identified, questions, soon, tls_client};
 use crate::pki::Issued;
 
 /// A TLS handshake as a client that takes any server for the gateway.
@@ -26,15 +26,7 @@ pub async fn handshake_over(
     alpn: &[u8],
     identity: Option<&Issued>,
 ) -> std::io::Result<client::TlsStream<TcpStream>> {
-    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyServer));
-    let mut config = match identity {
-        Some(issued) => builder.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
-        None => builder.with_no_client_auth(),
-    };
+    let mut config = identified(tls_client(rustls::DEFAULT_VERSIONS), identity);
     config.alpn_protocols = vec![alpn.to_vec()];
     soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }

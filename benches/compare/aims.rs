@@ -1,0 +1,103 @@
+//! What the gateway wants to be, and whether it was.
+
+use serde::Serialize;
+
+use crate::figures::{Figure, Figures, Measure};
+use crate::handshakes;
+use crate::proxies::Kind;
+use crate::senders;
+
+/// At least as many requests as the better HAProxy.
+const REQUESTS: [(&str, f64); 4] =
+    [("HTTP/1.1, 1 KiB", 1.1), ("HTTP/1.1, 100 KiB", 1.1), ("HTTP/2, 1 KiB", 1.0), ("HTTP/2, 100 KiB", 1.0)];
+/// At least as many requests as by certificate.
+const SENDERS: [&str; 2] = [senders::STATIC_TOKEN, senders::BOUND_TOKEN];
+const SENDERS_RATIO: f64 = 0.97;
+/// In each second of processor time.
+const HANDSHAKES: f64 = 2500.0;
+/// Microseconds at most.
+const ADDED: f64 = 135.0;
+/// KiB at most.
+const WATCH: f64 = 30.0;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Aim {
+    pub measure: Measure,
+    pub case: String,
+    pub of: String,
+    /// What it is a ratio to, if it is one.
+    pub compared_with: Option<String>,
+    pub wanted: f64,
+    pub measured: f64,
+    pub met: bool,
+}
+
+impl Aim {
+    /// A ratio.
+    fn ratio(own: &Figure, other: &Figure, wanted: f64) -> Self {
+        let measured = own.ratio(other);
+        Self {
+            compared_with: Some(other.of.clone()),
+            measured,
+            met: measured >= wanted,
+            ..Self::of(own, wanted)
+        }
+    }
+
+    /// The figure itself, which is worth only as much as the machine is like others.
+    fn of(own: &Figure, wanted: f64) -> Self {
+        let (measure, measured) = (own.measure, own.median);
+        let met = if measure.less_is_better() { measured <= wanted } else { measured >= wanted };
+        let (case, of) = (own.case.clone(), own.of.clone());
+        Self { measure, case, of, compared_with: None, wanted, measured, met }
+    }
+
+    /// What it is about, in words.
+    pub fn about(&self) -> String {
+        let Self { measure, case, of, .. } = self;
+        let ratio = self.compared_with.as_ref().map(|other| format!(" as a ratio to {other}"));
+        format!("{}, {case}: {of}{}", measure.title(), ratio.unwrap_or_default())
+    }
+}
+
+/// Those that the figures say something about.
+pub fn aims(figures: &Figures) -> Vec<Aim> {
+    let mut aims = Vec::new();
+    let gateway = Kind::Gateway.name();
+    for (case, wanted) in REQUESTS {
+        let own = figures.find(Measure::Requests, case, gateway);
+        let other = better_haproxy(figures, Measure::Requests, case);
+        if let (Some(own), Some(other)) = (own, other) {
+            aims.push(Aim::ratio(own, other, wanted));
+        }
+    }
+    for (measure, case) in figures.cases() {
+        let own = figures.find(measure, case, gateway);
+        match (measure, own) {
+            (Measure::Senders, _) => {
+                let certificate = figures.find(measure, case, senders::CERTIFICATE);
+                let others = SENDERS.iter().map(|sender| figures.find(measure, case, sender));
+                let pairs = others.filter_map(|other| other.zip(certificate));
+                aims.extend(pairs.map(|(other, certificate)| Aim::ratio(other, certificate, SENDERS_RATIO)));
+            }
+            (Measure::Handshakes, Some(own)) if case == handshakes::CASE => {
+                aims.push(Aim::of(own, HANDSHAKES));
+            }
+            (Measure::AddedMedian, Some(own)) => aims.push(Aim::of(own, ADDED)),
+            (Measure::Watches, Some(own)) => aims.push(Aim::of(own, WATCH)),
+            _ => {}
+        }
+    }
+    aims
+}
+
+/// HAProxy as it does best in this case.
+pub fn better_haproxy<'a>(figures: &'a Figures, measure: Measure, case: &'a str) -> Option<&'a Figure> {
+    let all = figures.of_case(measure, case);
+    let ours = all.filter(|figure| {
+        [Kind::HaproxyHttp1, Kind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of)
+    });
+    let better = |one: &&Figure, other: &&Figure| one.median.total_cmp(&other.median);
+    if measure.less_is_better() { ours.min_by(better) } else { ours.max_by(better) }
+}

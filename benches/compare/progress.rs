@@ -1,0 +1,16 @@
+//! What is being measured, on a terminal and nowhere else.
+
+use std::io::{IsTerminal as _, Write as _};
+
+/// Shows it in place of what was shown before.
+pub fn show(what: &str) {
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        write!(out, "\r\x1b[2K{what}").and_then(|()| out.flush()).unwrap();
+    }
+}
+
+/// Leaves nothing behind.
+pub fn end() {
+    show("");
+}

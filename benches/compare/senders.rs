@@ -1,0 +1,35 @@
+//! What a request costs the gateway by how its sender is known.
+
+use crate::Options;
+use crate::figures::{Figures, Measure};
+use crate::proxies::Proxy;
+use crate::rates::{SHAPES, rate};
+use crate::scene::{SMALL, Scene};
+use crate::wire::Ask;
+
+/// What the others are compared with.
+pub const CERTIFICATE: &str = "certificate";
+/// Looked up in a file, and verified once and then remembered.
+pub const STATIC_TOKEN: &str = "static-token";
+pub const BOUND_TOKEN: &str = "bound-token";
+
+pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures: &mut Figures) {
+    let tokens = &scene.tokens;
+    let senders = [
+        (CERTIFICATE, None),
+        (STATIC_TOKEN, Some(&tokens.short)),
+        ("long-static-token", Some(&tokens.long)),
+        (BOUND_TOKEN, Some(&tokens.bound)),
+    ];
+    for (version, shape) in SHAPES.into_iter().filter(|(version, _)| options.wants(version)) {
+        for turn in options.turns(senders.len()) {
+            let (name, token) = senders[turn];
+            let (door, ask) = match token {
+                None => (scene.by_certificate(gateway.address()), Ask::of(SMALL)),
+                Some(token) => (Scene::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
+            };
+            let rate = rate(options, gateway, &door, &ask, shape).await;
+            figures.add(Measure::Senders, version, name, rate);
+        }
+    }
+}
