@@ -14,6 +14,7 @@ pub(crate) mod pools;
 mod upgrade;
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -125,17 +126,18 @@ pub(crate) async fn send(
     let request = readdress(request, &upstream)?;
     check_header_size(&request)?;
 
-    let sending = async {
+    // Pinned, and what is rare is boxed: the future of a request is moved about, and this is the most of it.
+    let sending = pin!(async {
         if let (Some(protocol), Some(client)) = (protocol, client) {
-            let connection = pools.upgrading(&upstream, unauthenticated).await?;
-            return upgrade::tunnel(connection, request, protocol, client, tunnel()).await;
+            let connection = Box::pin(pools.upgrading(&upstream, unauthenticated)).await?;
+            return Box::pin(upgrade::tunnel(connection, request, protocol, client, tunnel())).await;
         }
         let response = deliver(pools, &upstream, request, kind_of(&info, unauthenticated)).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
         }
         Ok(response)
-    };
+    });
     let mut response = match deadline {
         Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
         None => sending.await?,
@@ -171,11 +173,11 @@ async fn deliver(
         return match pools.send(upstream, request, kind).await {
             Err(SendError::NotProcessed(error)) => {
                 tracing::debug!(%error, "sending a request again");
-                Ok(pools.send(upstream, again, kind).await?)
+                Ok(Box::pin(pools.send(upstream, again, kind)).await?)
             }
             Err(SendError::Broken(error)) if again.method().is_safe() => {
                 tracing::debug!(%error, "sending a read again");
-                Ok(pools.send(upstream, again, kind).await?)
+                Ok(Box::pin(pools.send(upstream, again, kind)).await?)
             }
             result => Ok(result?),
         };

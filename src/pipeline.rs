@@ -98,11 +98,13 @@ impl Gateway {
         let is_watch = admitted.is_watch();
         let reviewing = Reviewing::of(&admitted);
         let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
-        let answer =
-            forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open())).await?;
+        let sending = forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open()));
+        let answer = Box::pin(sending).await?;
         Ok(match asked {
             Some(health::Asked::Single(endpoint, name)) => self.health.in_place_of(answer, endpoint, &name),
-            _ if let Some(reviewing) = reviewing => reviewing.answer(answer, self.clock.now()).await?,
+            _ if let Some(reviewing) = reviewing => {
+                Box::pin(reviewing.answer(answer, self.clock.now())).await?
+            }
             _ if is_watch => answer.map(|body| body.ending(connection.watches_end())),
             _ => answer,
         })

@@ -337,8 +337,12 @@ impl Pool {
     async fn some_http1(&self) -> Result<Http1, ConnectError> {
         match self.idle_http1() {
             Some(connection) => Ok(connection),
-            None => self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await,
+            None => Box::pin(self.dial_http1()).await,
         }
+    }
+
+    async fn dial_http1(&self) -> Result<Http1, ConnectError> {
+        self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await
     }
 
     fn idle_http1(&self) -> Option<Http1> {

@@ -317,7 +317,8 @@ async fn drive<H: Handler>(
     let shared = Arc::clone(&connection);
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
-        async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) }
+        // Boxed: hyper moves it about, and an HTTP/1.1 connection keeps room for one as long as it lives.
+        Box::pin(async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) })
     });
     let serving = if connection.http2 {
         let corked = Corked::new(stream);
