@@ -100,6 +100,11 @@ impl Proven {
         &self.0.user
     }
 
+    /// The same, as requests share it.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.0.user
+    }
+
     /// The authenticator that vouched.
     pub fn method(&self) -> &'static str {
         self.0.method

@@ -12,7 +12,9 @@ pub(crate) fn write_identity(
     mode: IdentityMode,
 ) -> Result<(), UnfitIdentity> {
     strip_identity(headers);
-    for (name, value) in identity.lines(mode)? {
+    let lines = identity.lines(mode)?;
+    headers.reserve(lines.len());
+    for (name, value) in lines {
         headers.append(name, value.clone());
     }
     Ok(())

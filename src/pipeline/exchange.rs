@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY,
-    USER_AGENT, WARNING,
+    ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -26,6 +26,7 @@ use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::status::render::{Negotiation, render};
 use crate::telemetry::{REQUEST_LOG, in_full};
+use crate::user::Identity;
 
 /// A request that is not long-running and took longer is logged.
 const SLOW: Duration = Duration::from_secs(5);
@@ -42,7 +43,8 @@ pub(super) struct Exchange {
     audit_id: HeaderValue,
     http2: bool,
     uri: Uri,
-    accept: HeaderMap,
+    /// What a `Status` is rendered by.
+    asked: [(HeaderName, Option<HeaderValue>); 2],
     cluster: Option<Arc<Cluster>>,
     end: End,
     warnings: Vec<String>,
@@ -67,8 +69,14 @@ struct Line {
     peer: std::net::SocketAddr,
     method: Method,
     path: String,
-    user: Option<String>,
+    user: Option<Identity>,
     authenticator: &'static str,
+}
+
+impl Line {
+    fn user(&self) -> Option<&str> {
+        self.user.as_ref().map(|user| user.name.as_str())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,16 +96,15 @@ impl Exchange {
         let started = Instant::now();
         let sent = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
         // apiserver: pkg/endpoints/filters/audit_init.go
-        let audit_id = sent.cloned().unwrap_or_else(new_audit_id);
-        // Only what a Status is rendered by; the values are shared, not copied.
-        let mut accept = HeaderMap::new();
-        for name in [ACCEPT, USER_AGENT] {
-            if let Some(value) = request.headers().get(&name) {
-                accept.insert(name, value.clone());
-            }
-        }
+        let mut audit_id = sent.cloned().unwrap_or_else(new_audit_id);
+        // No other request has it: HPACK need not remember it at the expense of what comes again.
+        audit_id.set_sensitive(true);
+        let asked = [ACCEPT, USER_AGENT].map(|name| {
+            let value = request.headers().get(&name).cloned();
+            (name, value)
+        });
         let line = Line {
-            audit_id: String::from_utf8_lossy(audit_id.as_bytes()).chars().take(AUDIT_ID_IN_LOGS).collect(),
+            audit_id: in_logs(&audit_id),
             peer: connection.info.peer,
             method: request.method().clone(),
             // Never the query: it may carry what is nobody's business.
@@ -119,7 +126,7 @@ impl Exchange {
             audit_id,
             http2: connection.http2,
             uri: request.uri().clone(),
-            accept,
+            asked,
             cluster: None,
             end,
             warnings: Vec::new(),
@@ -182,7 +189,7 @@ impl Exchange {
         let metrics = &self.end.metrics;
         let result = match verdict {
             Ok(proven) => {
-                self.end.line.user = Some(proven.user().name.clone());
+                self.end.line.user = Some(proven.identity().clone());
                 self.end.line.authenticator = proven.method();
                 metrics
                     .authenticated_user_requests
@@ -227,8 +234,8 @@ impl Exchange {
         self.end.code = Some(response.status());
         self.end.busy.note_answer();
         if upgraded {
-            let Line { audit_id, peer, path, user, .. } = &self.end.line;
-            info!(%audit_id, %peer, path, user = user.as_deref(), "connection upgraded");
+            let Line { audit_id, peer, path, .. } = &self.end.line;
+            info!(%audit_id, %peer, path, user = self.end.line.user(), "connection upgraded");
         }
         response.map(|body| body.holding(Box::new(self.end)))
     }
@@ -250,7 +257,9 @@ impl Exchange {
             _ => {}
         }
         let status = refusal.status(self.audit_id());
-        let negotiation = Negotiation::of(&self.accept, self.uri.query());
+        let asked = self.asked.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        let asked: HeaderMap = asked.collect();
+        let negotiation = Negotiation::of(&asked, self.uri.query());
         let mut response = render(&status, &negotiation);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
@@ -279,7 +288,8 @@ impl Exchange {
 
     /// The cause, for the operator.
     fn tell(&self, refusal: &Refusal) {
-        let Line { audit_id, peer, path, user, .. } = &self.end.line;
+        let Line { audit_id, peer, path, .. } = &self.end.line;
+        let user = self.end.line.user();
         if let Some(cause) = refusal.backend_cause() {
             self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
         }
@@ -293,11 +303,11 @@ impl Exchange {
             }
             Refusal::Panic => error!(%audit_id, %peer, path, "handling the request panicked"),
             Refusal::Forward(ForwardError::Impersonation | ForwardError::HeaderTooLarge) => {
-                info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %refusal, "refused");
+                info!(target: REQUEST_LOG, %audit_id, %peer, path, user, reason = %refusal, "refused");
             }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
                 let error = in_full(error);
-                info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), %error, "the request body broke off");
+                info!(target: REQUEST_LOG, %audit_id, %peer, path, user, %error, "the request body broke off");
             }
             Refusal::Forward(error) => {
                 let cluster = self.cluster.as_deref();
@@ -307,13 +317,13 @@ impl Exchange {
                 let error = in_full(error);
                 // One line says that nobody can be reached; what a request more would say is the same.
                 if is_away && cluster.is_some_and(|cluster| !cluster.upstream.note_away()) {
-                    info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), cluster = name, %error, "no answer from the backend");
+                    info!(target: REQUEST_LOG, %audit_id, %peer, path, user, cluster = name, %error, "no answer from the backend");
                 } else {
-                    error!(%audit_id, %peer, path, user = user.as_deref(), cluster = name, %error, "no answer from the backend");
+                    error!(%audit_id, %peer, path, user, cluster = name, %error, "no answer from the backend");
                 }
             }
             other => {
-                info!(target: REQUEST_LOG, %audit_id, %peer, path, user = user.as_deref(), reason = %other, "refused");
+                info!(target: REQUEST_LOG, %audit_id, %peer, path, user, reason = %other, "refused");
             }
         }
     }
@@ -347,13 +357,24 @@ impl Drop for End {
         if *kind != Kind::LongRunning {
             metrics.request_duration.with_label_values(&[verb]).observe(took.as_secs_f64());
         }
-        let Line { audit_id, peer, method, path, user, authenticator } = line;
-        let user = user.as_deref();
+        let line = &*line;
+        let user = line.user();
+        let Line { audit_id, peer, method, path, authenticator, .. } = line;
         if *kind != Kind::LongRunning && took >= SLOW {
             warn!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "slow request");
         } else {
             info!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "request");
         }
+    }
+}
+
+/// The audit id as the log shows it.
+fn in_logs(audit_id: &HeaderValue) -> String {
+    let text = String::from_utf8_lossy(audit_id.as_bytes());
+    if text.len() <= AUDIT_ID_IN_LOGS {
+        text.into_owned()
+    } else {
+        text.chars().take(AUDIT_ID_IN_LOGS).collect()
     }
 }
 
