@@ -8,16 +8,14 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use pin_project_lite::pin_project;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
@@ -295,40 +293,51 @@ impl Accepted<TcpStream> {
             drain: drain.clone(),
             newcomer: Mutex::new(Some(newcomer)),
         };
-        tokio::select! {
-            () = drive(stream, Arc::new(connection), handler, limits, &metrics, drain) => {}
-            () = given_up.notified() => debug!(%peer, "connection given up for others"),
-        }
+        let connection = Arc::new(connection);
+        let serving = serving(stream, &connection, handler, limits);
+        // A task of its own: what the handshake took is not kept as long as the connection.
+        tokio::spawn(async move {
+            tokio::select! {
+                () = drive(serving, &connection, limits, &metrics, drain) => {}
+                () = given_up.notified() => debug!(%peer, "connection given up for others"),
+            }
+        });
     }
 }
 
-/// Serves the connection to its end.
-async fn drive<H: Handler>(
+/// Answers the requests of a connection.
+fn serving<H: Handler>(
     stream: TlsStream<TcpStream>,
-    connection: Arc<Connection>,
+    connection: &Arc<Connection>,
     handler: Arc<H>,
+    limits: Limits,
+) -> Pin<Box<dyn Serving>> {
+    let stream = Watched::new(stream, Arc::clone(&connection.activity));
+    let shared = Arc::clone(connection);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
+        // Boxed: hyper moves it about, and an HTTP/1.1 connection keeps room for one as long as it lives.
+        Box::pin(async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) })
+    });
+    if connection.http2 {
+        let corked = Corked::new(stream);
+        let connection = http2_builder(limits).serve_connection(TokioIo::new(corked.clone()), service);
+        Box::pin(Drained::new(connection, corked))
+    } else {
+        Box::pin(http1_builder().serve_connection(TokioIo::new(stream), service).with_upgrades())
+    }
+}
+
+/// Serves a connection to its end.
+async fn drive(
+    mut serving: Pin<Box<dyn Serving>>,
+    connection: &Connection,
     limits: Limits,
     metrics: &Metrics,
     mut drain: watch::Receiver<Drain>,
 ) {
     let peer = connection.info.peer;
     let activity = Arc::clone(&connection.activity);
-    let stream = Watched::new(stream, Arc::clone(&activity));
-    let shared = Arc::clone(&connection);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
-        // Boxed: hyper moves it about, and an HTTP/1.1 connection keeps room for one as long as it lives.
-        Box::pin(async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) })
-    });
-    let serving = if connection.http2 {
-        let corked = Corked::new(stream);
-        let connection = http2_builder(limits).serve_connection(TokioIo::new(corked.clone()), service);
-        Serving::Http2 { connection: Drained::new(connection, corked) }
-    } else {
-        let connection = http1_builder().serve_connection(TokioIo::new(stream), service);
-        Serving::Http1 { connection: connection.with_upgrades() }
-    };
-    let mut serving = pin!(serving);
     let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
     let mut asked_to_end = false;
     let mut leaving = false;
@@ -421,39 +430,25 @@ fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
 
 type Stream = Watched<TlsStream<TcpStream>>;
 
-pin_project! {
-    /// hyper's two kinds of connection as one.
-    #[project = ServingProjection]
-    enum Serving<S> where S: hyper::service::HttpService<Incoming, ResBody = Body> {
-        Http1 { #[pin] connection: http1::UpgradeableConnection<TokioIo<Stream>, S> },
-        Http2 { #[pin] connection: Drained<http2::Connection<TokioIo<Corked<Stream>>, S, TokioExecutor>, Stream> },
-    }
+/// hyper's two kinds of connection as one.
+trait Serving: Future<Output = hyper::Result<()>> + Send {
+    fn graceful_shutdown(self: Pin<&mut Self>);
 }
 
-impl<S, F> Serving<S>
+impl<S> Serving for http1::UpgradeableConnection<TokioIo<Stream>, S>
 where
-    S: hyper::service::HttpService<Incoming, ResBody = Body, Future = F, Error = Infallible>,
-    F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+    S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send,
 {
     fn graceful_shutdown(self: Pin<&mut Self>) {
-        match self.project() {
-            ServingProjection::Http1 { connection } => connection.graceful_shutdown(),
-            ServingProjection::Http2 { connection } => connection.inner().graceful_shutdown(),
-        }
+        self.graceful_shutdown();
     }
 }
 
-impl<S, F> Future for Serving<S>
+impl<S> Serving for Drained<http2::Connection<TokioIo<Corked<Stream>>, S, TokioExecutor>, Stream>
 where
-    S: hyper::service::HttpService<Incoming, ResBody = Body, Future = F, Error = Infallible>,
-    F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+    S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + 'static> + Send,
 {
-    type Output = hyper::Result<()>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            ServingProjection::Http1 { connection } => connection.poll(cx),
-            ServingProjection::Http2 { connection } => connection.poll(cx),
-        }
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        self.inner().graceful_shutdown();
     }
 }
