@@ -1,8 +1,8 @@
 //! Byte streams whose writes are gathered as long as the task that makes them runs, and go out together when it waits. An
 //! HTTP/2 connection writes frame by frame; without this, each would be a TLS record and a system call.
 //!
-//! A [`Drained`] sends what is gathered after each step of a future. Once there is one, every future that may write must be
-//! wrapped so, for flushing does nothing any more.
+//! A [`Drained`] sends what is gathered after each step of a future, which must be the only one that writes: once there is
+//! one, flushing does nothing any more.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -78,7 +78,8 @@ impl<S: AsyncWrite + Unpin> State<S> {
     /// Takes what there is room for.
     fn gather(&mut self, bytes: &[u8]) -> usize {
         if self.gathered.capacity() == 0 {
-            self.gathered = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
+            let spare = BUFFERS.with_borrow_mut(Vec::pop);
+            self.gathered = spare.unwrap_or_else(|| Vec::with_capacity(GATHERED));
         }
         let taken = bytes.get(..GATHERED.saturating_sub(self.gathered.len())).unwrap_or(bytes);
         self.gathered.extend_from_slice(taken);
@@ -210,7 +211,9 @@ impl<F: Future, S: AsyncWrite + Unpin> Future for Drained<F, S> {
     }
 }
 
-/// Spawns futures that may write to a stream.
+/// Spawns the futures of hyper's client. The first is the connection itself, and the only one that writes: were others to
+/// send what is gathered, a stream without room would wake the last of them, which may be gone by then.
+// hyper: src/proto/h2/client.rs, handshake
 #[derive(Debug)]
 pub(crate) struct Draining<S>(pub(crate) Corked<S>);
 
@@ -226,13 +229,18 @@ where
     S: AsyncWrite + Unpin + Send + 'static,
 {
     fn execute(&self, future: F) {
-        tokio::spawn(Drained::new(future, self.0.clone()));
+        if self.0.state().is_drained {
+            tokio::spawn(future);
+        } else {
+            tokio::spawn(Drained::new(future, self.0.clone()));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::task::Waker;
 
     use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -249,6 +257,8 @@ mod tests {
         writes: Vec<Vec<u8>>,
         flushes: usize,
         readable: &'static [u8],
+        /// Whose turn it is when there is room again.
+        waker: Option<Waker>,
     }
 
     impl AsyncRead for Sink {
@@ -268,7 +278,8 @@ mod tests {
     }
 
     impl AsyncWrite for Sink {
-        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.waker = Some(cx.waker().clone());
             let taken = ready!(self.fates.pop_front().unwrap_or(Poll::Ready(Ok(usize::MAX))))?;
             let taken = taken.min(buf.len());
             self.writes.push(buf[..taken].to_vec());
@@ -353,6 +364,25 @@ mod tests {
         assert_eq!(Drained::new(future, corked.clone()).await, (*b"why", io::ErrorKind::BrokenPipe));
         assert!(written(&corked).is_empty());
         corked.shutdown().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_the_future_that_writes_is_woken_when_there_is_room() {
+        let corked = corked([Poll::Pending]);
+        let executor = Draining(corked.clone());
+        let mut stream = corked.clone();
+        executor.execute(async move {
+            stream.write_all(b"a").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        executor.execute(async {});
+        tokio::task::yield_now().await;
+        assert!(written(&corked).is_empty());
+        let waker = corked.state().stream.waker.take().unwrap();
+        waker.wake();
+        tokio::task::yield_now().await;
+        assert_eq!(written(&corked), [b"a"]);
     }
 
     #[tokio::test]

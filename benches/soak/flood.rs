@@ -43,7 +43,7 @@ pub async fn run(seconds: u64) -> ExitCode {
     let sent: u64 = flood.join_all().await.into_iter().sum();
     let scene = Arc::into_inner(scene).expect("everybody else is gone");
     let (_, said) = scene.process.end().await;
-    report::print(sent, lasting, &before, &after, &quiet, &flooded, &said)
+    report::print(sent, &before, &after, &quiet, &flooded, &said)
 }
 
 /// What honest clients find in that time.

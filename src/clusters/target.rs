@@ -23,8 +23,7 @@ use super::settings::{Backend, ClientCertificate, Endpoint, HostPort};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long TLS, and then HTTP, may take to begin.
-pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long others are tried before an endpoint that could not be reached.
 const AVOIDED: Duration = Duration::from_secs(5);
 
@@ -294,14 +293,25 @@ impl Target {
     /// The backend accepts connections and ends them before they can be used, as it does when it refuses the gateway's
     /// certificate under TLS 1.3.
     pub(crate) fn hung_up(&self) -> ConnectError {
-        let cause =
-            "the connection ended before it could be used; is the gateway's certificate accepted?".to_owned();
-        ConnectError::Http { address: self.address.to_string(), cause }
+        let cause = "the connection ended before it could be used; is the gateway's certificate accepted?";
+        self.no_http(cause.to_owned())
+    }
+
+    /// Why there is no connection that said nothing for so long.
+    pub(crate) fn mute(&self, patience: Duration) -> ConnectError {
+        self.no_http(format!("it has said nothing within {patience:?}"))
     }
 
     pub(crate) fn http_error(&self, error: &hyper::Error) -> ConnectError {
-        let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-        ConnectError::Http { address: self.address.to_string(), cause }
+        self.no_http(std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string))
+    }
+
+    /// A connection that is of no use is as good as none.
+    fn no_http(&self, cause: String) -> ConnectError {
+        let error = ConnectError::Http { address: self.address.to_string(), cause };
+        *self.trouble() = Some((Instant::now(), error.clone()));
+        self.doubt();
+        error
     }
 }
 

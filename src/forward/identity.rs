@@ -13,7 +13,7 @@ pub(crate) fn write_identity(
 ) -> Result<(), UnfitIdentity> {
     strip_identity(headers);
     let lines = identity.lines(mode)?;
-    headers.reserve(lines.len());
+    headers.reserve(lines.len().min(16));
     for (name, value) in lines {
         headers.append(name, value.clone());
     }

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::body::{Body, EndGuard, Reset};
-use crate::clusters::target::{ConnectError, HANDSHAKE_TIMEOUT, Offer, Target};
+use crate::clusters::target::{ConnectError, Offer, Target};
 use crate::corked::{Corked, Draining};
 
 /// The share of a connection's streams that is used before another connection is opened.
@@ -45,6 +45,8 @@ const ANONYMOUS_QUEUE: usize = 512;
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
+/// How long a backend that speaks HTTP/2 may take to say so. Less than a check waits for its answer.
+const BEGINNING: Duration = Duration::from_secs(5);
 /// A connection that is gone before it was used is made anew this often.
 const DIALS: usize = 3;
 /// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
@@ -303,7 +305,7 @@ impl Pool {
             ended = &mut connection => {
                 return Err(ended.map_or_else(|error| self.target.http_error(&error), |()| self.target.hung_up()));
             }
-            told = timeout(HANDSHAKE_TIMEOUT, told) => told.map_err(|_| self.target.hung_up())?,
+            told = timeout(BEGINNING, told) => told.map_err(|_| self.target.mute(BEGINNING))?,
         }
         let http2 = Arc::new(Http2 {
             sender,

@@ -1,6 +1,7 @@
 //! The endpoints of an API server: which are used, in what order, and what becomes of those that are not as they
 //! should be.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::support::generation::replace;
 use crate::support::process::Process;
 use crate::support::questions::{self, respond, user_info};
+use crate::support::wire;
 use crate::support::{
     Answering, Backend, BoxedBody, Gateway, H2, PATIENCE, Pki, flags, full, kubeconfig, soon, status, text,
     until,
@@ -37,9 +39,12 @@ fn misread(request: &Request<Incoming>, change: impl Fn(&mut Value)) -> Option<R
 
 /// A gateway with one cluster of several endpoints.
 fn several(pki: &Pki, endpoints: &[&Backend]) -> Gateway {
-    flags(pki, endpoints[0].address);
-    let urls: Vec<String> =
-        endpoints.iter().map(|backend| format!("'https://{}'", backend.address)).collect();
+    at(pki, &endpoints.iter().map(|backend| backend.address).collect::<Vec<_>>())
+}
+
+fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
+    flags(pki, endpoints[0]);
+    let urls: Vec<String> = endpoints.iter().map(|address| format!("'https://{address}'")).collect();
     let file = pki.write(
         "gateway.yaml",
         format!(
@@ -57,7 +62,11 @@ clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: [{}]}}]
 }
 
 async fn trusts(gateway: &Gateway, backend: &Backend, trusted: bool) {
-    let (address, value) = (backend.address, i32::from(trusted));
+    trusts_at(gateway, backend.address, trusted).await;
+}
+
+async fn trusts_at(gateway: &Gateway, address: SocketAddr, trusted: bool) {
+    let value = i32::from(trusted);
     let line = format!("portcullis_endpoint_trusted{{cluster=\"c\",endpoint=\"{address}\"}} {value}");
     gateway.until_counted(&line).await;
 }
@@ -84,6 +93,19 @@ async fn an_endpoint_that_goes_away_is_no_failed_request() {
         assert_eq!(text(response).await, "second");
     }
     assert_eq!(second.pending(), 20, "each came once");
+}
+
+/// It answers its check, and on connections that come later it says nothing.
+#[tokio::test]
+async fn an_endpoint_that_is_mute_is_passed_over() {
+    let pki = Pki::new();
+    let (mute, _connections) = wire::bare(&pki, H2).await;
+    let second = Backend::start(&pki, H2, named("second")).await;
+    let gateway = at(&pki, &[mute, second.address]);
+    trusts_at(&gateway, mute, true).await;
+    trusts(&gateway, &second, true).await;
+    let mut client = gateway.http1(None).await;
+    assert_eq!(text(soon(client.get("/api", &[TOKEN])).await).await, "second");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! What came of a flood.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::Instant;
 
 use super::honest::{Kind, Times};
 use super::scene::Scene;
@@ -12,6 +12,7 @@ const IN_PROGRESS: usize = super::CONNECTIONS * (1 + super::tokens::AT_ONCE);
 
 /// What was counted until one time.
 pub struct Moment {
+    at: Instant,
     rss: u64,
     issuer: usize,
     webhook: usize,
@@ -25,6 +26,7 @@ impl Moment {
         let gateway = &scene.process.gateway;
         let (_, keys) = scene.accounts.asked();
         Self {
+            at: Instant::now(),
             rss: Memory::of(scene.process.id()).rss,
             issuer: scene.issuer.server.pending(),
             webhook: scene.webhook.pending(),
@@ -38,15 +40,16 @@ impl Moment {
 /// A failure if an honest request failed, or somebody was asked more than there is a bound for.
 pub fn print(
     sent: u64,
-    lasting: Duration,
     before: &Moment,
     after: &Moment,
     quiet: &[(Kind, Times)],
     flooded: &[(Kind, Times)],
     said: &str,
 ) -> ExitCode {
-    let seconds = usize::try_from(lasting.as_secs()).unwrap();
-    println!("{sent} made-up tokens, {} each second", sent / lasting.as_secs());
+    // The last clients had to be waited for.
+    let lasting = (after.at - before.at).as_secs() + 1;
+    let seconds = usize::try_from(lasting).unwrap();
+    println!("{sent} made-up tokens, {} each second", sent / lasting);
     // Whoever is asked, what bounds it, how often it was asked, and how often it may be.
     let keys = after.keys - before.keys;
     let rows = [

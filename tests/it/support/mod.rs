@@ -247,6 +247,8 @@ impl Backend {
                     if http2 {
                         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                             .max_header_list_size(4 << 20)
+                            // A body that nobody reads counts as one.
+                            .max_local_error_reset_streams(None)
                             .serve_connection(io, service)
                             .await
                             .ok();
