@@ -17,7 +17,7 @@ pub struct Moment {
     issuer: usize,
     webhook: usize,
     keys: usize,
-    own: usize,
+    secrets: usize,
     spared: u64,
 }
 
@@ -31,7 +31,7 @@ impl Moment {
             issuer: scene.issuer.server.pending(),
             webhook: scene.webhook.pending(),
             keys,
-            own: scene.own_questions(),
+            secrets: scene.secret_reads(),
             spared: gateway.count_all("portcullis_lookups_total", &["source=\"spared\""]).await,
         }
     }
@@ -58,7 +58,7 @@ pub fn print(
         (
             "backend, for secrets",
             "10 live reads each second, 20 at once",
-            after.own - before.own - keys,
+            after.secrets - before.secrets,
             10 * seconds + 20,
         ),
         (

@@ -23,7 +23,7 @@ pub struct Asked {
     pub backend: Backend,
     key: SigningKey,
     made: AtomicUsize,
-    own: Arc<AtomicUsize>,
+    secret_reads: Arc<AtomicUsize>,
 }
 
 impl Asked {
@@ -33,15 +33,16 @@ impl Asked {
         webhook: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
     ) -> Self {
         let (accounts, key) = (Accounts::new(), SigningKey::new("k"));
-        let own = Arc::new(AtomicUsize::new(0));
-        let (known, count) = (Arc::clone(&accounts), Arc::clone(&own));
+        let secret_reads = Arc::new(AtomicUsize::new(0));
+        let (known, count) = (Arc::clone(&accounts), Arc::clone(&secret_reads));
         let backend = Backend::start_saying(
             pki,
             H2,
             move |request| {
                 let answer = known.answer(request)?;
-                // The check of identities is made by POST, and by the clock.
-                count.fetch_add(usize::from(request.method() == Method::GET), Ordering::Relaxed);
+                let reads_secret =
+                    request.method() == Method::GET && request.uri().path().contains("/secrets/");
+                count.fetch_add(usize::from(reads_secret), Ordering::Relaxed);
                 Some(answer)
             },
             |_| Box::pin(async { Response::new(full(vec![b'x'; 2048])) }),
@@ -50,7 +51,7 @@ impl Asked {
         let issuer = Issuer::start(pki, &[&key]).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let webhook = Backend::of_everybody(pki, listener, webhook);
-        Self { accounts, issuer, webhook, backend, key, made: AtomicUsize::new(0), own }
+        Self { accounts, issuer, webhook, backend, key, made: AtomicUsize::new(0), secret_reads }
     }
 
     /// The flags of a gateway that asks all of them.
@@ -96,9 +97,9 @@ impl Asked {
         }
     }
 
-    /// What the API server was asked for by the gateway itself, beside the check of identities.
-    pub fn own_questions(&self) -> usize {
-        self.own.load(Ordering::Relaxed)
+    /// How often a single secret was read.
+    pub fn secret_reads(&self) -> usize {
+        self.secret_reads.load(Ordering::Relaxed)
     }
 }
 
