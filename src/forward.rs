@@ -7,6 +7,7 @@
 pub(crate) mod ask;
 pub(crate) mod body;
 mod headers;
+mod http2;
 mod identity;
 pub(crate) mod own;
 mod pool;
@@ -24,7 +25,7 @@ use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use tokio::time::timeout_at;
 
-use body::{Body, BodyError, EndGuard, Reset};
+use body::{Body, EndGuard};
 use pool::Kind;
 pub(crate) use pool::SendError;
 use pools::Pools;
@@ -33,6 +34,7 @@ use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::upstream::Upstream;
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
+use crate::transport::{BodyError, Incoming, TransportError};
 use crate::user::{Identity, IdentityMode, UnfitIdentity};
 
 /// The id that the audit logs of the gateway and the backend share.
@@ -68,7 +70,7 @@ pub(crate) enum ForwardError {
     UnaskedSwitch,
     /// The client's body broke off or was no body; nobody can answer it.
     #[error("the request body broke off: {0}")]
-    RequestBody(#[source] hyper::Error),
+    RequestBody(#[source] TransportError),
     /// The client acts as someone else, and the backend is told identities by the headers that say so.
     #[error("impersonation is not available with identity mode impersonate")]
     Impersonation,
@@ -238,12 +240,8 @@ fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool)
 
 /// Points the request at the backend. The bytes of path and query stay as they are; the client's host stays too,
 /// except for a server that is reached by its own name.
-fn readdress(
-    request: Request<hyper::body::Incoming>,
-    upstream: &Upstream,
-) -> Result<Request<Body>, ForwardError> {
+fn readdress(request: Request<Incoming>, upstream: &Upstream) -> Result<Request<Body>, ForwardError> {
     let (mut head, incoming) = request.into_parts();
-    let reset_is = if head.version == Version::HTTP_2 { Reset::Cut } else { Reset::Never };
     let client_host = head.headers.remove(HOST);
     let authority = match upstream.identity() {
         IdentityMode::Impersonate => upstream.authority.clone(),
@@ -267,7 +265,7 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming, reset_is) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));

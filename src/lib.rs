@@ -6,7 +6,6 @@ pub mod cli;
 pub mod clock;
 pub mod clusters;
 pub mod config;
-mod corked;
 #[cfg(feature = "dev")]
 pub mod dev;
 pub mod escape;
@@ -30,4 +29,5 @@ mod stage;
 pub mod status;
 mod telemetry;
 mod token_review;
+mod transport;
 pub mod user;

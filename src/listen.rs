@@ -7,6 +7,8 @@ mod acceptor;
 mod activity;
 mod allowance;
 mod connection;
+mod date;
+mod http2;
 mod newcomers;
 mod plain;
 mod possession;
@@ -17,7 +19,6 @@ use std::future::Future;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 
 pub(crate) use acceptor::{Gate, Listener, accept_into, accept_the_rest, raise_file_limit};
 pub(crate) use activity::Busy;
@@ -25,13 +26,14 @@ pub(crate) use connection::{Connection, Drain, Worker};
 pub(crate) use newcomers::Newcomers;
 
 use crate::forward::body::Body;
+use crate::transport::Incoming;
 
 /// Answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers one request. Dropped when the client goes away first.
+    /// Notes a request, and answers it in what is returned, which is dropped when the client goes away first.
     fn handle(
         self: &Arc<Self>,
         connection: Arc<Connection>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Body>> + Send;
+    ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
 }

@@ -13,7 +13,6 @@ use futures_util::FutureExt as _;
 use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use exchange::Exchange;
@@ -36,6 +35,7 @@ use crate::snapshot::Snapshot;
 use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
 use crate::status::Status;
 use crate::token_review::Reviewing;
+use crate::transport::Incoming;
 
 /// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
 pub(crate) struct Gateway {
@@ -52,20 +52,24 @@ pub(crate) struct Gateway {
 }
 
 impl Handler for Gateway {
-    async fn handle(
+    fn handle(
         self: &Arc<Self>,
         connection: Arc<Connection>,
         request: Request<Incoming>,
-    ) -> Response<Body> {
-        // Once per request: everything below sees one generation. It is gone before the body streams.
-        let snapshot = self.snapshot.load_full();
-        let mut exchange = Exchange::begin(&connection, &request, &self.metrics);
-        let answering = self.answer(&snapshot, &connection, &mut exchange, request);
-        let answered = AssertUnwindSafe(answering).catch_unwind().await.unwrap_or_else(|_| {
-            self.metrics.panics.inc();
-            Err(Refusal::Panic)
-        });
-        exchange.finish(answered, &connection, snapshot.strict_transport_security.as_ref())
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        let gateway = Arc::clone(self);
+        // Noted at once, also if its client takes it back before anything comes of it.
+        let mut exchange = Exchange::begin(&connection, &request, &gateway.metrics);
+        async move {
+            // Once per request: everything below sees one generation. It is gone before the body streams.
+            let snapshot = gateway.snapshot.load_full();
+            let answering = gateway.answer(&snapshot, &connection, &mut exchange, request);
+            let answered = AssertUnwindSafe(answering).catch_unwind().await.unwrap_or_else(|_| {
+                gateway.metrics.panics.inc();
+                Err(Refusal::Panic)
+            });
+            exchange.finish(answered, &connection, snapshot.strict_transport_security.as_ref())
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use http::{Request, Uri};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::authn::Proven;
@@ -14,6 +13,7 @@ use crate::clusters::upstream::Upstream;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, Malformed};
+use crate::transport::Incoming;
 use crate::user::Identity;
 
 /// A request that can be read in one way only.

@@ -24,9 +24,10 @@ use crate::authn::Audience;
 use crate::clock::UnixTime;
 use crate::clusters::Cluster;
 use crate::forward::ForwardError;
-use crate::forward::body::{Body, BodyError};
+use crate::forward::body::Body;
 use crate::request::info::{Resource, Target};
 use crate::stage::Admitted;
+use crate::transport::BodyError;
 
 /// The largest answer that is read. An object has 3 MiB at most; JSON may be longer than what it was sent as.
 const LARGEST_ANSWER: usize = 16 << 20;

@@ -302,8 +302,9 @@ impl Target {
         self.no_http(format!("it has said nothing within {patience:?}"))
     }
 
-    pub(crate) fn http_error(&self, error: &hyper::Error) -> ConnectError {
-        self.no_http(std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string))
+    pub(crate) fn http_error(&self, error: &(dyn std::error::Error + 'static)) -> ConnectError {
+        // What hyper says itself is less than its cause.
+        self.no_http(error.source().map_or_else(|| error.to_string(), ToString::to_string))
     }
 
     /// A connection that is of no use is as good as none.

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::headers::scrub_trailers;
+use crate::transport::{BodyError, Incoming};
 
 /// Something whose drop marks the end of a body: a permit, a count, a log line.
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
@@ -32,22 +32,9 @@ enum Kind {
     /// Bytes of our own, as far as they are still to be sent.
     Bytes(Option<Bytes>),
     /// A client's, on its way to the backend.
-    Request { incoming: Incoming, reset_is: Reset },
+    Request(Incoming),
     /// The backend's, on its way to a client.
-    Response { source: Source, reset_is: Reset, deadline: Deadline },
-}
-
-/// What it means that an HTTP/2 stream was reset without an error before its end was seen: hyper takes it for the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reset {
-    /// Nothing: the protocol has no resets.
-    Never,
-    /// The body was cut off.
-    Cut,
-    /// The server had answered and did not want the rest of an upload. If the answer's length is known, it tells; if
-    /// not, the end is believed, since the reset overtakes the flag that says so.
-    // RFC 9113, section 8.1
-    EndOfAnswer,
+    Response { source: Source, deadline: Deadline },
 }
 
 /// The backend's stream and what is given back with it.
@@ -86,20 +73,6 @@ enum Deadline {
     End(BoxFuture<'static, ()>),
 }
 
-/// Why a body broke off.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
-    /// The other side broke off.
-    #[error(transparent)]
-    Hyper(#[from] hyper::Error),
-    /// The other side ended an HTTP/2 stream without ending its body.
-    #[error("the body was cut off")]
-    Cut,
-    /// The request took longer than it may; the headers are out, so the connection is aborted.
-    #[error("request did not complete within the allotted timeout")]
-    Deadline,
-}
-
 impl Body {
     fn new(kind: Kind) -> Self {
         Self { kind, failed: None, guard: None }
@@ -117,14 +90,14 @@ impl Body {
     }
 
     /// A client's body, passed on to the backend. Its trailers carry no identity.
-    pub(super) fn of_request(incoming: Incoming, reset_is: Reset) -> Self {
-        Self::new(Kind::Request { incoming, reset_is })
+    pub(super) fn of_request(incoming: Incoming) -> Self {
+        Self::new(Kind::Request(incoming))
     }
 
     /// A backend's body, passed on to the client; `permit` is given back when it ends.
-    pub(super) fn of_response(incoming: Incoming, reset_is: Reset, permit: EndGuard) -> Self {
+    pub(super) fn of_response(incoming: Incoming, permit: EndGuard) -> Self {
         let source = Source::Own(Some(Stream { incoming, _permit: permit }));
-        Self::new(Kind::Response { source, reset_is, deadline: Deadline::None })
+        Self::new(Kind::Response { source, deadline: Deadline::None })
     }
 
     /// The same body, which breaks off at the deadline.
@@ -172,8 +145,8 @@ impl HttpBody for Body {
         let this = self.get_mut();
         let polled = match &mut this.kind {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Request { incoming, reset_is } => poll_request(incoming, *reset_is, cx),
-            Kind::Response { source, reset_is, deadline } => match source.poll(cx, *reset_is) {
+            Kind::Request(incoming) => poll_request(incoming, cx),
+            Kind::Response { source, deadline } => match source.poll(cx) {
                 Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
                     source.watch(deadline, &mut this.guard);
@@ -190,7 +163,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Request { incoming, .. } => incoming.is_end_stream(),
+            Kind::Request(incoming) => incoming.is_end_stream(),
             Kind::Response { source: Source::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
@@ -205,7 +178,7 @@ impl HttpBody for Body {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Kind::Request { incoming, .. } => incoming.size_hint(),
+            Kind::Request(incoming) => incoming.size_hint(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
             Kind::Response { .. } => SizeHint::default(),
         }
@@ -214,10 +187,9 @@ impl HttpBody for Body {
 
 fn poll_request(
     incoming: &mut Incoming,
-    reset_is: Reset,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    let frame = ready!(poll_incoming(incoming, reset_is, cx));
+    let frame = ready!(Pin::new(incoming).poll_frame(cx));
     Poll::Ready(frame.map(|frame| {
         let frame = frame?;
         Ok(match frame.into_trailers() {
@@ -230,42 +202,13 @@ fn poll_request(
     }))
 }
 
-fn poll_incoming(
-    incoming: &mut Incoming,
-    reset_is: Reset,
-    cx: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
-    Poll::Ready(match frame {
-        None if reset_is.cuts(incoming) => Some(Err(BodyError::Cut)),
-        frame => frame.map(|frame| frame.map_err(BodyError::from)),
-    })
-}
-
-impl Reset {
-    /// Whether a body that seems to be at its end was cut off there.
-    fn cuts(self, incoming: &Incoming) -> bool {
-        let length_left = incoming.size_hint().exact();
-        match self {
-            Self::Never => false,
-            _ if incoming.is_end_stream() || length_left == Some(0) => false,
-            Self::Cut => true,
-            Self::EndOfAnswer => length_left.is_some(),
-        }
-    }
-}
-
 impl Source {
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        reset_is: Reset,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self {
-            Self::Own(Some(stream)) => poll_incoming(&mut stream.incoming, reset_is, cx),
+            Self::Own(Some(stream)) => Pin::new(&mut stream.incoming).poll_frame(cx),
             Self::Own(None) => Poll::Ready(None),
             Self::Watched { shared, .. } => match lock(shared).as_mut() {
-                Some((stream, _)) => poll_incoming(&mut stream.incoming, reset_is, cx),
+                Some((stream, _)) => Pin::new(&mut stream.incoming).poll_frame(cx),
                 None => Poll::Ready(Some(Err(BodyError::Deadline))),
             },
         }
@@ -317,7 +260,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
             Kind::Bytes(_) => "Body::Bytes",
-            Kind::Request { .. } => "Body::Request",
+            Kind::Request(_) => "Body::Request",
             Kind::Response { .. } => "Body::Response",
         })
     }

@@ -2,38 +2,28 @@
 //! (watch, logs, proxy) have connections of their own, so that a flood of watches does not take the streams of short
 //! requests, and windows sized such that stalled readers cannot use up a connection's. HTTP/1.1 connections of their
 //! own carry anonymous requests: kube-apiserver closes an HTTP/2 connection that carries one.
-//!
-//! Streams are counted here: hyper queues silently past the peer's limit.
 
-use std::future::Future as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared};
 use http::header::{HOST, HeaderValue};
 use http::{Request, Response, Uri};
-use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::client::conn::{TrySendError, http1};
+use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::body::{Body, EndGuard, Reset};
+use super::body::{Body, EndGuard};
+use super::http2::{Lane, Stream};
 use crate::clusters::target::{ConnectError, Offer, Target};
-use crate::corked::{Corked, Draining};
+use crate::transport::{self, TransportError};
 
-/// The share of a connection's streams that is used before another connection is opened.
-const FILL_PERCENT: usize = 80;
-/// Windows of a short request's response and of a long stream. A connection's window is a stream's times the streams
-/// it may carry: stalled readers block nobody else.
+/// Windows of a short request's response and of a long stream, in bytes.
 const SHORT_WINDOW: u32 = 256 * 1024;
 const LONG_WINDOW: u32 = 64 * 1024;
-const STREAMS: u32 = 256;
-const MOST_STREAMS: usize = 256;
 /// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
 const IDLE: Duration = Duration::from_mins(1);
 /// Connections that requests of nobody in particular may hold at once, and how long one waits for its turn: without a
@@ -45,15 +35,10 @@ const ANONYMOUS_QUEUE: usize = 512;
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
-/// How long a backend that speaks HTTP/2 may take to say so. Less than a check waits for its answer.
-const BEGINNING: Duration = Duration::from_secs(5);
 /// A connection that is gone before it was used is made anew this often.
 const DIALS: usize = 3;
 /// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
 const HTTP1_ONLY: Duration = Duration::from_mins(1);
-/// Far more than is passed on: h2 ends the connection of everybody when an answer's header is some times larger than
-/// this. Behind `services/proxy` anyone can send one, of 10 MiB in lines of four bytes, which count as 35 each.
-const MAX_ANSWER_HEADER: u32 = 32 << 20;
 const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 const MAX_HEADER_LINES: usize = 4096;
 
@@ -82,10 +67,10 @@ pub(crate) enum SendError {
     Busy,
     /// The backend said that it did not process the request.
     #[error("the backend did not process the request: {0}")]
-    NotProcessed(#[source] hyper::Error),
+    NotProcessed(#[source] TransportError),
     /// The connection broke after the request had been sent, at least in part.
     #[error("the connection to the backend broke: {0}")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] TransportError),
 }
 
 /// The connections of one worker to one endpoint.
@@ -112,25 +97,6 @@ struct IdleHttp1 {
     since: Instant,
 }
 
-#[derive(Debug, Default)]
-struct Lane {
-    connections: Mutex<Vec<Arc<Http2>>>,
-    connecting: Mutex<Option<Connecting>>,
-}
-
-type Connecting = Shared<BoxFuture<'static, Result<(), ConnectError>>>;
-
-struct Http2 {
-    sender: http2::SendRequest<Body>,
-    /// Streams in use.
-    streams: AtomicUsize,
-    /// Streams the backend allows.
-    limit: AtomicUsize,
-}
-
-/// One stream of a connection; given back when dropped.
-pub(super) struct Stream(Arc<Http2>);
-
 /// A place for one request.
 pub(super) enum Lease {
     /// A stream.
@@ -144,8 +110,8 @@ impl Pool {
     pub(crate) fn new(target: Arc<Target>) -> Arc<Self> {
         Arc::new(Self {
             target,
-            short: Lane::default(),
-            long: Lane::default(),
+            short: Lane::new(SHORT_WINDOW),
+            long: Lane::new(LONG_WINDOW),
             http1: Mutex::default(),
             http1_only: Mutex::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_CONNECTIONS)),
@@ -197,23 +163,12 @@ impl Pool {
         mut request: Request<Body>,
     ) -> Result<Sent, SendError> {
         match lease {
-            Lease::Http2(stream) if request.body().is_end_stream() => {
-                let sent = stream.0.sender.clone().try_send_request(request).await;
-                settle(sent, Reset::Cut, Box::new(stream))
-            }
-            Lease::Http2(stream) => {
-                // An upload may go on after its answer: the stream ends with the later of the two.
-                let stream = Arc::new(stream);
-                let shared: EndGuard = Box::new(Arc::clone(&stream));
-                let request = request.map(|body| body.holding(shared));
-                let sent = stream.0.sender.clone().try_send_request(request).await;
-                settle(sent, Reset::EndOfAnswer, Box::new(stream))
-            }
+            Lease::Http2(stream) => stream.send(request).await,
             Lease::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
                 let sent = connection.sender.try_send_request(request).await;
                 let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
-                let mut settled = settle(sent, Reset::Never, Box::new(guard))?;
+                let mut settled = settle(sent, Box::new(guard))?;
                 if let Sent::NotWritten(request, _) = &mut settled {
                     // Another connection may speak HTTP/2, which wants it whole.
                     *request.uri_mut() = uri;
@@ -276,60 +231,7 @@ impl Pool {
             self.keep_http1(connection);
             return Ok(());
         }
-        let window = if kind == Kind::Long { LONG_WINDOW } else { SHORT_WINDOW };
-        // What hyper spawns writes, and the connection itself does not.
-        let corked = Corked::new(stream);
-        let heard = corked.heard();
-        let (sender, connection) = http2::Builder::new(Draining(corked.clone()))
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(window)
-            .initial_connection_window_size(window.saturating_mul(STREAMS))
-            .max_header_list_size(MAX_ANSWER_HEADER)
-            // An answer to a request that was cancelled counts as an error of the backend.
-            .max_local_error_reset_streams(None)
-            .keep_alive_interval(Duration::from_secs(30))
-            .keep_alive_timeout(Duration::from_secs(15))
-            .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(corked))
-            .await
-            .map_err(|error| self.target.http_error(&error))?;
-        let mut connection = Box::pin(connection);
-        // A backend begins by saying what it allows, unless it does not accept our certificate: over TLS 1.3 that comes
-        // out now.
-        let told = async {
-            if heard.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            ended = &mut connection => {
-                return Err(ended.map_or_else(|error| self.target.http_error(&error), |()| self.target.hung_up()));
-            }
-            told = timeout(BEGINNING, told) => told.map_err(|_| self.target.mute(BEGINNING))?,
-        }
-        let http2 = Arc::new(Http2 {
-            sender,
-            streams: AtomicUsize::new(0),
-            limit: AtomicUsize::new(connection.current_max_send_streams()),
-        });
-        lock(&self.lane(kind).connections).push(Arc::clone(&http2));
-        let shared = Arc::downgrade(&http2);
-        let driven = std::future::poll_fn(move |cx| {
-            let polled = connection.as_mut().poll(cx);
-            if let Some(http2) = shared.upgrade() {
-                http2.limit.store(connection.current_max_send_streams(), Ordering::Relaxed);
-            }
-            polled
-        });
-        let target = Arc::clone(&self.target);
-        tokio::spawn(async move {
-            if let Err(error) = driven.await {
-                tracing::debug!(%error, "HTTP/2 connection to the backend ended");
-            }
-            // Whoever answers next may have been started anew, and with other flags.
-            target.doubt();
-        });
-        Ok(())
+        self.lane(kind).begin(stream, &self.target).await
     }
 
     fn lane(&self, kind: Kind) -> &Lane {
@@ -401,7 +303,8 @@ impl Upgrading {
         mut request: Request<Body>,
     ) -> Result<(Response<Incoming>, Option<OwnedSemaphorePermit>), SendError> {
         to_origin_form(&mut request);
-        let response = self.sender.send_request(request).await.map_err(SendError::Broken)?;
+        let response =
+            self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
         Ok((response, self.permit))
     }
 }
@@ -423,66 +326,21 @@ pub(super) enum Sent {
     /// It was answered.
     Answered(Response<Body>),
     /// The connection had been closed; the request is whole.
-    NotWritten(Request<Body>, hyper::Error),
+    NotWritten(Request<Body>, TransportError),
 }
 
 fn settle(
     sent: Result<Response<Incoming>, TrySendError<Request<Body>>>,
-    reset_is: Reset,
     guard: EndGuard,
 ) -> Result<Sent, SendError> {
     match sent {
-        Ok(response) => Ok(Sent::Answered(response.map(|body| Body::of_response(body, reset_is, guard)))),
-        Err(mut error) => {
-            if let Some(request) = error.take_message() {
-                return Ok(Sent::NotWritten(request, error.into_error()));
-            }
-            let error = error.into_error();
-            Err(if is_unprocessed(&error) {
-                SendError::NotProcessed(error)
-            } else {
-                SendError::Broken(error)
-            })
-        }
-    }
-}
-
-/// Whether the backend itself says that it did nothing about the request: a stream it refused, or one past the last
-/// that it took before it went away.
-// RFC 9113, sections 6.8 and 8.7
-fn is_unprocessed(error: &hyper::Error) -> bool {
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
-    cause.is_some_and(|cause| {
-        let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
-        let gone = cause.is_go_away() && cause.reason() == Some(h2::Reason::NO_ERROR);
-        cause.is_remote() && (refused || gone)
-    })
-}
-
-impl Lane {
-    /// A stream on the least loaded connection that has room, if there is one.
-    fn pick(&self) -> Option<Stream> {
-        let mut connections = lock(&self.connections);
-        connections.retain(|connection| !connection.sender.is_closed());
-        let least = connections.iter().min_by_key(|connection| connection.streams.load(Ordering::Relaxed))?;
-        let limit = least.limit.load(Ordering::Relaxed).min(MOST_STREAMS);
-        let room = (limit.saturating_mul(FILL_PERCENT) / 100).max(1);
-        if least.streams.load(Ordering::Relaxed) >= room {
-            return None;
-        }
-        least.streams.fetch_add(1, Ordering::Relaxed);
-        Some(Stream(Arc::clone(least)))
-    }
-
-    /// How many connections it has, with room or without.
-    fn open(&self) -> usize {
-        lock(&self.connections).iter().filter(|connection| !connection.sender.is_closed()).count()
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+        Ok(response) => Ok(Sent::Answered(
+            response.map(|body| Body::of_response(transport::Incoming::Http1(body), guard)),
+        )),
+        Err(mut error) => match error.take_message() {
+            Some(request) => Ok(Sent::NotWritten(request, error.into_error().into())),
+            None => Err(SendError::Broken(error.into_error().into())),
+        },
     }
 }
 
@@ -522,18 +380,12 @@ fn http1_builder() -> http1::Builder {
 }
 
 /// The pool's lists stay whole even if a holder panicked: each change is one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for IdleHttp1 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("IdleHttp1")
-    }
-}
-
-impl std::fmt::Debug for Http2 {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Http2").field("streams", &self.streams).finish_non_exhaustive()
     }
 }

@@ -15,9 +15,10 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::ForwardError;
-use super::body::{Body, EndGuard, Reset};
+use super::body::{Body, EndGuard};
 use super::headers::strip_hop_by_hop;
 use super::pool::Upgrading;
+use crate::transport::Incoming;
 
 /// How long what is still under way one way may take once the other way has ended.
 const LAST_BYTES: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ pub(super) async fn tunnel(
         strip_hop_by_hop(response.headers_mut());
         // Whoever was told to switch and is not answered so has no more to say on this connection.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return Ok(response.map(|body| Body::of_response(body, Reset::Never, guard)));
+        return Ok(response.map(|body| Body::of_response(Incoming::Http1(body), guard)));
     }
     let backend = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {

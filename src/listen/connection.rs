@@ -2,20 +2,20 @@
 //! carry connections, each a runtime of its own.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
@@ -26,26 +26,20 @@ use tracing::{debug, info, warn};
 
 use super::Handler;
 use super::activity::{Activity, Busy, Watched};
+use super::http2::Http2;
 use super::newcomers::Newcomer;
 use super::plain::expect_tls;
 use super::settings::Limits;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::corked::{Corked, Drained};
 use crate::forward::body::Body;
 use crate::metrics::Metrics;
 use crate::request::wellformed::MAX_HEADER_LINES;
+use crate::transport::{Corked, Drained, Incoming, TransportError};
 
 /// Go's limit of a request's header, with its slack.
 // Go: net/http DefaultMaxHeaderBytes
 pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
-/// Flow-control window of a request body, as kube-apiserver's.
-// apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
-const STREAM_WINDOW: u32 = 256 * 1024;
-
-/// Bytes of one HTTP/2 response that wait for a client whose window is larger than what it reads.
-const SEND_BUFFER: usize = 128 * 1024;
-
 /// How far the server is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Drain {
@@ -313,19 +307,21 @@ fn serving<H: Handler>(
     limits: Limits,
 ) -> Pin<Box<dyn Serving>> {
     let stream = Watched::new(stream, Arc::clone(&connection.activity));
-    let shared = Arc::clone(connection);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
-        // Boxed: hyper moves it about, and an HTTP/1.1 connection keeps room for one as long as it lives.
-        Box::pin(async move { Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await) })
-    });
     if connection.http2 {
         let corked = Corked::new(stream);
-        let connection = http2_builder(limits).serve_connection(TokioIo::new(corked.clone()), service);
-        Box::pin(Drained::new(connection, corked))
-    } else {
-        Box::pin(http1_builder().serve_connection(TokioIo::new(stream), service).with_upgrades())
+        let serving = Http2::new(corked.clone(), handler, Arc::clone(connection), limits);
+        return Box::pin(Drained::new(serving, corked));
     }
+    let shared = Arc::clone(connection);
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
+        // Boxed: hyper moves it about, and keeps room for one as long as the connection lives.
+        Box::pin(async move {
+            let request = request.map(Incoming::Http1);
+            Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await)
+        })
+    });
+    Box::pin(http1_builder().serve_connection(TokioIo::new(stream), service).with_upgrades())
 }
 
 /// Serves a connection to its end.
@@ -343,7 +339,7 @@ async fn drive(
     let mut leaving = false;
     loop {
         tokio::select! {
-            ended = serving.as_mut() => {
+            ended = poll_fn(|cx| serving.as_mut().poll(cx)) => {
                 if let Err(error) = ended {
                     debug!(%peer, %error, "connection ended");
                 }
@@ -412,43 +408,36 @@ fn http1_builder() -> http1::Builder {
     builder
 }
 
-fn http2_builder(limits: Limits) -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.http2_max_streams)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
-        .max_send_buf_size(SEND_BUFFER)
-        .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
-        .max_pending_accept_reset_streams(20)
-        .max_local_error_reset_streams(128)
-        .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(15));
-    builder
-}
+/// The bytes of a connection.
+pub(super) type Stream = Watched<TlsStream<TcpStream>>;
 
-type Stream = Watched<TlsStream<TcpStream>>;
+/// The two kinds of connection as one.
+trait Serving: Send {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
 
-/// hyper's two kinds of connection as one.
-trait Serving: Future<Output = hyper::Result<()>> + Send {
+    /// Takes no more requests and ends once those in progress are answered.
     fn graceful_shutdown(self: Pin<&mut Self>);
 }
 
 impl<S> Serving for http1::UpgradeableConnection<TokioIo<Stream>, S>
 where
-    S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send,
+    S: HttpService<hyper::body::Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send,
 {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Future::poll(self, cx).map_err(TransportError::from)
+    }
+
     fn graceful_shutdown(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }
 
-impl<S> Serving for Drained<http2::Connection<TokioIo<Corked<Stream>>, S, TokioExecutor>, Stream>
-where
-    S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + 'static> + Send,
-{
+impl<H: Handler> Serving for Drained<Http2<H>, Stream> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Future::poll(self, cx).map_err(TransportError::from)
+    }
+
     fn graceful_shutdown(self: Pin<&mut Self>) {
-        self.inner().graceful_shutdown();
+        self.inner().get_mut().graceful_shutdown();
     }
 }

@@ -9,7 +9,6 @@ use http::header::{
     STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
@@ -26,6 +25,7 @@ use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::status::render::{Negotiation, render};
 use crate::telemetry::{REQUEST_LOG, in_full};
+use crate::transport::Incoming;
 use crate::user::Identity;
 
 /// A request that is not long-running and took longer is logged.

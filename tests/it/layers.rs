@@ -28,7 +28,7 @@ const ORDER: [&str; 22] = [
     "outbound",
     "request",
 ];
-const LEAVES: [&str; 8] = ["cel", "corked", "status", "query", "escape", "user", "clock", "metrics"];
+const LEAVES: [&str; 8] = ["cel", "status", "query", "escape", "user", "clock", "metrics", "transport"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());

@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use hyper::rt::Executor;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
@@ -42,6 +41,8 @@ struct State<S> {
     broken: Option<io::ErrorKind>,
     /// Who waits for the first bytes of the peer.
     waiting: Option<oneshot::Sender<()>>,
+    /// How often the peer was heard, in passing.
+    heard: u64,
 }
 
 impl<S> Corked<S> {
@@ -53,7 +54,13 @@ impl<S> Corked<S> {
             sent: 0,
             broken: None,
             waiting: None,
+            heard: 0,
         })))
+    }
+
+    /// Changes whenever the peer says something.
+    pub(super) fn times_heard(&self) -> u64 {
+        self.state().heard
     }
 
     /// Ends when the peer has said something, or with an error when it never will.
@@ -129,10 +136,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
         let before = buf.filled().len();
         let mut state = self.state();
         let polled = Pin::new(&mut state.stream).poll_read(cx, buf);
-        if buf.filled().len() > before
-            && let Some(waiting) = state.waiting.take()
-        {
-            waiting.send(()).ok();
+        if buf.filled().len() > before {
+            state.heard = state.heard.wrapping_add(1);
+            if let Some(waiting) = state.waiting.take() {
+                waiting.send(()).ok();
+            }
         }
         match state.broken {
             Some(kind) if polled.is_pending() => Poll::Ready(Err(kind.into())),
@@ -211,36 +219,9 @@ impl<F: Future, S: AsyncWrite + Unpin> Future for Drained<F, S> {
     }
 }
 
-/// Spawns the futures of hyper's client. The first is the connection itself, and the only one that writes: were others to
-/// send what is gathered, a stream without room would wake the last of them, which may be gone by then.
-// hyper: src/proto/h2/client.rs, handshake
-#[derive(Debug)]
-pub(crate) struct Draining<S>(pub(crate) Corked<S>);
-
-impl<S> Clone for Draining<S> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<F, S> Executor<F> for Draining<S>
-where
-    F: Future<Output: Send> + Send + 'static,
-    S: AsyncWrite + Unpin + Send + 'static,
-{
-    fn execute(&self, future: F) {
-        if self.0.state().is_drained {
-            tokio::spawn(future);
-        } else {
-            tokio::spawn(Drained::new(future, self.0.clone()));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::task::Waker;
 
     use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -257,8 +238,6 @@ mod tests {
         writes: Vec<Vec<u8>>,
         flushes: usize,
         readable: &'static [u8],
-        /// Whose turn it is when there is room again.
-        waker: Option<Waker>,
     }
 
     impl AsyncRead for Sink {
@@ -278,8 +257,7 @@ mod tests {
     }
 
     impl AsyncWrite for Sink {
-        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-            self.waker = Some(cx.waker().clone());
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
             let taken = ready!(self.fates.pop_front().unwrap_or(Poll::Ready(Ok(usize::MAX))))?;
             let taken = taken.min(buf.len());
             self.writes.push(buf[..taken].to_vec());
@@ -364,25 +342,6 @@ mod tests {
         assert_eq!(Drained::new(future, corked.clone()).await, (*b"why", io::ErrorKind::BrokenPipe));
         assert!(written(&corked).is_empty());
         corked.shutdown().await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn only_the_future_that_writes_is_woken_when_there_is_room() {
-        let corked = corked([Poll::Pending]);
-        let executor = Draining(corked.clone());
-        let mut stream = corked.clone();
-        executor.execute(async move {
-            stream.write_all(b"a").await.unwrap();
-            std::future::pending::<()>().await;
-        });
-        tokio::task::yield_now().await;
-        executor.execute(async {});
-        tokio::task::yield_now().await;
-        assert!(written(&corked).is_empty());
-        let waker = corked.state().stream.waker.take().unwrap();
-        waker.wake();
-        tokio::task::yield_now().await;
-        assert_eq!(written(&corked), [b"a"]);
     }
 
     #[tokio::test]

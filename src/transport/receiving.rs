@@ -1,0 +1,114 @@
+//! A body that comes over HTTP/2.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream};
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use http_body::Frame;
+use tokio::task::AbortHandle;
+
+use super::{BodyError, TransportError};
+
+/// The other side's half of a stream. What is read may be sent again at once: there is room for as much as the window
+/// says, and it is not read before what came before has gone on.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    stream: RecvStream,
+    /// What is left of the length that was announced.
+    left: Option<u64>,
+    data_ended: bool,
+    /// If this is an answer: what it answers, if that had a body.
+    upload: Option<Upload>,
+}
+
+/// A body on its way to a backend, on a task of its own. It may go on after its answer, and ends with whoever wanted
+/// that answer.
+#[derive(Debug)]
+pub(crate) struct Upload(Option<AbortHandle>);
+
+impl Upload {
+    /// The body that this task sends.
+    pub(crate) fn new(task: AbortHandle) -> Self {
+        Self(Some(task))
+    }
+
+    /// Lets it go on to its end.
+    fn let_go(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl Receiving {
+    /// The body of a message with these headers.
+    pub(crate) fn new(headers: &HeaderMap, stream: RecvStream, upload: Option<Upload>) -> Self {
+        // h2 has seen to it that it is a number, and that the body has that length.
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let left = length.or_else(|| stream.is_end_stream().then_some(0));
+        Self { stream, left, data_ended: false, upload }
+    }
+
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if !self.data_ended {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // It fails for more than was received alone.
+                    self.stream.flow_control().release_capacity(data.len()).ok();
+                    let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+                    self.left = self.left.map(|left| left.saturating_sub(length));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(self.broken_off(error).map(Err)),
+                None => self.data_ended = true,
+            }
+        }
+        Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
+            Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+            Err(error) => self.broken_off(error).map(Err),
+        })
+    }
+
+    /// Whether the body has ended, and well.
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+
+    pub(super) fn length_left(&self) -> Option<u64> {
+        self.left
+    }
+
+    /// What it means that the stream was reset. Without an error that is how a server that has answered says that it
+    /// does not want the rest of an upload. If the answer's length is known, it tells whether that is so; if not, it is
+    /// believed, since the reset overtakes the flag that says so.
+    // RFC 9113, section 8.1
+    fn broken_off(&self, error: h2::Error) -> Option<BodyError> {
+        let is_no_error = error.is_reset() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        match self.left {
+            _ if !is_no_error => Some(TransportError::from(error).into()),
+            Some(0) => None,
+            None if self.upload.is_some() => None,
+            _ => Some(BodyError::Cut),
+        }
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        // The answer is there, and the rest of the upload may still be wanted.
+        if let Some(upload) = self.upload.take_if(|_| self.stream.is_end_stream()) {
+            upload.let_go();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A body that goes out over HTTP/2.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::{Reason, SendStream};
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http_body::{Body, Frame};
+
+use super::{BodyError, TransportError};
+
+/// Why a body is not sent to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendBodyError {
+    /// It broke off; whoever was to receive it is told.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// Whoever was to receive it does not want it.
+    #[error("the stream was reset: {0}")]
+    Reset(Reason),
+    /// The stream is closed.
+    #[error(transparent)]
+    Closed(#[from] h2::Error),
+}
+
+/// Says how long a body is that is not empty, if that is known and was not said.
+pub(crate) fn set_content_length(headers: &mut HeaderMap, body: &impl Body) {
+    if let Some(length) = body.size_hint().exact() {
+        headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+}
+
+/// Sends a body as fast as it is taken: of a stream that nobody reads, no more waits than one frame and h2's buffer.
+pub(crate) async fn send_body<B>(mut body: B, mut stream: SendStream<Bytes>) -> Result<(), SendBodyError>
+where
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    while let Some(frame) = poll_fn(|cx| poll_frame(&mut body, &mut stream, cx)).await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                if let SendBodyError::Body(error) = &error {
+                    stream.send_reset(reason_of(error));
+                }
+                return Err(error);
+            }
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                let is_last = body.is_end_stream();
+                if !data.is_empty() {
+                    room(&mut stream).await?;
+                }
+                stream.send_data(data, is_last)?;
+                if is_last {
+                    return Ok(());
+                }
+            }
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    stream.reserve_capacity(0);
+                    return Ok(stream.send_trailers(trailers)?);
+                }
+            }
+        }
+    }
+    Ok(stream.send_data(Bytes::new(), true)?)
+}
+
+type Framed = Option<Result<Frame<Bytes>, SendBodyError>>;
+
+/// The next frame of a body, unless it is not wanted any more.
+fn poll_frame<B>(body: &mut B, stream: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Framed>
+where
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
+        return Poll::Ready(frame.map(|frame| frame.map_err(SendBodyError::from)));
+    }
+    poll_reset(stream, cx).map(|error| Some(Err(error)))
+}
+
+fn poll_reset(stream: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<SendBodyError> {
+    stream.poll_reset(cx).map(|reset| reset.map_or_else(SendBodyError::from, SendBodyError::Reset))
+}
+
+/// Waits until something can be sent. No more is claimed than one byte, and nothing before there is something to send:
+/// a claim takes from what all streams of the connection may send.
+// hyper issue 4003
+async fn room(stream: &mut SendStream<Bytes>) -> Result<(), SendBodyError> {
+    stream.reserve_capacity(1);
+    if stream.capacity() > 0 {
+        return Ok(());
+    }
+    poll_fn(|cx| {
+        if let Poll::Ready(error) = poll_reset(stream, cx) {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            match stream.poll_capacity(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(0))) => {}
+                Poll::Ready(Some(Ok(_))) => return Poll::Ready(Ok(())),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
+                Poll::Ready(None) => return Poll::Ready(Err(SendBodyError::Reset(Reason::STREAM_CLOSED))),
+            }
+        }
+    })
+    .await
+}
+
+/// What is told to whoever was to receive a body that broke off. Never that all is well.
+fn reason_of(error: &BodyError) -> Reason {
+    let reason = match error {
+        BodyError::Transport(TransportError::Http2(error)) => error.reason(),
+        _ => None,
+    };
+    reason.filter(|reason| *reason != Reason::NO_ERROR).unwrap_or(Reason::INTERNAL_ERROR)
+}
