@@ -58,7 +58,7 @@ impl Pools {
         mut request: Request<Body>,
         kind: Kind,
     ) -> Result<Response<Body>, SendError> {
-        let mut attempts: Option<usize> = None;
+        let mut left: Option<usize> = None;
         loop {
             let (pool, lease) = self
                 .first(upstream, |pool| async move {
@@ -66,14 +66,17 @@ impl Pools {
                     Ok((pool, lease))
                 })
                 .await?;
-            // Any that there are may have been closed since they were used, as all are when the API server ends.
-            let left = attempts.unwrap_or_else(|| pool.open(kind) + 1);
-            attempts = Some(left.saturating_sub(1));
-            request = match pool.send(lease, request).await? {
+            let (unsent, error) = match pool.send(lease, request).await? {
                 Sent::Answered(response) => return Ok(response),
-                Sent::NotWritten(_, error) if left == 0 => return Err(SendError::Broken(error)),
-                Sent::NotWritten(request, _) => request,
+                Sent::NotWritten(request, error) => (request, error),
             };
+            // Any that there are may have been closed since they were used, as all are when the API server ends.
+            let attempts = left.unwrap_or_else(|| pool.open(kind) + 1);
+            if attempts == 0 {
+                return Err(SendError::Broken(error));
+            }
+            left = Some(attempts - 1);
+            request = unsent;
         }
     }
 

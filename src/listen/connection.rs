@@ -347,9 +347,10 @@ async fn drive(
             }
             abused = activity.ending() => {
                 if abused {
-                    // hyper cannot say ENHANCE_YOUR_CALM, and a GOAWAY without an error lets the client go on.
                     metrics.abused_connections.inc();
                     info!(%peer, "too many requests were taken back, connection ended");
+                    serving.as_mut().calm_down();
+                    timeout(LINGER, poll_fn(|cx| serving.as_mut().poll(cx))).await.ok();
                     return;
                 }
                 serving.as_mut().graceful_shutdown();
@@ -417,6 +418,10 @@ trait Serving: Send {
 
     /// Takes no more requests and ends once those in progress are answered.
     fn graceful_shutdown(self: Pin<&mut Self>);
+
+    /// Takes no more requests and ends, because the client asks too much. Nothing over HTTP/1.1, which asks for one
+    /// thing at a time.
+    fn calm_down(self: Pin<&mut Self>) {}
 }
 
 impl<S> Serving for http1::UpgradeableConnection<TokioIo<Stream>, S>
@@ -439,5 +444,9 @@ impl<H: Handler> Serving for Drained<Http2<H>, Stream> {
 
     fn graceful_shutdown(self: Pin<&mut Self>) {
         self.inner().get_mut().graceful_shutdown();
+    }
+
+    fn calm_down(self: Pin<&mut Self>) {
+        self.inner().get_mut().calm_down();
     }
 }

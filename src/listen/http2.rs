@@ -69,6 +69,13 @@ impl<H: Handler> Http2<H> {
             State::Serving(connection, _) => connection.graceful_shutdown(),
         }
     }
+
+    /// Takes no more requests and ends those in progress, because the client asks too much: GOAWAY.
+    pub(super) fn calm_down(&mut self) {
+        if let State::Serving(connection, _) = &mut self.state {
+            connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+        }
+    }
 }
 
 impl<H: Handler> Future for Http2<H> {

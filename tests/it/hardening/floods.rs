@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis::config::settings::Limits;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
@@ -103,6 +103,7 @@ async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
     }
     // Twice as many as it may have streams.
     assert!(taken_back >= 40, "only {taken_back} were taken back");
+    assert_eq!(reason_of_goaway(&mut client).await, Some(ENHANCE_YOUR_CALM));
     scene.gateway.until_counted("portcullis_abused_connections_total 1").await;
     scene.others.were_undisturbed().await;
 }
@@ -132,6 +133,17 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
     scene.others.were_undisturbed().await;
 }
 
+/// Reads what is left on a connection; why it ended, if that was said.
+async fn reason_of_goaway(client: &mut (impl AsyncRead + Unpin)) -> Option<u32> {
+    let mut reason = None;
+    while let Ok((kind, _, payload)) = soon(read_frame(client)).await {
+        if kind == GOAWAY {
+            reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
+        }
+    }
+    reason
+}
+
 /// Frames to begin with, and the one that is sent over and over.
 type Flood = (Vec<u8>, Vec<u8>);
 
@@ -147,12 +159,7 @@ async fn flood(client: TlsStream<TcpStream>, (first, again): Flood) -> Option<u3
         write.write_all(&first).await.ok();
         while write.write_all(&many).await.is_ok() {}
     });
-    let mut reason = None;
-    while let Ok((kind, _, payload)) = soon(read_frame(&mut read)).await {
-        if kind == GOAWAY {
-            reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
-        }
-    }
+    let reason = reason_of_goaway(&mut read).await;
     soon(sending).await.unwrap();
     reason
 }
