@@ -288,6 +288,8 @@ fn check_header_size(request: &Request<Body>) -> Result<(), ForwardError> {
 fn kind_of(info: &RequestInfo, unauthenticated: bool) -> Kind {
     if unauthenticated {
         Kind::Anonymous
+    } else if info.is_relayed() {
+        Kind::Relayed
     } else if info.is_long_running() {
         Kind::Long
     } else {

@@ -1,7 +1,8 @@
-//! Connections to one endpoint, of one worker thread. HTTP/2 where the backend speaks it, in two lanes: long streams
-//! (watch, logs, proxy) have connections of their own, so that a flood of watches does not take the streams of short
-//! requests, and windows sized such that stalled readers cannot use up a connection's. HTTP/1.1 connections of their
-//! own carry anonymous requests: kube-apiserver closes an HTTP/2 connection that carries one.
+//! Connections to one endpoint, of one worker thread. HTTP/2 where the backend speaks it, in three lanes: watches have
+//! connections of their own, so that a flood of them does not take the streams of short requests, and windows sized such
+//! that stalled readers cannot use up a connection's. So has what is relayed from pods (logs, proxy): whoever runs one
+//! decides how it comes in frames, and h2 ends a connection when too many small ones wait for a reader. HTTP/1.1
+//! connections of their own carry anonymous requests: kube-apiserver closes an HTTP/2 connection that carries one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub(crate) enum Kind {
     Short,
     /// May last for hours.
     Long,
+    /// So may this, and the API server only passes it on.
+    Relayed,
     /// Made by nobody in particular.
     Anonymous,
 }
@@ -79,6 +82,7 @@ pub(crate) struct Pool {
     target: Arc<Target>,
     short: Lane,
     long: Lane,
+    relayed: Lane,
     http1: Mutex<Vec<IdleHttp1>>,
     /// Set while the backend is taken to speak HTTP/1.1 alone.
     http1_only: Mutex<Option<Instant>>,
@@ -112,6 +116,7 @@ impl Pool {
             target,
             short: Lane::new(SHORT_WINDOW),
             long: Lane::new(LONG_WINDOW),
+            relayed: Lane::new(LONG_WINDOW),
             http1: Mutex::default(),
             http1_only: Mutex::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_CONNECTIONS)),
@@ -130,14 +135,11 @@ impl Pool {
 
     /// Waits for a place on a connection; nothing of a request is at stake until there is one.
     pub(super) async fn reserve(self: &Arc<Self>, kind: Kind) -> Result<Lease, SendError> {
-        let lane = match kind {
-            Kind::Short => &self.short,
-            Kind::Long => &self.long,
-            Kind::Anonymous => {
-                let permit = self.anonymous_permit().await?;
-                return Ok(Lease::Http1(self.some_http1().await?, Some(permit)));
-            }
-        };
+        if kind == Kind::Anonymous {
+            let permit = self.anonymous_permit().await?;
+            return Ok(Lease::Http1(self.some_http1().await?, Some(permit)));
+        }
+        let lane = self.lane(kind);
         let mut dials = DIALS;
         while dials > 0 {
             if self.speaks_http1_only() {
@@ -235,7 +237,11 @@ impl Pool {
     }
 
     fn lane(&self, kind: Kind) -> &Lane {
-        if kind == Kind::Long { &self.long } else { &self.short }
+        match kind {
+            Kind::Short | Kind::Anonymous => &self.short,
+            Kind::Long => &self.long,
+            Kind::Relayed => &self.relayed,
+        }
     }
 
     async fn some_http1(&self) -> Result<Http1, ConnectError> {

@@ -204,11 +204,13 @@ impl RequestInfo {
     /// Whether the request may last as long as it likes: no deadline, no in-flight limit.
     // apiserver: pkg/server/filters/longrunning.go
     pub fn is_long_running(&self) -> bool {
-        matches!(self.verb(), "watch" | "proxy")
-            || match self.target() {
-                Target::Resource(resource) => LONG_RUNNING_SUBRESOURCES.contains(&resource.subresource),
-                Target::NonResource => self.path.starts_with("/debug/pprof/"),
-            }
+        self.verb() == "watch" || self.is_relayed() || self.path.starts_with("/debug/pprof/")
+    }
+
+    /// Whether it is not the API server that answers, but a pod or who runs it, through the API server.
+    pub fn is_relayed(&self) -> bool {
+        let subresource = self.resource().map_or("", |resource| resource.subresource);
+        self.verb() == "proxy" || LONG_RUNNING_SUBRESOURCES.contains(&subresource)
     }
 
     /// Whether the request counts against the limit for writes.

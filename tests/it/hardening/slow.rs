@@ -15,9 +15,11 @@ use tokio_rustls::client::TlsStream;
 
 use super::Scene;
 use crate::support::body::{endless, whole};
-use crate::support::frames::{HEADERS, read_frame, request, window_update};
+use crate::support::frames::{
+    self, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, read_frame, request, window_update,
+};
 use crate::support::wire::{head, is_held};
-use crate::support::{Answering, BoxedBody, BoxedError, full, soon, text, until};
+use crate::support::{Answering, BoxedBody, BoxedError, Gateway, Pki, flags, full, soon, text, until};
 
 /// Sends a byte from time to time until the other end closes the connection.
 async fn drip(stream: &mut TlsStream<TcpStream>) {
@@ -201,4 +203,39 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
     assert_eq!(response.status(), StatusCode::OK);
     text(response).await;
     scene.others.were_undisturbed().await;
+}
+
+// What a pod that writes byte by byte makes of its log: frames that cost a reader far more than their bytes. h2 ends the
+// connection when too many of them wait.
+#[tokio::test]
+async fn small_frames_of_a_pod_that_a_client_does_not_read_end_no_watch() {
+    let pki = Pki::new();
+    let (asked, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (asked, Arc::clone(&ended));
+    let address = frames::backend(&pki, &[], move |_| {
+        let (asked, ended) = counts.clone();
+        move |kind, id, _: &[u8]| {
+            ended.fetch_add(usize::from(kind == GOAWAY), Ordering::SeqCst);
+            let begin = frame(HEADERS, END_HEADERS, id, &[0x88]);
+            match (kind, asked.fetch_add(usize::from(kind == HEADERS), Ordering::SeqCst)) {
+                (HEADERS, 0) => begin,
+                (HEADERS, 1) => [begin, frame(DATA, 0, id, b"x").repeat(60_000)].concat(),
+                (HEADERS, 2) => [begin, frame(DATA, END_STREAM, 1, b"still there")].concat(),
+                _ => Vec::new(),
+            }
+        }
+    })
+    .await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let bob = pki.clients.leaf().cn("bob").issue();
+    let watch = "/api/v1/pods?watch=true";
+    let mut patient = gateway.http1(Some(&bob)).await;
+    let events = patient.get(watch, &[]).await;
+    let mut stalled = gateway.frames(Some(&alice), 0).await;
+    stalled.write_all(&request(1, "/api/v1/namespaces/n/pods/p/log?follow=true")).await.unwrap();
+    until("the end of its connection", || ended.load(Ordering::SeqCst) == 1).await;
+    let mut other = gateway.http1(Some(&bob)).await;
+    let _other = other.get(watch, &[]).await;
+    assert_eq!(text(events).await, "still there");
 }
