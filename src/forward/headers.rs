@@ -24,6 +24,10 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 
 /// Removes hop-by-hop headers, and those that `Connection` nominates.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have none.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name) || *name == TE) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         let nominated: Vec<HeaderName> = headers
             .get_all(CONNECTION)

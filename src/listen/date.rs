@@ -16,7 +16,10 @@ pub(super) fn set_date(headers: &mut HeaderMap) {
     headers.entry(DATE).or_insert_with(now);
 }
 
-#[expect(clippy::disallowed_methods, reason = "over HTTP/1.1 it is hyper that says so, by the system's clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "over HTTP/1.1 it is hyper that says so, by the system's clock"
+)]
 fn now() -> HeaderValue {
     let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     LAST.with_borrow_mut(|(last, text)| {

@@ -191,17 +191,14 @@ impl Exchange {
             Ok(proven) => {
                 self.end.line.user = Some(proven.identity().clone());
                 self.end.line.authenticator = proven.method();
-                metrics
-                    .authenticated_user_requests
-                    .with_label_values(&[compressed_username(&proven.user().name)])
-                    .inc();
+                metrics.authenticated_user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(_) => "error",
         };
-        metrics.authentication_attempts.with_label_values(&[result]).inc();
-        metrics.authentication_duration.with_label_values(&[result]).observe(took.as_secs_f64());
+        metrics.authentication_attempts.of(result).inc();
+        metrics.authentication_duration.of(result).observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -332,9 +329,9 @@ impl Exchange {
 impl End {
     fn begin(&self) {
         match self.kind {
-            Kind::ReadOnly => self.metrics.inflight.with_label_values(&["readOnly"]).inc(),
-            Kind::Mutating => self.metrics.inflight.with_label_values(&["mutating"]).inc(),
-            Kind::LongRunning => self.metrics.longrunning.with_label_values(&[self.verb]).inc(),
+            Kind::ReadOnly => self.metrics.inflight.of("readOnly").inc(),
+            Kind::Mutating => self.metrics.inflight.of("mutating").inc(),
+            Kind::LongRunning => self.metrics.longrunning.of(self.verb).inc(),
             Kind::Unknown => {}
         }
     }
@@ -346,16 +343,16 @@ impl Drop for End {
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
-            Kind::ReadOnly => metrics.inflight.with_label_values(&["readOnly"]).dec(),
-            Kind::Mutating => metrics.inflight.with_label_values(&["mutating"]).dec(),
-            Kind::LongRunning => metrics.longrunning.with_label_values(&[verb]).dec(),
+            Kind::ReadOnly => metrics.inflight.of("readOnly").dec(),
+            Kind::Mutating => metrics.inflight.of("mutating").dec(),
+            Kind::LongRunning => metrics.longrunning.of(verb).dec(),
             Kind::Unknown => {}
         }
         // Upstream counts a client that left as 499 where it must name a code at all.
         let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
-        metrics.requests.with_label_values(&[verb, code.to_string().as_str()]).inc();
+        metrics.request_ended(verb, code);
         if *kind != Kind::LongRunning {
-            metrics.request_duration.with_label_values(&[verb]).observe(took.as_secs_f64());
+            metrics.request_duration.of(verb).observe(took.as_secs_f64());
         }
         let line = &*line;
         let user = line.user();
