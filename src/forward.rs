@@ -13,7 +13,6 @@ mod pool;
 pub(crate) mod pools;
 mod upgrade;
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +90,7 @@ pub(crate) enum ForwardError {
 #[derive(Debug)]
 pub(crate) struct Context {
     /// The client's address.
-    pub(crate) peer: IpAddr,
+    pub(crate) peer: HeaderValue,
     /// The id of the request in both audit logs.
     pub(crate) audit_id: HeaderValue,
 }
@@ -223,14 +222,13 @@ fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool)
         headers.remove(FORWARDED);
         Vec::new()
     };
-    let peer = context.peer.to_string();
-    let chain = if before.is_empty() {
-        peer.into_bytes()
-    } else {
-        [&before, b", ".as_slice(), peer.as_bytes()].concat()
-    };
     headers.remove(X_FORWARDED_FOR);
-    if let Ok(value) = HeaderValue::from_bytes(&chain) {
+    let chain = if before.is_empty() {
+        Ok(context.peer.clone())
+    } else {
+        HeaderValue::from_bytes(&[&before, b", ".as_slice(), context.peer.as_bytes()].concat())
+    };
+    if let Ok(value) = chain {
         headers.insert(X_FORWARDED_FOR, value);
     }
     headers.insert(AUDIT_ID, context.audit_id.clone());

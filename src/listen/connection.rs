@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use http::header::HeaderValue;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -70,6 +71,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     /// What is known of the client.
     pub(crate) info: ConnInfo,
+    /// The client's address, as each request tells it.
+    pub(crate) address: HeaderValue,
     /// Whether it speaks HTTP/2.
     pub(crate) http2: bool,
     /// When the client's certificate ends, in seconds since 1970.
@@ -285,6 +288,8 @@ impl Accepted<TcpStream> {
             verdicts: VerdictMemo::default(),
         };
         let connection = Connection {
+            address: HeaderValue::try_from(info.peer.ip().to_string())
+                .unwrap_or(HeaderValue::from_static("unknown")),
             certificate_ends: info.peer_chain.leaf_not_after(),
             info,
             http2,
