@@ -260,7 +260,7 @@ fn split(path: &str, segments: &mut [Range<usize>]) -> (usize, usize) {
     };
     let mut count = 0;
     let mut at = start;
-    for (segment, slot) in inner.split('/').zip(segments) {
+    for (segment, slot) in inner.as_bytes().split(|byte| *byte == b'/').zip(segments) {
         *slot = at..at + segment.len();
         at += segment.len() + 1;
         count += 1;
