@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::honest::{Kind, Times};
 use super::scene::Scene;
-use crate::report::Memory;
+use crate::memory::Memory;
 
 /// As many of the flood's tokens are on their way at the end.
 const IN_PROGRESS: usize = super::CONNECTIONS * (1 + super::tokens::AT_ONCE);
