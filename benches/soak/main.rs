@@ -113,8 +113,8 @@ async fn main() -> ExitCode {
     let lasting = Duration::from_secs(load.seconds);
     let report = report::Report::start(&process, &backend, &count, lasting, load.output);
     rounds::run(&process, &pki, &count, lasting, load.reloads).await;
-    crowd.end(&count).await;
     let lines = report.end().await;
+    crowd.end(&count).await;
     let left = verdict::Left::of(&process).await;
 
     let process = Arc::into_inner(process).expect("everybody else is gone");

@@ -1,11 +1,11 @@
 //! A client of either version of HTTP.
 
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::{Gateway, Http1, Http2, text};
+use super::{BoxedBody, Gateway, Http1, Http2, get, text};
 use crate::pki::Issued;
 
 pub enum Client {
@@ -27,10 +27,22 @@ impl Client {
         Self::One(gateway.http1_over(stream).await)
     }
 
-    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+    pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         match self {
-            Self::One(client) => client.get(path, headers).await,
-            Self::Two(client) => client.get(path, headers).await,
+            Self::One(client) => client.send(request).await,
+            Self::Two(client) => client.send(request).await,
+        }
+    }
+
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+        self.send(get(path, headers)).await.unwrap()
+    }
+
+    /// Ends the connection where it is, whatever it carries.
+    pub fn abort(&self) {
+        match self {
+            Self::One(client) => client.task.abort(),
+            Self::Two(client) => client.task.abort(),
         }
     }
 
