@@ -57,14 +57,14 @@ impl Member {
     async fn in_an_answer(&self, http2: bool, path: &str) {
         let mut client = self.connect(http2).await;
         let _answer = self.begin_to_read(&mut client, path).await;
-        client.abort();
+        cut(&client);
         self.gone().await;
     }
 
     async fn in_an_upload(&self, http2: bool) {
         let mut client = self.connect(http2).await;
         begin_to_upload(&mut client).await;
-        client.abort();
+        cut(&client);
         self.gone().await;
     }
 
@@ -90,6 +90,14 @@ impl Member {
     async fn gone(&self) {
         self.count.broken_off();
         sleep(PAUSE).await;
+    }
+}
+
+/// Ends a connection where it is, whatever it carries.
+fn cut(client: &Client) {
+    match client {
+        Client::One(client) => client.task.abort(),
+        Client::Two(client) => client.task.abort(),
     }
 }
 

@@ -2,11 +2,16 @@
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::net::TcpStream;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::client::TlsStream;
 
+use super::wire::handshake_over;
 use super::{BoxedBody, Gateway, Http1, Http2, get, text};
 use crate::pki::Issued;
+
+/// What a [narrow](Client::narrow) client takes of an answer that it does not read.
+const NARROW: u32 = 64 << 10;
 
 pub enum Client {
     One(Http1),
@@ -17,6 +22,29 @@ impl Client {
     pub async fn connect(gateway: &Gateway, http2: bool, identity: Option<&Issued>) -> Self {
         let alpn: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
         Self::over(gateway, gateway.tls(alpn, identity).await).await
+    }
+
+    /// One that takes little of an answer that it does not read, but of any number of answers.
+    pub async fn narrow(gateway: &Gateway, http2: bool, identity: Option<&Issued>) -> Self {
+        gateway.checked().await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(NARROW).unwrap();
+        let stream = socket.connect(gateway.address).await.unwrap();
+        let alpn: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+        let stream = handshake_over("localhost".try_into().unwrap(), stream, alpn, identity).await.unwrap();
+        if !http2 {
+            return Self::One(gateway.http1_over(stream).await);
+        }
+        let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(NARROW)
+            .initial_connection_window_size(NARROW << 8)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        let task = tokio::spawn(async move {
+            connection.await.ok();
+        });
+        Self::Two(Http2 { sender, task, address: gateway.address })
     }
 
     /// What the handshake agreed on.
@@ -36,14 +64,6 @@ impl Client {
 
     pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
         self.send(get(path, headers)).await.unwrap()
-    }
-
-    /// Ends the connection where it is, whatever it carries.
-    pub fn abort(&self) {
-        match self {
-            Self::One(client) => client.task.abort(),
-            Self::Two(client) => client.task.abort(),
-        }
     }
 
     /// What comes of a request; its answer is read to the end.
