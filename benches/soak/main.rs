@@ -2,8 +2,8 @@
 //! and go, break off in the middle of things or do not read, and reloads all the while. Nothing may be dropped, no event
 //! lost, no honest request fail, and nothing be kept of those who have left.
 //!
-//! With `--flood` it is a flood of tokens that nobody has issued instead, and honest clients beside it: whoever the
-//! gateway asks about tokens is asked a bounded number of times, and no honest request fails.
+//! With `--flood` it is a flood instead, of tokens that nobody has issued or of something else, and honest clients beside
+//! it: whoever the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
@@ -68,10 +68,11 @@ struct Load {
     /// goes to standard error then.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Floods the gateway with tokens that nobody has issued instead, of every shape and over both versions of HTTP;
-    /// prints how often the issuer, the webhook and the API server were asked, and what honest clients notice.
-    #[arg(long, conflicts_with_all = ["watches", "reloads", "output"])]
-    flood: bool,
+    /// Floods the gateway instead, with tokens unless told otherwise; prints how often the issuer, the webhook and the API
+    /// server were asked, and what honest clients notice.
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "tokens")]
+    #[arg(conflicts_with_all = ["watches", "reloads", "output"])]
+    flood: Option<flood::Flood>,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -98,8 +99,8 @@ async fn main() -> ExitCode {
     let load = Load::parse();
     // Half of the connections are here, and most of the rest on the other side.
     files::raise_limit();
-    if load.flood {
-        return flood::run(load.seconds).await;
+    if let Some(flood) = load.flood {
+        return flood::run(flood, load.seconds).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);

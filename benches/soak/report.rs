@@ -93,13 +93,14 @@ impl Line {
             ("failed", failed.to_string()),
             ("broken off", broken_off.to_string()),
         ];
-        let aligned = |cell: fn(&(&str, String)) -> String| -> String {
-            cells.iter().map(|both| format!("{:>1$}  ", cell(both), both.0.len().max(8))).collect()
+        let aligned = |cell: fn(&(&str, String)) -> String| {
+            let cells = cells.iter().map(|both| format!("{:>1$}", cell(both), both.0.len().max(8)));
+            cells.collect::<Vec<_>>().join("  ")
         };
         if first {
-            output.show(aligned(|(name, _)| (*name).to_owned()).trim_end());
+            output.show(&aligned(|(name, _)| (*name).to_owned()));
         }
-        output.show(aligned(|(_, value)| value.clone()).trim_end());
+        output.show(&aligned(|(_, value)| value.clone()));
     }
 }
 
