@@ -19,6 +19,7 @@ pub struct Moment {
     keys: usize,
     secrets: usize,
     spared: u64,
+    taken_back: u64,
     abused: u64,
     refused: u64,
 }
@@ -35,6 +36,7 @@ impl Moment {
             keys,
             secrets: scene.secret_reads(),
             spared: gateway.count_all("portcullis_lookups_total", &["source=\"spared\""]).await,
+            taken_back: gateway.count_all("apiserver_request_total", &["code=\"499\""]).await,
             abused: gateway.count("portcullis_abused_connections_total").await,
             refused: gateway.count_all("portcullis_refused_connections_total", &[]).await,
         }
@@ -79,6 +81,7 @@ pub fn print(
     }
     for (what, how_many) in [
         ("reads spared", after.spared - before.spared),
+        ("requests taken back", after.taken_back - before.taken_back),
         ("connections refused", after.refused - before.refused),
         ("connections abused", after.abused - before.abused),
     ] {

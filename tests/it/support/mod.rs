@@ -53,6 +53,10 @@ pub const H1: &[&[u8]] = &[b"http/1.1"];
 /// How long anything here may take; reached only by a test that fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Requests of one connection that are taken back before they are begun, as Go's server bears them; h2 bears 20.
+// Go: net/http/h2_bundle.go, scheduleHandler; 250 streams are what kube-apiserver allows
+const MOST_UNBEGUN: usize = 4 * 250;
+
 pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 pub type BoxedBody = BoxBody<Bytes, BoxedError>;
 pub type Answering = Pin<Box<dyn Future<Output = Response<BoxedBody>> + Send>>;
@@ -249,6 +253,7 @@ impl Backend {
                             .max_header_list_size(4 << 20)
                             // A body that nobody reads counts as one.
                             .max_local_error_reset_streams(None)
+                            .max_pending_accept_reset_streams(MOST_UNBEGUN)
                             .serve_connection(io, service)
                             .await
                             .ok();
