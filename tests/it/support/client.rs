@@ -2,7 +2,8 @@
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::client::conn::http2;
+use hyper_util::rt::TokioExecutor;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::client::TlsStream;
 
@@ -35,16 +36,9 @@ impl Client {
         if !http2 {
             return Self::One(gateway.http1_over(stream).await);
         }
-        let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(NARROW)
-            .initial_connection_window_size(NARROW << 8)
-            .handshake(TokioIo::new(stream))
-            .await
-            .unwrap();
-        let task = tokio::spawn(async move {
-            connection.await.ok();
-        });
-        Self::Two(Http2 { sender, task, address: gateway.address })
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(NARROW).initial_connection_window_size(NARROW << 8);
+        Self::Two(gateway.http2_by(&builder, stream).await)
     }
 
     /// What the handshake agreed on.
