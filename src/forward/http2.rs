@@ -13,6 +13,7 @@ use h2::client::{Connection, ResponseFuture, SendRequest};
 use http::{Request, Response};
 use http_body::Body as _;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
@@ -53,6 +54,8 @@ struct Http2 {
     sender: SendRequest<Bytes>,
     /// Streams in use.
     streams: AtomicUsize,
+    /// The task that carries it. If that has panicked, h2 must not be asked any more: it would panic too.
+    carrier: JoinHandle<()>,
 }
 
 /// One stream of a connection, in use until it is dropped.
@@ -68,6 +71,7 @@ impl Lane {
     /// A stream on the least loaded connection that has room, if there is one.
     pub(super) fn pick(&self) -> Option<Stream> {
         let mut connections = lock(&self.connections);
+        connections.retain(|connection| !connection.carrier.is_finished());
         loop {
             let loads = connections.iter().map(|connection| connection.streams.load(Ordering::Relaxed));
             let (least, load) = loads.enumerate().min_by_key(|(_, load)| *load)?;
@@ -87,7 +91,9 @@ impl Lane {
 
     /// How many connections it has, with room or without.
     pub(super) fn open(&self) -> usize {
-        lock(&self.connections).iter().filter(|connection| connection.sender().is_ok()).count()
+        let is_open =
+            |connection: &&Arc<Http2>| !connection.carrier.is_finished() && connection.sender().is_ok();
+        lock(&self.connections).iter().filter(is_open).count()
     }
 
     /// Begins HTTP/2 on a new connection.
@@ -125,15 +131,15 @@ impl Lane {
             }
             told = timeout(BEGINNING, told) => told.map_err(|_| target.mute(BEGINNING))?,
         }
-        lock(&self.connections).push(Arc::new(Http2 { sender, streams: AtomicUsize::new(0) }));
         let target = Arc::clone(target);
-        tokio::spawn(async move {
+        let carrier = tokio::spawn(async move {
             if let Err(error) = driven.await {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // Whoever answers next may have been started anew, and with other flags.
             target.doubt();
         });
+        lock(&self.connections).push(Arc::new(Http2 { sender, streams: AtomicUsize::new(0), carrier }));
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body as _;
 use tracing::debug;
 
@@ -118,6 +118,7 @@ async fn answer<H: Handler>(
     mut respond: SendResponse<Bytes>,
 ) {
     let (head, stream) = request.into_parts();
+    let is_head = head.method == Method::HEAD;
     let incoming = Incoming::Http2(Receiving::new(&head.headers, stream, None));
     let response = {
         // Boxed, so that what answering takes is not kept as long as the answer lasts.
@@ -131,10 +132,11 @@ async fn answer<H: Handler>(
         response
     };
     let (mut head, body) = response.into_parts();
-    let is_empty = body.is_end_stream();
-    if !is_empty {
+    if !body.is_end_stream() {
         set_content_length(&mut head.headers, &body);
     }
+    // To HEAD a body is only described.
+    let is_empty = is_head || body.is_end_stream();
     set_date(&mut head.headers);
     let sent = match respond.send_response(Response::from_parts(head, ()), is_empty) {
         Ok(_) if is_empty => return,

@@ -90,15 +90,14 @@ impl Receiving {
     }
 
     /// What it means that the stream was reset. Without an error that is how a server that has answered says that it
-    /// does not want the rest of an upload. If the answer's length is known, it tells whether that is so; if not, it is
-    /// believed, since the reset overtakes the flag that says so.
-    // RFC 9113, section 8.1
+    /// does not want the rest of an upload; the answer is whole then, but its end has come before the reset, and this is
+    /// not asked. Else only a length that was announced tells whether anything is missing.
+    // RFC 9113, section 8.1; h2: src/proto/streams/state.rs, recv_reset
     fn broken_off(&self, error: h2::Error) -> Option<BodyError> {
         let is_no_error = error.is_reset() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
         match self.left {
             _ if !is_no_error => Some(TransportError::from(error).into()),
             Some(0) => None,
-            None if self.upload.is_some() => None,
             _ => Some(BodyError::Cut),
         }
     }

@@ -93,9 +93,10 @@ async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
     const PLAIN: &[u8] = &[0x88];
     const NINE: &[u8] = &[0x88, 0x0f, 0x0d, 0x01, b'9'];
     const MORE: &[u8] = &[0x88, 0x0f, 0x0d, 0x02, b'9', b'9'];
-    let cases: [(&str, &str, Answer, bool); 5] = [
+    let cases: [(&str, &str, Answer, bool); 6] = [
         ("upload", "length known", |id| early(id, NINE, 1), true),
         ("upload", "length unknown", |id| early(id, PLAIN, 1), true),
+        ("upload", "length unknown, no end", |id| early(id, PLAIN, 0), false),
         ("upload", "length not reached", |id| early(id, MORE, 0), false),
         ("read", "no end", |id| early(id, PLAIN, 0), false),
         ("read", "length reached, no end", |id| early(id, NINE, 0), true),

@@ -251,3 +251,24 @@ async fn requests_in_progress_finish_after_a_signal_to_end() {
     assert_eq!(text(response).await, "done");
     soon(ending).await.unwrap();
 }
+
+// RFC 9110, 9.3.2: Go's client takes DATA for an error there.
+#[tokio::test]
+async fn an_answer_to_head_has_no_body_also_if_the_gateway_gives_it() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for (path, expected) in [("/api", 200), ("/api?timeout=x", 400)] {
+        let request = || Request::head(path).body(full("")).unwrap();
+        for response in [
+            gateway.http1(Some(&alice)).await.send(request()).await.unwrap(),
+            gateway.http2(Some(&alice)).await.send(request()).await.unwrap(),
+        ] {
+            assert_eq!(response.status(), expected, "{path}");
+            assert!(response.headers().contains_key("content-length"), "{path}: {response:?}");
+            let body = soon(response.into_body().collect()).await.map(http_body_util::Collected::to_bytes);
+            assert!(body.as_ref().is_ok_and(Bytes::is_empty), "{path}: {body:?}");
+        }
+    }
+}
