@@ -102,7 +102,7 @@ impl Gateway {
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
         let reviewing = Reviewing::of(&admitted);
-        let context = Context { peer: connection.address.clone(), audit_id: exchange.audit_id_value() };
+        let context = Context { peer: connection.address.clone(), audit_id: exchange.audit_id() };
         let sending = forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open()));
         let answer = Box::pin(sending).await?;
         Ok(match asked {

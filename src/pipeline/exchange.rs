@@ -1,6 +1,7 @@
 //! What accompanies a request from its first byte to the last of its answer: audit id, the headers every answer has,
 //! the one log line, the metrics.
 
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,6 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 /// One request and its answer.
 pub(super) struct Exchange {
     started: Instant,
-    audit_id: HeaderValue,
     http2: bool,
     uri: Uri,
     /// What a `Status` is rendered by.
@@ -65,7 +65,7 @@ struct End {
 }
 
 struct Line {
-    audit_id: String,
+    audit_id: AuditId,
     peer: std::net::SocketAddr,
     method: Method,
     path: String,
@@ -76,6 +76,16 @@ struct Line {
 impl Line {
     fn user(&self) -> Option<&str> {
         self.user.as_ref().map(|user| user.name.as_str())
+    }
+}
+
+/// An audit id; written as the log shows it.
+struct AuditId(HeaderValue);
+
+impl fmt::Display for AuditId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy(self.0.as_bytes());
+        text.chars().take(AUDIT_ID_IN_LOGS).try_for_each(|c| f.write_char(c))
     }
 }
 
@@ -104,7 +114,7 @@ impl Exchange {
             (name, value)
         });
         let line = Line {
-            audit_id: in_logs(&audit_id),
+            audit_id: AuditId(audit_id),
             peer: connection.info.peer,
             method: request.method().clone(),
             // Never the query: it may carry what is nobody's business.
@@ -123,7 +133,6 @@ impl Exchange {
         };
         Self {
             started,
-            audit_id,
             http2: connection.http2,
             uri: request.uri().clone(),
             asked,
@@ -138,12 +147,8 @@ impl Exchange {
         self.started
     }
 
-    pub(super) fn audit_id(&self) -> &str {
-        &self.end.line.audit_id
-    }
-
-    pub(super) fn audit_id_value(&self) -> HeaderValue {
-        self.audit_id.clone()
+    pub(super) fn audit_id(&self) -> HeaderValue {
+        self.end.line.audit_id.0.clone()
     }
 
     pub(super) fn note_cluster(&mut self, cluster: &Arc<Cluster>) {
@@ -240,7 +245,7 @@ impl Exchange {
     /// An answer of the gateway's own, with what every answer has.
     pub(super) fn own(&self, mut response: Response<Body>) -> Response<Body> {
         let headers = response.headers_mut();
-        headers.insert(AUDIT_ID, self.audit_id.clone());
+        headers.insert(AUDIT_ID, self.audit_id());
         headers.insert(CACHE_CONTROL, NO_CACHE);
         response
     }
@@ -253,13 +258,13 @@ impl Exchange {
             }
             _ => {}
         }
-        let status = refusal.status(self.audit_id());
+        let status = refusal.status(&self.end.line.audit_id.to_string());
         let asked = self.asked.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
         let asked: HeaderMap = asked.collect();
         let negotiation = Negotiation::of(&asked, self.uri.query());
         let mut response = render(&status, &negotiation);
         let headers = response.headers_mut();
-        headers.insert(AUDIT_ID, self.audit_id.clone());
+        headers.insert(AUDIT_ID, self.audit_id());
         // The one answer that upstream gives outside of the filter that sets it.
         if !matches!(refusal, Refusal::RequestInfo(_)) {
             headers.insert(CACHE_CONTROL, NO_CACHE);
@@ -362,16 +367,6 @@ impl Drop for End {
         } else {
             info!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "request");
         }
-    }
-}
-
-/// The audit id as the log shows it.
-fn in_logs(audit_id: &HeaderValue) -> String {
-    let text = String::from_utf8_lossy(audit_id.as_bytes());
-    if text.len() <= AUDIT_ID_IN_LOGS {
-        text.into_owned()
-    } else {
-        text.chars().take(AUDIT_ID_IN_LOGS).collect()
     }
 }
 

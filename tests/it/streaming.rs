@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use crate::support::body::{Frames, fed, gone, whole};
-use crate::support::{Backend, Gateway, H1, H2, Pki, get, soon, text, until};
+use crate::support::{Backend, Gateway, H1, H2, Pki, full, get, soon, text, until};
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 
