@@ -39,7 +39,7 @@ pub fn unescape(text: &str, mode: Mode) -> Result<Cow<'_, str>, BadEscape> {
 // net/url: unescape
 fn unescape_bytes(text: &str, mode: Mode) -> Result<Option<Vec<u8>>, BadEscape> {
     let plus = |byte: u8| byte == b'+' && mode == Mode::Query;
-    if !text.bytes().any(|byte| byte == b'%' || plus(byte)) {
+    if !text.as_bytes().contains(&b'%') && (mode == Mode::Path || !text.as_bytes().contains(&b'+')) {
         return Ok(None);
     }
     let mut decoded = Vec::with_capacity(text.len());

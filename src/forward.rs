@@ -14,7 +14,6 @@ mod pool;
 pub(crate) mod pools;
 mod upgrade;
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,8 +91,8 @@ pub(crate) enum ForwardError {
 /// What is known of the exchange beside the request.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// The client's address.
-    pub(crate) peer: IpAddr,
+    /// The client's address, as `X-Forwarded-For` has it.
+    pub(crate) peer: HeaderValue,
     /// The id of the request in both audit logs.
     pub(crate) audit_id: HeaderValue,
 }
@@ -110,7 +109,7 @@ pub(crate) async fn send(
         admitted.into_outbound();
     let unauthenticated = user.is_unauthenticated();
     let protocol = headers::requested_upgrade(request.headers());
-    let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut request));
+    let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut *request));
     let upgrading = client.is_some();
 
     let named = upstream.identity_headers.load();
@@ -132,7 +131,7 @@ pub(crate) async fn send(
     let sending = pin!(async {
         if let (Some(protocol), Some(client)) = (protocol, client) {
             let connection = Box::pin(pools.upgrading(&upstream, unauthenticated)).await?;
-            return Box::pin(upgrade::tunnel(connection, request, protocol, client, tunnel())).await;
+            return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel())).await;
         }
         let response = deliver(pools, &upstream, request, kind_of(&info, unauthenticated)).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -164,11 +163,11 @@ pub(crate) async fn send(
 async fn deliver(
     pools: &Pools,
     upstream: &Upstream,
-    request: Request<Body>,
+    mut request: Box<Request<Body>>,
     kind: Kind,
 ) -> Result<Response<Body>, ForwardError> {
     if request.body().is_end_stream() {
-        let mut again = Request::new(Body::empty());
+        let mut again = Box::new(Request::new(Body::empty()));
         again.method_mut().clone_from(request.method());
         again.uri_mut().clone_from(request.uri());
         again.headers_mut().clone_from(request.headers());
@@ -185,7 +184,7 @@ async fn deliver(
         };
     }
     let failed = Arc::new(AtomicBool::new(false));
-    let request = request.map(|body| body.telling_failure(Arc::clone(&failed)));
+    request.body_mut().tell_failure(Arc::clone(&failed));
     match pools.send(upstream, request, kind).await {
         // The backend's stream broke because the client's did.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
@@ -225,22 +224,25 @@ fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool)
         headers.remove(FORWARDED);
         Vec::new()
     };
-    let peer = context.peer.to_string();
+    let peer = &context.peer;
     let chain = if before.is_empty() {
-        peer.into_bytes()
+        Ok(peer.clone())
     } else {
-        [&before, b", ".as_slice(), peer.as_bytes()].concat()
+        HeaderValue::from_bytes(&[&before, b", ".as_slice(), peer.as_bytes()].concat())
     };
-    headers.remove(X_FORWARDED_FOR);
-    if let Ok(value) = HeaderValue::from_bytes(&chain) {
-        headers.insert(X_FORWARDED_FOR, value);
-    }
+    match chain {
+        Ok(chain) => headers.insert(X_FORWARDED_FOR, chain),
+        Err(_) => headers.remove(X_FORWARDED_FOR),
+    };
     headers.insert(AUDIT_ID, context.audit_id.clone());
 }
 
 /// Points the request at the backend. The bytes of path and query stay as they are; the client's host stays too,
 /// except for a server that is reached by its own name.
-fn readdress(request: Request<Incoming>, upstream: &Upstream) -> Result<Request<Body>, ForwardError> {
+fn readdress(
+    request: Box<Request<Incoming>>,
+    upstream: &Upstream,
+) -> Result<Box<Request<Body>>, ForwardError> {
     let (mut head, incoming) = request.into_parts();
     let client_host = head.headers.remove(HOST);
     let authority = match upstream.identity() {
@@ -270,9 +272,8 @@ fn readdress(request: Request<Incoming>, upstream: &Upstream) -> Result<Request<
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
     }
-    let mut request = Request::from_parts(head, body);
-    request.extensions_mut().clear();
-    Ok(request)
+    head.extensions.clear();
+    Ok(Box::new(Request::from_parts(head, body)))
 }
 
 /// Refuses what the backend would end the connection for, and the requests of others with it.

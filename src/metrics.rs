@@ -3,6 +3,7 @@
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
 pub(crate) mod jwt;
+mod known;
 pub(crate) mod service_accounts;
 mod token_cache;
 
@@ -13,9 +14,30 @@ use prometheus::{
     Opts, Registry, TextEncoder, exponential_buckets,
 };
 
+use known::Known;
 pub(crate) use token_cache::{Counted, TokenCache};
 
 use crate::clock::UnixTime;
+
+/// What authentication comes to.
+const RESULTS: [&str; 3] = ["success", "failure", "error"];
+/// What [`compressed_username`] says of most.
+const USERNAMES: [&str; 2] = ["other", "email_id"];
+/// What [`verb_label`] says.
+const VERBS: [&str; 12] = [
+    "GET",
+    "LIST",
+    "WATCH",
+    "POST",
+    "PUT",
+    "PATCH",
+    "DELETE",
+    "DELETECOLLECTION",
+    "CONNECT",
+    "HEAD",
+    "OPTIONS",
+    "other",
+];
 
 /// How many requests are being answered.
 #[derive(Debug, Clone, Copy)]
@@ -31,25 +53,25 @@ pub(crate) struct InProgress {
 pub(crate) struct Metrics {
     registry: Registry,
     /// By `result`: success, failure, error.
-    pub(crate) authentication_attempts: IntCounterVec,
+    pub(crate) authentication_attempts: Known<IntCounterVec>,
     /// By `result`.
-    pub(crate) authentication_duration: HistogramVec,
+    pub(crate) authentication_duration: Known<HistogramVec>,
     /// By `username`, compressed to a handful.
-    pub(crate) authenticated_user_requests: IntCounterVec,
+    pub(crate) authenticated_user_requests: Known<IntCounterVec>,
     /// What is remembered of tokens.
     pub(crate) token_cache: TokenCache,
     /// Webhooks that could not be asked because their certificate has a common name alone.
     pub(crate) webhook_missing_san: IntCounter,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
-    /// By verb and code.
-    pub(crate) requests: IntCounterVec,
+    /// By verb, with the code of most.
+    requests: Known<IntCounterVec>,
     /// By `verb`; long-running requests are left out, as upstream does.
-    pub(crate) request_duration: HistogramVec,
+    pub(crate) request_duration: Known<HistogramVec>,
     /// By `request_kind`: readOnly, mutating.
-    pub(crate) inflight: IntGaugeVec,
+    pub(crate) inflight: Known<IntGaugeVec>,
     /// By `verb`.
-    pub(crate) longrunning: IntGaugeVec,
+    pub(crate) longrunning: Known<IntGaugeVec>,
     /// Handshakes that did not end well.
     pub(crate) tls_handshake_errors: IntCounter,
     /// By `reason`: `max_connections`, `newcomers`, `descriptors`.
@@ -147,22 +169,30 @@ impl Metrics {
             "Panics, each of which ended what it was about and nothing else.",
         )?;
         Ok(Self {
-            authentication_attempts: counters(
-                "authentication_attempts",
-                "Counter of authenticated attempts.",
-                &["result"],
-            )?,
-            authentication_duration: histograms(
-                "authentication_duration_seconds",
-                "Authentication duration in seconds broken out by result.",
-                &["result"],
-                exponential_buckets(0.001, 2.0, 15)?,
-            )?,
-            authenticated_user_requests: counters(
-                "authenticated_user_requests",
-                "Counter of authenticated requests broken out by username.",
-                &["username"],
-            )?,
+            authentication_attempts: Known::new(
+                counters("authentication_attempts", "Counter of authenticated attempts.", &["result"])?,
+                &RESULTS,
+                &[],
+            ),
+            authentication_duration: Known::new(
+                histograms(
+                    "authentication_duration_seconds",
+                    "Authentication duration in seconds broken out by result.",
+                    &["result"],
+                    exponential_buckets(0.001, 2.0, 15)?,
+                )?,
+                &RESULTS,
+                &[],
+            ),
+            authenticated_user_requests: Known::new(
+                counters(
+                    "authenticated_user_requests",
+                    "Counter of authenticated requests broken out by username.",
+                    &["username"],
+                )?,
+                &USERNAMES,
+                &[],
+            ),
             token_cache: TokenCache::new(
                 &counters(
                     "authentication_token_cache_request_total",
@@ -193,30 +223,46 @@ impl Metrics {
                 "Counter of connections to webhooks that failed for a certificate without a subject alternative name.",
             )?,
             client_certificate_expiration: expiration,
-            requests: counters(
-                "apiserver_request_total",
-                "Counter of requests broken out by verb and HTTP response code.",
-                &["verb", "code"],
-            )?,
-            request_duration: histograms(
-                "apiserver_request_duration_seconds",
-                "Response latency in seconds by verb, long-running requests left out.",
-                &["verb"],
-                vec![
-                    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0,
-                    8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
-                ],
-            )?,
-            inflight: gauges(
-                "apiserver_current_inflight_requests",
-                "Requests in progress that are not long-running, by kind.",
-                &["request_kind"],
-            )?,
-            longrunning: gauges(
-                "apiserver_longrunning_requests",
-                "Long-running requests in progress, by verb.",
-                &["verb"],
-            )?,
+            requests: Known::new(
+                counters(
+                    "apiserver_request_total",
+                    "Counter of requests broken out by verb and HTTP response code.",
+                    &["verb", "code"],
+                )?,
+                &VERBS,
+                &["200"],
+            ),
+            request_duration: Known::new(
+                histograms(
+                    "apiserver_request_duration_seconds",
+                    "Response latency in seconds by verb, long-running requests left out.",
+                    &["verb"],
+                    vec![
+                        0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0,
+                        8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+                    ],
+                )?,
+                &VERBS,
+                &[],
+            ),
+            inflight: Known::new(
+                gauges(
+                    "apiserver_current_inflight_requests",
+                    "Requests in progress that are not long-running, by kind.",
+                    &["request_kind"],
+                )?,
+                &["readOnly", "mutating"],
+                &[],
+            ),
+            longrunning: Known::new(
+                gauges(
+                    "apiserver_longrunning_requests",
+                    "Long-running requests in progress, by verb.",
+                    &["verb"],
+                )?,
+                &VERBS,
+                &[],
+            ),
             tls_handshake_errors: counter(
                 "apiserver_tls_handshake_errors_total",
                 "Number of TLS handshakes that did not end well.",
@@ -297,6 +343,14 @@ impl Metrics {
         })
     }
 
+    /// A request has been answered.
+    pub(crate) fn request_ended(&self, verb: &'static str, code: u16) {
+        match code {
+            200 => self.requests.of(verb).inc(),
+            code => self.requests.all().with_label_values(&[verb, code.to_string().as_str()]).inc(),
+        }
+    }
+
     /// How many requests are being answered.
     pub(crate) fn in_progress(&self) -> InProgress {
         let sum = |gauges: &IntGaugeVec| -> i64 {
@@ -307,7 +361,7 @@ impl Metrics {
             let sum = sum as i64;
             sum
         };
-        InProgress { requests: sum(&self.inflight), long_running: sum(&self.longrunning) }
+        InProgress { requests: sum(self.inflight.all()), long_running: sum(self.longrunning.all()) }
     }
 
     /// An endpoint is no longer configured.
@@ -380,8 +434,8 @@ mod tests {
     #[test]
     fn names_are_kube_apiservers() {
         let metrics = Metrics::new();
-        metrics.authentication_attempts.with_label_values(&["success"]).inc();
-        metrics.authenticated_user_requests.with_label_values(&[compressed_username("a@b")]).inc();
+        metrics.authentication_attempts.of("success").inc();
+        metrics.authenticated_user_requests.of(compressed_username("a@b")).inc();
         metrics.client_certificate_expiration.observe(-1.0);
         let (text, _) = metrics.render();
         for line in [

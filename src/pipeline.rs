@@ -60,6 +60,7 @@ impl Handler for Gateway {
         let gateway = Arc::clone(self);
         // Noted at once, also if its client takes it back before anything comes of it.
         let mut exchange = Exchange::begin(&connection, &request, &gateway.metrics);
+        let request = Box::new(request);
         async move {
             // Once per request: everything below sees one generation. It is gone before the body streams.
             let snapshot = gateway.snapshot.load_full();
@@ -80,7 +81,7 @@ impl Gateway {
         snapshot: &Snapshot,
         connection: &Connection,
         exchange: &mut Exchange,
-        request: Request<Incoming>,
+        request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
         self.pools.keep(snapshot.generation, snapshot.targets());
         let received = Received::accept(request)?;
@@ -101,7 +102,7 @@ impl Gateway {
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
         let reviewing = Reviewing::of(&admitted);
-        let context = Context { peer: connection.info.peer.ip(), audit_id: exchange.audit_id_value() };
+        let context = Context { peer: connection.address.clone(), audit_id: exchange.audit_id() };
         let sending = forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open()));
         let answer = Box::pin(sending).await?;
         Ok(match asked {

@@ -17,11 +17,14 @@ use crate::transport::Incoming;
 use crate::user::Identity;
 
 /// A request that can be read in one way only.
-pub(crate) struct Received(Request<Incoming>);
+pub(crate) struct Received(Box<Request<Incoming>>);
 
 /// A request whose cluster and meaning are known, without its credentials.
-pub(crate) struct Routed {
-    request: Request<Incoming>,
+pub(crate) struct Routed(Box<Known>);
+
+/// What is known of a request before its sender is. Boxed, as the request itself: each stage passes them on.
+struct Known {
+    request: Box<Request<Incoming>>,
     credentials: Credentials,
     impersonate: ImpersonateHeaders,
     cluster: Arc<Cluster>,
@@ -49,7 +52,7 @@ pub(crate) struct Admitted(Authorized);
 pub(crate) struct Outbound {
     /// Where it goes: the API server of the cluster by whose rules it was judged.
     pub(crate) upstream: Arc<Upstream>,
-    pub(crate) request: Request<Incoming>,
+    pub(crate) request: Box<Request<Incoming>>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
     pub(crate) user: Identity,
@@ -61,7 +64,7 @@ pub(crate) struct Outbound {
 
 impl Received {
     /// Checks the shape of a request.
-    pub(crate) fn accept(request: Request<Incoming>) -> Result<Self, Malformed> {
+    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, Malformed> {
         wellformed::check(&request)?;
         Ok(Self(request))
     }
@@ -96,27 +99,27 @@ impl Routed {
         let mut request = received.0;
         let (credentials, impersonate) =
             Credentials::take_from(request.headers_mut(), |name| cluster.is_front_proxy_header(name));
-        Self { request, credentials, impersonate, cluster, info, deadline }
+        Self(Box::new(Known { request, credentials, impersonate, cluster, info, deadline }))
     }
 
     /// The cluster that judges it.
     pub(crate) fn cluster(&self) -> &Cluster {
-        &self.cluster
+        &self.0.cluster
     }
 
     /// What the request means.
     pub(crate) fn info(&self) -> &RequestInfo {
-        &self.info
+        &self.0.info
     }
 
     /// When it must be answered.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.0.deadline
     }
 
     /// What the sender is to be judged by.
     pub(crate) fn credentials(&self) -> &Credentials {
-        &self.credentials
+        &self.0.credentials
     }
 }
 
@@ -130,7 +133,7 @@ impl Identified {
 
     /// Whom the sender asks to act as.
     pub(crate) fn impersonate(&self) -> &ImpersonateHeaders {
-        &self.routed.impersonate
+        &self.routed.0.impersonate
     }
 }
 
@@ -138,13 +141,13 @@ impl Authorized {
     /// A request that asks to act as nobody else.
     pub(crate) fn as_oneself(mut identified: Identified) -> Self {
         // Nothing is passed on by accident.
-        identified.routed.impersonate = ImpersonateHeaders::default();
+        identified.routed.0.impersonate = ImpersonateHeaders::default();
         Self { identified, impersonate: None }
     }
 
     /// A request whose `Impersonate-*` headers the backend authorises.
     pub(crate) fn by_backend(mut identified: Identified) -> Self {
-        let impersonate = std::mem::take(&mut identified.routed.impersonate);
+        let impersonate = std::mem::take(&mut identified.routed.0.impersonate);
         Self { identified, impersonate: Some(impersonate) }
     }
 }
@@ -152,17 +155,17 @@ impl Authorized {
 impl Authorized {
     /// What the request means.
     pub(crate) fn info(&self) -> &RequestInfo {
-        &self.identified.routed.info
+        &self.identified.routed.0.info
     }
 
     /// The cluster that judged it.
     pub(crate) fn cluster(&self) -> &Cluster {
-        &self.identified.routed.cluster
+        &self.identified.routed.0.cluster
     }
 
     /// The query, as it came.
     pub(crate) fn query(&self) -> Option<&str> {
-        self.identified.routed.request.uri().query()
+        self.identified.routed.0.request.uri().query()
     }
 
     /// Whether the backend is to decide as whom it is made.
@@ -184,12 +187,12 @@ impl Admitted {
 
     /// The cluster it is for.
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {
-        &self.0.identified.routed.cluster
+        &self.0.identified.routed.0.cluster
     }
 
     /// When it must be answered.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.0.identified.routed.deadline
+        self.0.identified.routed.0.deadline
     }
 
     /// Whether its answer is a stream of events.
@@ -201,7 +204,7 @@ impl Admitted {
     pub(crate) fn into_outbound(self) -> Outbound {
         let Authorized { identified, impersonate } = self.0;
         let Identified { routed, user, by_front_proxy } = identified;
-        let Routed { request, cluster, info, deadline, .. } = routed;
+        let Known { request, cluster, info, deadline, .. } = *routed.0;
         let upstream = Arc::clone(&cluster.upstream);
         Outbound { upstream, request, info, deadline, user, by_front_proxy, impersonate }
     }

@@ -74,7 +74,7 @@ pub fn svg(machine: &Machine, figures: &Figures) -> String {
     }
     let programs = machine.programs.join(", ");
     let notes = [
-        format!("{programs}; one thread each."),
+        format!("{programs}; {}.", machine.threads_each()),
         "HAProxy as it does better: with HTTP/1.1 or with HTTP/2 to the backend.".to_owned(),
     ];
     for note in notes {

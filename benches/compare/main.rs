@@ -69,7 +69,7 @@ Examples:
 /// what memory idle watches take.
 ///
 /// Clients come with certificates; the backend learns who they are from headers, over TLS with the proxy's own
-/// certificate. Everybody has one thread, the same keys, and logs no request that succeeds. Turns are interleaved: on a
+/// certificate. Everybody has as many threads, the same keys, and logs no request that succeeds. Turns are interleaved: on a
 /// machine that does something else too, ratios still mean something where figures do not. All of it takes a quarter of
 /// an hour.
 #[derive(Parser, Clone)]
@@ -81,6 +81,9 @@ struct Options {
     /// How often every proxy has its turn; medians of these are shown.
     #[arg(long, default_value = "5")]
     rounds: NonZeroUsize,
+    /// How many threads each proxy has. The clients and the backend take turns on one each.
+    #[arg(long, default_value = "1")]
+    threads: NonZeroUsize,
     /// How many watches are open at least when their memory is measured.
     #[arg(long, default_value_t = 400)]
     watches: usize,
@@ -157,7 +160,7 @@ async fn main() -> ExitCode {
         _ = tokio::signal::ctrl_c() => return ExitCode::FAILURE,
     };
     progress::end();
-    let machine = Machine::of(&kinds);
+    let machine = Machine::of(&kinds, options.threads);
     if let Some(file) = &options.svg {
         std::fs::write(file, chart::svg(&machine, &figures)).expect("the chart can be written");
     }
@@ -169,7 +172,7 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
-    let scene = Scene::new();
+    let scene = Scene::new(options.threads);
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {
         let proxy = Proxy::start(kind, &scene).await;

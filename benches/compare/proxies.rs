@@ -111,6 +111,7 @@ impl Proxy {
         };
         let address = free_address();
         let config = template
+            .replace("{threads}", &scene.threads.to_string())
             .replace("{port}", &address.port().to_string())
             .replace("{directory}", &directory)
             .replace("{backend}", &scene.backend.to_string())

@@ -1,6 +1,7 @@
 //! What is printed: the machine, a table for each measure, and the aims; or all of it as JSON.
 
 use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 
 use serde::Serialize;
 
@@ -15,11 +16,13 @@ pub struct Machine {
     processor: String,
     cores: usize,
     kernel: String,
+    /// Of each program.
+    pub threads: NonZeroUsize,
     pub programs: Vec<String>,
 }
 
 impl Machine {
-    pub fn of(kinds: &[Kind]) -> Self {
+    pub fn of(kinds: &[Kind], threads: NonZeroUsize) -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -29,7 +32,16 @@ impl Machine {
             processor: model.map_or("unknown", |(_, model)| model).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+            threads,
             programs,
+        }
+    }
+
+    /// How many threads each program has, in words.
+    pub fn threads_each(&self) -> String {
+        match self.threads.get() {
+            1 => "one thread each".to_owned(),
+            threads => format!("{threads} threads each"),
         }
     }
 }
@@ -66,7 +78,8 @@ pub fn table(machine: &Machine, figures: &Figures) -> String {
     for program in &machine.programs {
         writeln!(out, "{program}").unwrap();
     }
-    out += "One thread each, medians of rounds; haproxy-http1 and haproxy-http2 speak HTTP/1.1 and HTTP/2 to the backend.\n\
+    writeln!(out, "Medians of rounds, {}.", machine.threads_each()).unwrap();
+    out += "haproxy-http1 and haproxy-http2 speak HTTP/1.1 and HTTP/2 to the backend.\n\
             Nobody logs a request that succeeds. TLS 1.3 with P-256 certificates on both sides.\n";
     let mut shown: Option<Measure> = None;
     for (measure, case) in figures.cases() {

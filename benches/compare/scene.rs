@@ -2,6 +2,7 @@
 
 use std::future::ready;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ const FORGET: Duration = Duration::from_millis(50);
 pub struct Scene {
     pub pki: Arc<Pki>,
     pub backend: SocketAddr,
+    /// How many each proxy has.
+    pub threads: NonZeroUsize,
     /// The gateway's.
     pub flags: Vec<String>,
     pub tokens: Tokens,
@@ -54,7 +57,7 @@ pub struct Tokens {
 }
 
 impl Scene {
-    pub fn new() -> Self {
+    pub fn new(threads: NonZeroUsize) -> Self {
         let (pki, accounts) = (Arc::new(Pki::new()), Accounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));
         let keys = pki.write("accounts.pub", accounts.key.public_pem());
@@ -62,7 +65,8 @@ impl Scene {
             format!("--service-account-issuer={}", accounts::ISSUER),
             format!("--service-account-key-file={}", keys.display()),
         ];
-        let flags = flags(&pki, backend).into_iter().chain(accounts_flags).collect();
+        let others = flags(&pki, backend).into_iter().filter(|flag| !flag.starts_with("--workers="));
+        let flags = others.chain([format!("--workers={threads}")]).chain(accounts_flags).collect();
         let tokens = Tokens {
             short: "good-token".to_owned(),
             long: "good-token".repeat(100),
@@ -78,7 +82,7 @@ impl Scene {
         }
         let alice = pki.clients.leaf().cn("alice").org("a").org("b").issue();
         let front = pki.front.leaf().cn("direct").issue();
-        Self { pki, backend, flags, tokens, alice, front }
+        Self { pki, backend, threads, flags, tokens, alice, front }
     }
 
     /// What alice sees of a proxy.

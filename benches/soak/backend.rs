@@ -4,29 +4,40 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use http::Response;
+use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::support::body::endless;
+use crate::support::body::{endless, whole};
 use crate::support::{Backend, BoxedBody, BoxedError, H2, Pki, full};
 
 /// A watch with an event each second.
 pub const WATCH: &str = "/api/v1/pods?watch=true";
 /// A watch with more events than anybody can read.
 pub const FLOOD: &str = "/api/v1/events?watch=true";
+/// A list that is larger than everything that may hold some of it on its way.
+pub const LIST: &str = "/api/v1/pods";
+pub const LIST_LENGTH: usize = 16 << 20;
 /// How often a watch tells something.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
 pub async fn start(pki: &Pki) -> Backend {
-    Backend::start(pki, H2, |request| {
-        let body = match request.uri().path_and_query().map(http::uri::PathAndQuery::as_str) {
-            Some(WATCH) => events(),
-            Some(FLOOD) => endless().0,
-            _ => full(vec![b'x'; 2048]),
-        };
-        Box::pin(async { Response::new(body) })
+    let list = Bytes::from(vec![b'x'; LIST_LENGTH]);
+    Backend::start(pki, H2, move |request| {
+        let list = list.clone();
+        Box::pin(async move {
+            Response::new(match request.uri().path_and_query().map(http::uri::PathAndQuery::as_str) {
+                // Answered when it is there as a whole, which it never is.
+                _ if request.method() == Method::POST => {
+                    full(whole(request.version(), request.into_body()).await.unwrap_or_default())
+                }
+                Some(WATCH) => events(),
+                Some(FLOOD) => endless().0,
+                Some(LIST) => full(list),
+                _ => full(vec![b'x'; 2048]),
+            })
+        })
     })
     .await
 }

@@ -1,29 +1,35 @@
-//! The clients: those that watch, those that come and go, those that stay, and those that do not read.
+//! The clients: those that watch, those that come and go, those that stay, those that break off, and those that do not
+//! read.
+
+mod leaving;
+mod stalling;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::backend::{FLOOD, PERIOD, WATCH};
+use stalling::Stalled;
+
+use crate::backend::{LIST, LIST_LENGTH, PERIOD, WATCH};
 use crate::count::Count;
 use crate::pki::Issued;
 use crate::support::Pki;
-use crate::support::client::Client;
 use crate::support::process::Process;
+use crate::support::{client::Client, text};
 
 /// Watches on each connection of HTTP/2.
 const STREAMS: usize = 50;
-/// Clients of each kind that make requests, and that do not read.
-const BUSY: usize = 4;
-const STALLED: usize = 20;
+/// Clients of each kind and each version of HTTP that make requests.
+const BUSY: usize = 2;
 /// Requests on a connection that is then given up.
 const VISIT: usize = 5;
+/// Requests of one who stays, until one for a large list.
+const SMALL: usize = 100;
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A watch that says nothing for this long is taken for dropped.
@@ -33,8 +39,7 @@ const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 pub struct Crowd {
     tasks: JoinSet<()>,
     ending: watch::Sender<bool>,
-    /// Answers that nobody reads, and their clients.
-    _stalled: Vec<(Client, Vec<Response<Incoming>>)>,
+    _stalled: Vec<Stalled>,
 }
 
 #[derive(Clone)]
@@ -69,20 +74,13 @@ impl Crowd {
             }
             open += many;
         }
-        let mut stalled = Vec::new();
+        let stalled = member.stall().await;
         for http2 in [false, true] {
-            let (clients, streams) = if http2 { (1, STALLED) } else { (STALLED, 1) };
-            for _ in 0..clients {
-                let mut client = member.connect(http2).await;
-                let mut responses = Vec::new();
-                for _ in 0..streams {
-                    responses.push(client.get(FLOOD, &[]).await);
-                }
-                stalled.push((client, responses));
-            }
-            for _ in 0..BUSY / 2 {
+            for _ in 0..BUSY {
                 tasks.spawn(member.clone().stay(http2));
                 tasks.spawn(member.clone().come_and_go(http2));
+                tasks.spawn(member.clone().break_off(http2));
+                tasks.spawn(member.clone().stop_half_way(http2));
             }
         }
         Self { tasks, ending, _stalled: stalled }
@@ -137,7 +135,11 @@ impl Member {
     async fn stay(self, http2: bool) {
         let mut client = self.connect(http2).await;
         while self.goes_on() {
-            self.ask(&mut client, &[TOKEN]).await;
+            for _ in 0..SMALL {
+                self.ask(&mut client, &[TOKEN]).await;
+            }
+            let list = text(client.get(LIST, &[TOKEN]).await).await;
+            self.count.request(list.len() == LIST_LENGTH);
         }
     }
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde::Serialize;
+
 #[derive(Default)]
 pub struct Count {
     opened: AtomicU64,
@@ -11,14 +13,15 @@ pub struct Count {
     lost: AtomicU64,
     requests: AtomicU64,
     failed: AtomicU64,
+    broken_off: AtomicU64,
     reloads: AtomicU64,
     ineffective: AtomicU64,
-    /// The longest time without an event on any watch, in milliseconds.
-    longest_gap: AtomicU64,
+    latest: AtomicU64,
 }
 
 /// The counts at one time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Counted {
     pub open: u64,
     pub dropped: u64,
@@ -26,9 +29,12 @@ pub struct Counted {
     pub lost: u64,
     pub requests: u64,
     pub failed: u64,
+    /// What clients began and did not end.
+    pub broken_off: u64,
     pub reloads: u64,
     pub ineffective: u64,
-    pub longest_gap: Duration,
+    /// How much later than due the latest event of any watch came, in milliseconds.
+    pub latest: u64,
 }
 
 impl Count {
@@ -39,14 +45,14 @@ impl Count {
     /// A watch ended that should not have.
     pub fn watch_dropped(&self, why: &str) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
-        println!("a watch was dropped: {why}");
+        eprintln!("a watch was dropped: {why}");
     }
 
-    /// An event came, and `lost` before it did not.
-    pub fn event(&self, lost: u64, after: Duration) {
+    /// An event came, `late`, and `lost` before it did not.
+    pub fn event(&self, lost: u64, late: Duration) {
         self.events.fetch_add(1, Ordering::Relaxed);
         self.lost.fetch_add(lost, Ordering::Relaxed);
-        self.longest_gap.fetch_max(u64::try_from(after.as_millis()).unwrap(), Ordering::Relaxed);
+        self.latest.fetch_max(u64::try_from(late.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
     pub fn request(&self, good: bool) {
@@ -54,14 +60,14 @@ impl Count {
         self.failed.fetch_add(u64::from(!good), Ordering::Relaxed);
     }
 
+    pub fn broken_off(&self) {
+        self.broken_off.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A reload is in force; `effective` if all that is new counts, and all that is old does not.
     pub fn reloaded(&self, effective: bool) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
         self.ineffective.fetch_add(u64::from(!effective), Ordering::Relaxed);
-    }
-
-    pub fn open(&self) -> u64 {
-        self.now().open
     }
 
     pub fn now(&self) -> Counted {
@@ -74,9 +80,10 @@ impl Count {
             lost: read(&self.lost),
             requests: read(&self.requests),
             failed: read(&self.failed),
+            broken_off: read(&self.broken_off),
             reloads: read(&self.reloads),
             ineffective: read(&self.ineffective),
-            longest_gap: Duration::from_millis(read(&self.longest_gap)),
+            latest: read(&self.latest),
         }
     }
 }

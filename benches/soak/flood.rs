@@ -1,15 +1,18 @@
-//! A flood of tokens that nobody has issued, of every shape, beside honest clients. Whoever the gateway asks counts how
-//! often it does; honest requests are measured first without the flood and then with it.
+//! Floods beside honest clients, whose requests are measured first without one and then with it. Whoever the gateway asks
+//! about tokens counts how often it does.
 
+mod connections;
 mod honest;
 mod report;
 mod scene;
+mod senders;
 mod tokens;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -17,13 +20,58 @@ use tokio::time::sleep;
 use honest::{Kind, Times};
 use report::Moment;
 use scene::Scene;
+use senders::Sender;
 use tokens::Forger;
 
-/// Connections of each version of HTTP on which tokens are sent.
-const CONNECTIONS: usize = 8;
+/// Clients of each version of HTTP, or twice as many where there is but one.
+const CLIENTS: usize = 8;
+
+/// What there is too much of.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Flood {
+    /// Tokens that nobody has issued, of every shape, over both versions of HTTP.
+    Tokens,
+    /// Requests of nobody in particular, over both versions of HTTP.
+    Anonymous,
+    /// Requests over HTTP/2 that are taken back as soon as they are made.
+    Resets,
+    /// Connections that never say anything.
+    Silence,
+}
+
+impl Flood {
+    /// Sets one of its clients going; each tells in the end how often it did it.
+    fn start(self, scene: &Arc<Scene>, number: usize, end: &watch::Receiver<bool>, flood: &mut JoinSet<u64>) {
+        let (gateway, end) = (scene.process.gateway.address, end.clone());
+        match self {
+            Self::Tokens => {
+                let mut forger = Forger::new(scene, number);
+                let token = move || Some(forger.token());
+                let sender = Sender { gateway, token, codes: &[401], end };
+                flood.spawn(sender.clone().over_http1());
+                flood.spawn(sender.over_http2());
+            }
+            Self::Anonymous => {
+                let sender = Sender { gateway, token: || None, codes: &[200, 429], end };
+                flood.spawn(sender.clone().over_http1());
+                flood.spawn(sender.over_http2());
+            }
+            Self::Resets => {
+                for _ in 0..2 {
+                    flood.spawn(connections::take_back(Arc::clone(scene), end.clone()));
+                }
+            }
+            Self::Silence => {
+                for _ in 0..2 {
+                    flood.spawn(connections::say_nothing(Arc::clone(scene), end.clone()));
+                }
+            }
+        }
+    }
+}
 
 /// Half of the time without a flood, then all of it with one.
-pub async fn run(seconds: u64) -> ExitCode {
+pub async fn run(flood: Flood, seconds: u64) -> ExitCode {
     let lasting = Duration::from_secs(seconds);
     let scene = Scene::start().await;
     let quiet = honest(&scene, lasting / 2).await;
@@ -31,16 +79,14 @@ pub async fn run(seconds: u64) -> ExitCode {
 
     let before = Moment::of(&scene).await;
     let (ending, end) = watch::channel(false);
-    let mut flood = JoinSet::new();
-    for number in 0..CONNECTIONS {
-        let forger = Forger::new(&scene, number);
-        flood.spawn(forger.clone().over_http1(scene.process.gateway.address, end.clone()));
-        flood.spawn(forger.over_http2(scene.process.gateway.address, end.clone()));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        flood.start(&scene, number, &end, &mut clients);
     }
     let flooded = honest(&scene, lasting).await;
     let after = Moment::of(&scene).await;
     ending.send_replace(true);
-    let sent: u64 = flood.join_all().await.into_iter().sum();
+    let sent: u64 = clients.join_all().await.into_iter().sum();
     let scene = Arc::into_inner(scene).expect("everybody else is gone");
     let (_, said) = scene.process.end().await;
     report::print(sent, &before, &after, &quiet, &flooded, &said)

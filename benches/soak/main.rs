@@ -1,8 +1,9 @@
 //! A gateway under what clusters do to it all day, for as long as asked: open watches, short requests, clients that come
-//! and go or do not read, and reloads all the while. Nothing may be dropped, no event lost, no request fail.
+//! and go, break off in the middle of things or do not read, and reloads all the while. Nothing may be dropped, no event
+//! lost, no honest request fail, and nothing be kept of those who have left.
 //!
-//! With `--flood` it is a flood of tokens that nobody has issued instead, and honest clients beside it: whoever the
-//! gateway asks about tokens is asked a bounded number of times, and no honest request fails.
+//! With `--flood` it is a flood instead, of tokens that nobody has issued or of something else, and honest clients beside
+//! it: whoever the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
@@ -17,6 +18,7 @@
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a load that is run by hand"
 )]
 
@@ -24,8 +26,10 @@ mod backend;
 mod clients;
 mod count;
 mod flood;
+mod memory;
 mod report;
 mod rounds;
+mod verdict;
 
 #[path = "../shared/files.rs"]
 mod files;
@@ -42,7 +46,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use count::Count;
 use support::process::Process;
@@ -60,13 +64,34 @@ struct Load {
     /// How often certificates, authorities and tokens are replaced in that time.
     #[arg(long, default_value_t = 100)]
     reloads: u32,
-    /// Floods the gateway with tokens that nobody has issued instead, of every shape and over both versions of HTTP;
-    /// prints how often the issuer, the webhook and the API server were asked, and what honest clients notice.
-    #[arg(long, conflicts_with_all = ["watches", "reloads"])]
-    flood: bool,
+    /// What is written to standard output: a table that grows while it lasts, or all of it as JSON at the end. The table
+    /// goes to standard error then.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Floods the gateway instead, with tokens unless told otherwise; prints how often the issuer, the webhook and the API
+    /// server were asked, and what honest clients notice.
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "tokens")]
+    #[arg(conflicts_with_all = ["watches", "reloads", "output"])]
+    flood: Option<flood::Flood>,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+impl Output {
+    /// Shows a line while it lasts.
+    fn show(self, line: &str) {
+        match self {
+            Self::Table => println!("{line}"),
+            Self::Json => eprintln!("{line}"),
+        }
+    }
 }
 
 #[tokio::main]
@@ -74,8 +99,8 @@ async fn main() -> ExitCode {
     let load = Load::parse();
     // Half of the connections are here, and most of the rest on the other side.
     files::raise_limit();
-    if load.flood {
-        return flood::run(load.seconds).await;
+    if let Some(flood) = load.flood {
+        return flood::run(flood, load.seconds).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
@@ -84,14 +109,16 @@ async fn main() -> ExitCode {
     let count = Arc::new(Count::default());
 
     let crowd = clients::Crowd::start(&process, &pki, &count, load.watches).await;
-    println!("{} watches are open; {} s, {} reloads", count.open(), load.seconds, load.reloads);
+    load.output
+        .show(&format!("{} watches are open; {} s, {} reloads", load.watches, load.seconds, load.reloads));
     let lasting = Duration::from_secs(load.seconds);
-    let report = report::Report::start(&process, &backend, &count, lasting);
+    let report = report::Report::start(&process, &backend, &count, lasting, load.output);
     rounds::run(&process, &pki, &count, lasting, load.reloads).await;
+    let lines = report.end().await;
     crowd.end(&count).await;
-    let log = report.end().await;
+    let left = verdict::Left::of(&process).await;
 
     let process = Arc::into_inner(process).expect("everybody else is gone");
     let (ended, said) = process.end().await;
-    log.finish(&count, ended, &said)
+    verdict::print(&lines, &count.now(), &left, ended, &said, load.output)
 }

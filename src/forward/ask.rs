@@ -79,7 +79,7 @@ impl Line {
         let asking = async {
             let request = self.question(user, path, body)?;
             let lease = self.pool.reserve(Kind::Short).await?;
-            let response = match self.pool.send(lease, request).await? {
+            let response = match self.pool.send(lease, Box::new(request)).await? {
                 Sent::Answered(response) => response,
                 Sent::NotWritten(_, error) => return Err(SendError::Broken(error).into()),
             };

@@ -119,11 +119,9 @@ impl Body {
         self
     }
 
-    /// The same body; the flag is set if it breaks off.
-    #[must_use]
-    pub(super) fn telling_failure(mut self, failed: Arc<AtomicBool>) -> Self {
+    /// Has the flag set if the body breaks off.
+    pub(super) fn tell_failure(&mut self, failed: Arc<AtomicBool>) {
         self.failed = Some(failed);
-        self
     }
 
     /// The same body; the guard is dropped when it ends.

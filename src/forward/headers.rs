@@ -5,25 +5,32 @@
 //! client could nominate `X-Remote-User` in `Connection` and have ours removed.
 
 use http::HeaderMap;
-use http::header::{CONNECTION, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
 
 use crate::authn::request_header::RequestHeaderNames;
 use crate::request::credentials::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
 
 /// Headers about one connection. `Trailer` and `TE: trailers` stay: trailers pass.
 // RFC 9110, section 7.6.1
-const HOP_BY_HOP: [HeaderName; 7] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("proxy-authorization"),
-    HeaderName::from_static("http2-settings"),
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authorization"
+            | "http2-settings"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
 /// Removes hop-by-hop headers, and those that `Connection` nominates.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Over HTTP/2 there are none, and one look at each name costs less than a search for each of these.
+    if !headers.keys().any(|name| is_hop_by_hop(name) || name == TE) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         let nominated: Vec<HeaderName> = headers
             .get_all(CONNECTION)
@@ -38,9 +45,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
             }
         }
     }
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
+    strip_where(headers, is_hop_by_hop);
     if headers.contains_key(TE) {
         let trailers = |line: &HeaderValue| {
             line.as_bytes()
@@ -57,10 +62,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes the headers from which a backend reads identities beside the standard ones.
 pub(super) fn strip_named(headers: &mut HeaderMap, names: &RequestHeaderNames) {
-    let found: Vec<HeaderName> = headers.keys().filter(|name| names.contains(name)).cloned().collect();
-    for name in found {
-        headers.remove(name);
-    }
+    strip_where(headers, |name| names.contains(name));
 }
 
 /// What a header costs of an HTTP/2 peer's limit. Go ends the whole connection, with everybody's streams, when it is
@@ -85,6 +87,7 @@ pub(super) fn scrub_trailers(trailers: &mut HeaderMap) {
     trailers.remove(http::header::PROXY_AUTHORIZATION);
 }
 
+/// Removes the headers of these names.
 fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     let found: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
     for name in found {
@@ -95,13 +98,13 @@ fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) 
 /// Whether the client asks for one of the protocols we tunnel, and which: `websocket` and `SPDY/3.1`, on any path.
 /// Never `h2c`, which would turn the tunnel into requests that nobody inspects.
 pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut upgrades = headers.get_all(UPGRADE).iter();
+    let protocol = upgrades.next()?;
     let connection = headers.get_all(CONNECTION).iter().any(|line| {
         line.as_bytes()
             .split(|byte| *byte == b',')
             .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
     });
-    let mut upgrades = headers.get_all(UPGRADE).iter();
-    let protocol = upgrades.next()?;
     let known = [b"websocket".as_slice(), b"SPDY/3.1".as_slice()];
     let tunnelled = known.iter().any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
     (connection && tunnelled && upgrades.next().is_none()).then(|| protocol.clone())
@@ -157,6 +160,32 @@ mod tests {
         strip_hop_by_hop(&mut map);
         assert_eq!(names(&map), ["content-length", "te"]);
         assert_eq!(map["te"], "trailers");
+    }
+
+    #[test]
+    fn each_header_about_a_connection_goes_though_it_comes_alone() {
+        let cases = [
+            ("Connection", None),
+            ("Keep-Alive", None),
+            ("Proxy-Connection", None),
+            ("Proxy-Authorization", None),
+            ("HTTP2-Settings", None),
+            ("Transfer-Encoding", None),
+            ("Upgrade", None),
+            ("TE", None),
+            ("Trailer", Some("trailer")),
+            ("Keep_Alive", Some("keep_alive")),
+            ("Upgrade-Insecure-Requests", Some("upgrade-insecure-requests")),
+            ("Authorization", Some("authorization")),
+        ];
+        for (name, left) in cases {
+            for values in [["x", "x"].as_slice(), &[""]] {
+                let lines: Vec<_> = values.iter().map(|value| (name, *value)).collect();
+                let mut map = headers(&lines);
+                strip_hop_by_hop(&mut map);
+                assert_eq!(names(&map), Vec::from_iter(left), "{name}: {values:?}");
+            }
+        }
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Http2 {
 
 impl Stream {
     /// Sends a request on it.
-    pub(super) async fn send(self, request: Request<Body>) -> Result<Sent, SendError> {
+    pub(super) async fn send(self, request: Box<Request<Body>>) -> Result<Sent, SendError> {
         let mut sender = match self.connection.sender() {
             Ok(sender) => sender,
             Err(error) => return Ok(Sent::NotWritten(request, error.into())),

@@ -61,7 +61,8 @@ impl Service<Request<kube::client::Body>> for Own {
                 head.headers.insert(AUTHORIZATION, authorization.clone());
             }
             let kind = if is_watch { Kind::Long } else { Kind::Short };
-            Ok(pools.send(&upstream, Request::from_parts(head, Body::bytes(body)), kind).await?)
+            let request = Box::new(Request::from_parts(head, Body::bytes(body)));
+            Ok(pools.send(&upstream, request, kind).await?)
         })
     }
 }

@@ -162,13 +162,13 @@ impl Pool {
     pub(super) async fn send(
         self: &Arc<Self>,
         lease: Lease,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
     ) -> Result<Sent, SendError> {
         match lease {
             Lease::Http2(stream) => stream.send(request).await,
             Lease::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
-                let sent = connection.sender.try_send_request(request).await;
+                let sent = connection.sender.try_send_request(*request).await;
                 let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
                 let mut settled = settle(sent, Box::new(guard))?;
                 if let Sent::NotWritten(request, _) = &mut settled {
@@ -332,7 +332,7 @@ pub(super) enum Sent {
     /// It was answered.
     Answered(Response<Body>),
     /// The connection had been closed; the request is whole.
-    NotWritten(Request<Body>, TransportError),
+    NotWritten(Box<Request<Body>>, TransportError),
 }
 
 fn settle(
@@ -344,7 +344,7 @@ fn settle(
             response.map(|body| Body::of_response(transport::Incoming::Http1(body), guard)),
         )),
         Err(mut error) => match error.take_message() {
-            Some(request) => Ok(Sent::NotWritten(request, error.into_error().into())),
+            Some(request) => Ok(Sent::NotWritten(Box::new(request), error.into_error().into())),
             None => Err(SendError::Broken(error.into_error().into())),
         },
     }

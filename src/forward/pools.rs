@@ -55,7 +55,7 @@ impl Pools {
     pub(super) async fn send(
         &self,
         upstream: &Upstream,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
         kind: Kind,
     ) -> Result<Response<Body>, SendError> {
         let mut left: Option<usize> = None;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -64,6 +64,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     /// What is known of the client.
     pub(crate) info: ConnInfo,
+    /// The client's address, as a header has it.
+    pub(crate) address: HeaderValue,
     /// Whether it speaks HTTP/2.
     pub(crate) http2: bool,
     /// When the client's certificate ends, in seconds since 1970.
@@ -280,6 +282,9 @@ impl Accepted<TcpStream> {
         };
         let connection = Connection {
             certificate_ends: info.peer_chain.leaf_not_after(),
+            // An address has no bytes that a header could not have.
+            address: HeaderValue::try_from(info.peer.ip().to_string())
+                .unwrap_or_else(|_| HeaderValue::from_static("")),
             info,
             http2,
             activity: Activity::new(!http2, &limits),

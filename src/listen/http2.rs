@@ -103,7 +103,7 @@ impl<H: Handler> Future for Http2<H> {
                     };
                     let (request, respond) = accepted?;
                     let (handler, connection) = (Arc::clone(&this.handler), Arc::clone(&this.connection));
-                    tokio::spawn(answer(handler, connection, request, respond));
+                    tokio::spawn(Box::pin(answer(handler, connection, request, respond)));
                 }
             }
         }

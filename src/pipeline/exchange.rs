@@ -1,6 +1,7 @@
 //! What accompanies a request from its first byte to the last of its answer: audit id, the headers every answer has,
 //! the one log line, the metrics.
 
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,6 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 /// One request and its answer.
 pub(super) struct Exchange {
     started: Instant,
-    audit_id: HeaderValue,
     http2: bool,
     uri: Uri,
     /// What a `Status` is rendered by.
@@ -65,7 +65,7 @@ struct End {
 }
 
 struct Line {
-    audit_id: String,
+    audit_id: AuditId,
     peer: std::net::SocketAddr,
     method: Method,
     path: String,
@@ -76,6 +76,16 @@ struct Line {
 impl Line {
     fn user(&self) -> Option<&str> {
         self.user.as_ref().map(|user| user.name.as_str())
+    }
+}
+
+/// An audit id; written as the log shows it.
+struct AuditId(HeaderValue);
+
+impl fmt::Display for AuditId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy(self.0.as_bytes());
+        text.chars().take(AUDIT_ID_IN_LOGS).try_for_each(|c| f.write_char(c))
     }
 }
 
@@ -104,7 +114,7 @@ impl Exchange {
             (name, value)
         });
         let line = Line {
-            audit_id: in_logs(&audit_id),
+            audit_id: AuditId(audit_id),
             peer: connection.info.peer,
             method: request.method().clone(),
             // Never the query: it may carry what is nobody's business.
@@ -123,7 +133,6 @@ impl Exchange {
         };
         Self {
             started,
-            audit_id,
             http2: connection.http2,
             uri: request.uri().clone(),
             asked,
@@ -138,12 +147,8 @@ impl Exchange {
         self.started
     }
 
-    pub(super) fn audit_id(&self) -> &str {
-        &self.end.line.audit_id
-    }
-
-    pub(super) fn audit_id_value(&self) -> HeaderValue {
-        self.audit_id.clone()
+    pub(super) fn audit_id(&self) -> HeaderValue {
+        self.end.line.audit_id.0.clone()
     }
 
     pub(super) fn note_cluster(&mut self, cluster: &Arc<Cluster>) {
@@ -191,17 +196,14 @@ impl Exchange {
             Ok(proven) => {
                 self.end.line.user = Some(proven.identity().clone());
                 self.end.line.authenticator = proven.method();
-                metrics
-                    .authenticated_user_requests
-                    .with_label_values(&[compressed_username(&proven.user().name)])
-                    .inc();
+                metrics.authenticated_user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(_) => "error",
         };
-        metrics.authentication_attempts.with_label_values(&[result]).inc();
-        metrics.authentication_duration.with_label_values(&[result]).observe(took.as_secs_f64());
+        metrics.authentication_attempts.of(result).inc();
+        metrics.authentication_duration.of(result).observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -243,7 +245,7 @@ impl Exchange {
     /// An answer of the gateway's own, with what every answer has.
     pub(super) fn own(&self, mut response: Response<Body>) -> Response<Body> {
         let headers = response.headers_mut();
-        headers.insert(AUDIT_ID, self.audit_id.clone());
+        headers.insert(AUDIT_ID, self.audit_id());
         headers.insert(CACHE_CONTROL, NO_CACHE);
         response
     }
@@ -256,13 +258,13 @@ impl Exchange {
             }
             _ => {}
         }
-        let status = refusal.status(self.audit_id());
+        let status = refusal.status(&self.end.line.audit_id.to_string());
         let asked = self.asked.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
         let asked: HeaderMap = asked.collect();
         let negotiation = Negotiation::of(&asked, self.uri.query());
         let mut response = render(&status, &negotiation);
         let headers = response.headers_mut();
-        headers.insert(AUDIT_ID, self.audit_id.clone());
+        headers.insert(AUDIT_ID, self.audit_id());
         // The one answer that upstream gives outside of the filter that sets it.
         if !matches!(refusal, Refusal::RequestInfo(_)) {
             headers.insert(CACHE_CONTROL, NO_CACHE);
@@ -332,9 +334,9 @@ impl Exchange {
 impl End {
     fn begin(&self) {
         match self.kind {
-            Kind::ReadOnly => self.metrics.inflight.with_label_values(&["readOnly"]).inc(),
-            Kind::Mutating => self.metrics.inflight.with_label_values(&["mutating"]).inc(),
-            Kind::LongRunning => self.metrics.longrunning.with_label_values(&[self.verb]).inc(),
+            Kind::ReadOnly => self.metrics.inflight.of("readOnly").inc(),
+            Kind::Mutating => self.metrics.inflight.of("mutating").inc(),
+            Kind::LongRunning => self.metrics.longrunning.of(self.verb).inc(),
             Kind::Unknown => {}
         }
     }
@@ -346,16 +348,16 @@ impl Drop for End {
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
-            Kind::ReadOnly => metrics.inflight.with_label_values(&["readOnly"]).dec(),
-            Kind::Mutating => metrics.inflight.with_label_values(&["mutating"]).dec(),
-            Kind::LongRunning => metrics.longrunning.with_label_values(&[verb]).dec(),
+            Kind::ReadOnly => metrics.inflight.of("readOnly").dec(),
+            Kind::Mutating => metrics.inflight.of("mutating").dec(),
+            Kind::LongRunning => metrics.longrunning.of(verb).dec(),
             Kind::Unknown => {}
         }
         // Upstream counts a client that left as 499 where it must name a code at all.
         let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
-        metrics.requests.with_label_values(&[verb, code.to_string().as_str()]).inc();
+        metrics.request_ended(verb, code);
         if *kind != Kind::LongRunning {
-            metrics.request_duration.with_label_values(&[verb]).observe(took.as_secs_f64());
+            metrics.request_duration.of(verb).observe(took.as_secs_f64());
         }
         let line = &*line;
         let user = line.user();
@@ -365,16 +367,6 @@ impl Drop for End {
         } else {
             info!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "request");
         }
-    }
-}
-
-/// The audit id as the log shows it.
-fn in_logs(audit_id: &HeaderValue) -> String {
-    let text = String::from_utf8_lossy(audit_id.as_bytes());
-    if text.len() <= AUDIT_ID_IN_LOGS {
-        text.into_owned()
-    } else {
-        text.chars().take(AUDIT_ID_IN_LOGS).collect()
     }
 }
 

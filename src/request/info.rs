@@ -25,6 +25,7 @@ pub struct RequestInfo {
     path: Box<str>,
     verb: Cow<'static, str>,
     spans: Option<Spans>,
+    is_long_running: bool,
 }
 
 /// What a request is aimed at.
@@ -86,12 +87,17 @@ struct Spans {
 const MOST_SEGMENTS: usize = 9;
 
 // kubernetes: cmd/kube-apiserver/app/server.go — the sets given to BasicLongRunningRequestCheck
+const LONG_RUNNING_VERBS: [&str; 2] = ["watch", "proxy"];
 const LONG_RUNNING_SUBRESOURCES: [&str; 5] = ["attach", "exec", "proxy", "log", "portforward"];
 
 impl RequestInfo {
     /// Reads method, decoded path and raw query.
     pub fn parse(method: &Method, decoded_path: &str, query: Option<&str>) -> Result<Self, RequestInfoError> {
-        let non_resource = |verb| Ok(Self { path: decoded_path.into(), verb, spans: None });
+        let non_resource = |verb: Cow<'static, str>| {
+            let is_long_running =
+                decoded_path.starts_with("/debug/pprof/") || LONG_RUNNING_VERBS.contains(&&*verb);
+            Ok(Self { path: decoded_path.into(), verb, spans: None, is_long_running })
+        };
         let mut segments = [const { 0..0 }; MOST_SEGMENTS];
         let (count, end) = split(decoded_path, &mut segments);
         let text = |range: &Range<usize>| decoded_path.get(range.clone()).unwrap_or_default();
@@ -163,7 +169,9 @@ impl RequestInfo {
             spans.field_selector = query::first(query, "fieldSelector").unwrap_or_default().into();
             spans.label_selector = query::first(query, "labelSelector").unwrap_or_default().into();
         }
-        Ok(Self { path: decoded_path.into(), verb: Cow::Borrowed(verb), spans: Some(spans) })
+        let is_long_running = LONG_RUNNING_VERBS.contains(&verb)
+            || LONG_RUNNING_SUBRESOURCES.contains(&text(&spans.subresource));
+        Ok(Self { path: decoded_path.into(), verb: Cow::Borrowed(verb), spans: Some(spans), is_long_running })
     }
 
     /// The verb in Kubernetes' sense; for a non-resource the method in lower case. Empty for a method that means
@@ -204,13 +212,12 @@ impl RequestInfo {
     /// Whether the request may last as long as it likes: no deadline, no in-flight limit.
     // apiserver: pkg/server/filters/longrunning.go
     pub fn is_long_running(&self) -> bool {
-        self.verb() == "watch" || self.is_relayed() || self.path.starts_with("/debug/pprof/")
+        self.is_long_running
     }
 
     /// Whether it is not the API server that answers, but a pod or who runs it, through the API server.
     pub fn is_relayed(&self) -> bool {
-        let subresource = self.resource().map_or("", |resource| resource.subresource);
-        self.verb() == "proxy" || LONG_RUNNING_SUBRESOURCES.contains(&subresource)
+        self.is_long_running && self.verb() != "watch" && self.resource().is_some()
     }
 
     /// Whether the request counts against the limit for writes.
@@ -258,7 +265,7 @@ fn split(path: &str, segments: &mut [Range<usize>]) -> (usize, usize) {
     };
     let mut count = 0;
     let mut at = start;
-    for (segment, slot) in inner.split('/').zip(segments) {
+    for (segment, slot) in inner.as_bytes().split(|byte| *byte == b'/').zip(segments) {
         *slot = at..at + segment.len();
         at += segment.len() + 1;
         count += 1;

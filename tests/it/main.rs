@@ -40,6 +40,7 @@ mod pki;
 mod reference;
 mod reload;
 mod service_accounts;
+mod stalled;
 mod streaming;
 mod support;
 mod token_review;

@@ -90,42 +90,6 @@ async fn a_client_that_leaves_before_the_answer_cancels_the_request() {
 }
 
 #[tokio::test]
-async fn stalled_watches_do_not_stop_other_requests() {
-    let pki = Pki::new();
-    let (started, mut watches) = mpsc::unbounded_channel();
-    let backend = Backend::start(&pki, H2, move |request: Request<_>| {
-        if request.uri().query() == Some("watch=true") {
-            let (sender, body, gone) = fed();
-            started.send((sender, gone)).unwrap();
-            return Box::pin(async { Response::new(body) });
-        }
-        Box::pin(async { Response::new(full(vec![b'x'; 100_000])) })
-    })
-    .await;
-    let gateway = Gateway::start(&pki, &backend);
-    let alice = pki.clients.leaf().cn("alice").issue();
-    let mut stalled = Vec::new();
-    for _ in 0..40 {
-        let mut client = gateway.http1(Some(&alice)).await;
-        let response = client.get(WATCH, &[]).await;
-        let (events, _) = soon(watches.recv()).await.unwrap();
-        // Far more than every window on the way: the reader never reads.
-        for _ in 0..400 {
-            events.send(Frame::data(Bytes::from(vec![b'e'; 16_384]))).unwrap();
-        }
-        stalled.push((client, response, events));
-    }
-    let mut client = gateway.http2(Some(&alice)).await;
-    for _ in 0..10 {
-        assert_eq!(text(client.get("/api/v1/pods", &[]).await).await.len(), 100_000);
-    }
-    let live = client.get(WATCH, &[]).await;
-    let (events, _) = soon(watches.recv()).await.unwrap();
-    events.send(Frame::data(Bytes::from_static(b"event"))).unwrap();
-    assert_eq!(soon(live.into_body().frame()).await.unwrap().unwrap().into_data().unwrap(), "event");
-}
-
-#[tokio::test]
 async fn bodies_and_trailers_pass_both_ways() {
     for alpn in [H1, H2] {
         let pki = Pki::new();

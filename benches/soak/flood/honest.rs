@@ -11,6 +11,8 @@ use crate::support::client::Client;
 
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Requests on a connection, until another is made.
+const VISIT: usize = 50;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -89,9 +91,9 @@ pub async fn go_on(scene: Arc<Scene>, kind: Kind, http2: bool, end: watch::Recei
         let begun = Instant::now();
         let code = client.code(header.as_slice()).await;
         times.took.push(begun.elapsed());
-        if code != 200 {
-            times.failed += 1;
-            // A refusal may be the last answer on its connection.
+        times.failed += usize::from(code != 200);
+        // A refusal may be the last answer on its connection.
+        if code != 200 || times.count().is_multiple_of(VISIT) {
             client = Client::connect(gateway, http2, identity).await;
         }
         sleep(PAUSE).await;

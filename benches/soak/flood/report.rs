@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::honest::{Kind, Times};
 use super::scene::Scene;
-use crate::report::Memory;
+use crate::memory::Memory;
 
 /// As many of the flood's tokens are on their way at the end.
-const IN_PROGRESS: usize = super::CONNECTIONS * (1 + super::tokens::AT_ONCE);
+const IN_PROGRESS: usize = super::CLIENTS * (1 + super::senders::AT_ONCE);
 
 /// What was counted until one time.
 pub struct Moment {
@@ -19,6 +19,9 @@ pub struct Moment {
     keys: usize,
     secrets: usize,
     spared: u64,
+    taken_back: u64,
+    abused: u64,
+    refused: u64,
 }
 
 impl Moment {
@@ -33,6 +36,9 @@ impl Moment {
             keys,
             secrets: scene.secret_reads(),
             spared: gateway.count_all("portcullis_lookups_total", &["source=\"spared\""]).await,
+            taken_back: gateway.count_all("apiserver_request_total", &["code=\"499\""]).await,
+            abused: gateway.count("portcullis_abused_connections_total").await,
+            refused: gateway.count_all("portcullis_refused_connections_total", &[]).await,
         }
     }
 }
@@ -49,7 +55,7 @@ pub fn print(
     // The last clients had to be waited for.
     let lasting = (after.at - before.at).as_secs() + 1;
     let seconds = usize::try_from(lasting).unwrap();
-    println!("{sent} made-up tokens, {} each second", sent / lasting);
+    println!("a flood of {sent}, {} each second", sent / lasting);
     // Whoever is asked, what bounds it, how often it was asked, and how often it may be.
     let keys = after.keys - before.keys;
     let rows = [
@@ -73,7 +79,14 @@ pub fn print(
         good &= calls <= most;
         println!("{who:>24}  {calls} calls, {} each second; bounded by {by}", calls / seconds);
     }
-    println!("{:>24}  {}", "reads spared", after.spared - before.spared);
+    for (what, how_many) in [
+        ("reads spared", after.spared - before.spared),
+        ("requests taken back", after.taken_back - before.taken_back),
+        ("connections refused", after.refused - before.refused),
+        ("connections abused", after.abused - before.abused),
+    ] {
+        println!("{what:>24}  {how_many}");
+    }
     println!("{:>24}  {} MiB at first, {} MiB at last", "RSS", before.rss / 1024, after.rss / 1024);
     for ((kind, quiet), (_, flooded)) in quiet.iter().zip(flooded) {
         let (usual, now) = (quiet.percentile_99(), flooded.percentile_99());

@@ -8,6 +8,9 @@ use crate::support::Pki;
 use crate::support::asked::{Asked, unknown};
 use crate::support::process::Process;
 
+/// Fewer than a flood of connections opens.
+const MOST_CONNECTIONS: usize = 1000;
+
 pub struct Scene {
     pub process: Process,
     pub alice: Issued,
@@ -19,7 +22,8 @@ impl Scene {
     pub async fn start() -> Arc<Self> {
         let pki = Pki::new();
         let asked = Asked::start(&pki, |_| Box::pin(async { unknown() })).await;
-        let process = Process::start(asked.flags(&pki)).await;
+        let most = format!("--max-connections={MOST_CONNECTIONS}");
+        let process = Process::start(asked.flags(&pki).into_iter().chain([most])).await;
         asked.until_known(&process.gateway).await;
         let alice = pki.clients.leaf().cn("alice").issue();
         Arc::new(Self { process, alice, asked, _pki: pki })

@@ -1,12 +1,18 @@
 //! A client of either version of HTTP.
 
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::net::TcpStream;
+use hyper::client::conn::http2;
+use hyper_util::rt::TokioExecutor;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::client::TlsStream;
 
-use super::{Gateway, Http1, Http2, text};
+use super::wire::handshake_over;
+use super::{BoxedBody, Gateway, Http1, Http2, get, text};
 use crate::pki::Issued;
+
+/// What a [narrow](Client::narrow) client takes of an answer that it does not read.
+const NARROW: u32 = 64 << 10;
 
 pub enum Client {
     One(Http1),
@@ -19,6 +25,22 @@ impl Client {
         Self::over(gateway, gateway.tls(alpn, identity).await).await
     }
 
+    /// One that takes little of an answer that it does not read, but of any number of answers.
+    pub async fn narrow(gateway: &Gateway, http2: bool, identity: Option<&Issued>) -> Self {
+        gateway.checked().await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(NARROW).unwrap();
+        let stream = socket.connect(gateway.address).await.unwrap();
+        let alpn: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+        let stream = handshake_over("localhost".try_into().unwrap(), stream, alpn, identity).await.unwrap();
+        if !http2 {
+            return Self::One(gateway.http1_over(stream).await);
+        }
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(NARROW).initial_connection_window_size(NARROW << 8);
+        Self::Two(gateway.http2_by(&builder, stream).await)
+    }
+
     /// What the handshake agreed on.
     pub async fn over(gateway: &Gateway, stream: TlsStream<TcpStream>) -> Self {
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
@@ -27,11 +49,15 @@ impl Client {
         Self::One(gateway.http1_over(stream).await)
     }
 
-    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+    pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         match self {
-            Self::One(client) => client.get(path, headers).await,
-            Self::Two(client) => client.get(path, headers).await,
+            Self::One(client) => client.send(request).await,
+            Self::Two(client) => client.send(request).await,
         }
+    }
+
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+        self.send(get(path, headers)).await.unwrap()
     }
 
     /// What comes of a request; its answer is read to the end.

@@ -151,7 +151,9 @@ pub fn held(local: u16) -> HashSet<u16> {
     let remote_port = |line: &str| {
         let fields: Vec<_> = line.split_whitespace().collect();
         let held = fields.len() > 9 && fields[1].ends_with(&local) && fields[9] != "0";
-        held.then(|| u16::from_str_radix(fields[2].rsplit(':').next().unwrap(), 16).unwrap())
+        let remote = held.then(|| u16::from_str_radix(fields[2].rsplit(':').next().unwrap(), 16).unwrap());
+        // That of a listener is 0.
+        remote.filter(|port| *port != 0)
     };
     table.lines().filter_map(remote_port).collect()
 }

@@ -1,0 +1,70 @@
+//! Connections that are nothing but a burden.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncWriteExt as _, copy, sink, split};
+use tokio::net::TcpSocket;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::scene::Scene;
+use crate::support::frames::{self, CANCEL};
+
+/// Requests that are taken back together: fewer than h2 itself takes for abuse.
+const TAKEN_BACK: u32 = 10;
+/// Where silent connections come from: not from where honest clients are.
+const ELSEWHERE: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 66)), 0);
+/// How many of them one client holds, and how often it opens another.
+const SILENT: usize = 100;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Takes requests back as fast as they can be sent, on one connection after another; how many.
+pub async fn take_back(scene: Arc<Scene>, end: watch::Receiver<bool>) -> u64 {
+    let mut taken_back = 0;
+    while !*end.borrow() {
+        let stream = scene.process.gateway.frames(Some(&scene.alice), 65_535).await;
+        let (mut read, mut write) = split(stream);
+        let reading = tokio::spawn(async move { copy(&mut read, &mut sink()).await });
+        let mut next = 1;
+        while !*end.borrow() {
+            let ids = (next..).step_by(2).take(usize::try_from(TAKEN_BACK).unwrap());
+            let requests: Vec<u8> = ids.clone().flat_map(|id| frames::request(id, "/api")).collect();
+            let resets: Vec<u8> = ids.flat_map(|id| frames::reset(id, CANCEL)).collect();
+            let sent = async {
+                write.write_all(&requests).await?;
+                write.flush().await?;
+                write.write_all(&resets).await?;
+                write.flush().await
+            };
+            if sent.await.is_err() {
+                break;
+            }
+            taken_back += u64::from(TAKEN_BACK);
+            next += 2 * TAKEN_BACK;
+        }
+        reading.abort();
+    }
+    taken_back
+}
+
+/// Opens connections and says nothing, not even a handshake; how many.
+pub async fn say_nothing(scene: Arc<Scene>, mut end: watch::Receiver<bool>) -> u64 {
+    let mut opened = 0;
+    let mut silent = std::collections::VecDeque::new();
+    while timeout(PAUSE, end.wait_for(|ending| *ending)).await.is_err() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(ELSEWHERE).unwrap();
+        let Ok(Ok(stream)) = timeout(10 * PAUSE, socket.connect(scene.process.gateway.address)).await else {
+            continue;
+        };
+        opened += 1;
+        silent.push_back(stream);
+        if silent.len() > SILENT {
+            silent.pop_front();
+        }
+    }
+    opened
+}

@@ -1,0 +1,27 @@
+//! What the system knows of the gateway's process.
+
+use serde::Serialize;
+
+/// In KiB, but for the open files.
+#[derive(Clone, Copy, Serialize)]
+pub struct Memory {
+    pub rss: u64,
+    pub pss: u64,
+    pub files: usize,
+}
+
+impl Memory {
+    pub fn of(process: u32) -> Self {
+        let directory = format!("/proc/{process}");
+        let kibibytes = |file: &str, key: &str| -> u64 {
+            let text = std::fs::read_to_string(format!("{directory}/{file}")).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+        };
+        Self {
+            rss: kibibytes("status", "VmRSS:"),
+            pss: kibibytes("smaps_rollup", "Pss:"),
+            files: std::fs::read_dir(format!("{directory}/fd")).unwrap().count(),
+        }
+    }
+}
