@@ -9,11 +9,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::headers::scrub_trailers;
+use super::headers::{scrub_trailers, strip_hop_by_hop};
 use crate::transport::{BodyError, Incoming};
 
 /// Something whose drop marks the end of a body: a permit, a count, a log line.
@@ -143,12 +144,16 @@ impl HttpBody for Body {
         let this = self.get_mut();
         let polled = match &mut this.kind {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Request(incoming) => poll_request(incoming, cx),
+            Kind::Request(incoming) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map(|frame| clean(frame, scrub_trailers))))
+            }
             Kind::Response { source, deadline } => match source.poll(cx) {
                 Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
                     source.watch(deadline, &mut this.guard);
-                    Poll::Ready(frame)
+                    // What is about one connection is an error in trailers over HTTP/2.
+                    Poll::Ready(frame.map(|frame| frame.map(|frame| clean(frame, strip_hop_by_hop))))
                 }
             },
         };
@@ -183,21 +188,15 @@ impl HttpBody for Body {
     }
 }
 
-fn poll_request(
-    incoming: &mut Incoming,
-    cx: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    let frame = ready!(Pin::new(incoming).poll_frame(cx));
-    Poll::Ready(frame.map(|frame| {
-        let frame = frame?;
-        Ok(match frame.into_trailers() {
-            Ok(mut trailers) => {
-                scrub_trailers(&mut trailers);
-                Frame::trailers(trailers)
-            }
-            Err(frame) => frame,
-        })
-    }))
+/// The frame, its trailers cleaned if that is what it is.
+fn clean(frame: Frame<Bytes>, scrub: impl Fn(&mut HeaderMap)) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            scrub(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
+    }
 }
 
 impl Source {

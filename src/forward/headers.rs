@@ -82,6 +82,7 @@ pub(crate) fn strip_identity(headers: &mut HeaderMap) {
 /// Removes from a request's trailers what must not travel in them: a hop that merges trailers into the header would
 /// make an identity of it.
 pub(super) fn scrub_trailers(trailers: &mut HeaderMap) {
+    strip_hop_by_hop(trailers);
     strip_identity(trailers);
     trailers.remove(http::header::AUTHORIZATION);
     trailers.remove(http::header::PROXY_AUTHORIZATION);

@@ -106,7 +106,8 @@ impl Receiving {
 impl Drop for Receiving {
     fn drop(&mut self) {
         // The answer is there, and the rest of the upload may still be wanted.
-        if let Some(upload) = self.upload.take_if(|_| self.stream.is_end_stream()) {
+        let is_whole = self.left == Some(0) || self.stream.is_end_stream();
+        if let Some(upload) = self.upload.take_if(|_| is_whole) {
             upload.let_go();
         }
     }

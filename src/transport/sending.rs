@@ -113,11 +113,14 @@ async fn room(stream: &mut SendStream<Bytes>) -> Result<(), SendBodyError> {
     .await
 }
 
-/// What is told to whoever was to receive a body that broke off. Never that all is well.
+/// What is told to whoever was to receive a body that broke off. Never that all is well, nor that nothing was done.
 fn reason_of(error: &BodyError) -> Reason {
     let reason = match error {
         BodyError::Transport(TransportError::Http2(error)) => error.reason(),
         _ => None,
     };
-    reason.filter(|reason| *reason != Reason::NO_ERROR).unwrap_or(Reason::INTERNAL_ERROR)
+    match reason {
+        None | Some(Reason::NO_ERROR | Reason::REFUSED_STREAM) => Reason::INTERNAL_ERROR,
+        Some(reason) => reason,
+    }
 }

@@ -4,8 +4,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
+use crate::support::wire::head;
 use crate::support::{Backend, BoxedError, Gateway, H1, H2, Pki, Seen, full, get, soon, status};
 
 /// The identity headers that arrived, sorted by name, values in order.
@@ -240,20 +242,26 @@ async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation
     }
 }
 
+/// A backend that says `ok`, and tells which trailers it got.
+async fn telling_trailers(pki: &Pki, alpn: &[&[u8]]) -> (Backend, mpsc::UnboundedReceiver<HeaderMap>) {
+    let (told, trailers) = mpsc::unbounded_channel();
+    let backend = Backend::start(pki, alpn, move |request: Request<hyper::body::Incoming>| {
+        let told = told.clone();
+        Box::pin(async move {
+            let collected = request.into_body().collect().await.unwrap();
+            told.send(collected.trailers().cloned().unwrap_or_default()).unwrap();
+            Response::new(full("ok"))
+        })
+    })
+    .await;
+    (backend, trailers)
+}
+
 #[tokio::test]
 async fn trailers_carry_no_identity_to_the_backend() {
     for alpn in [H1, H2] {
         let pki = Pki::new();
-        let (told, mut trailers) = mpsc::unbounded_channel();
-        let backend = Backend::start(&pki, alpn, move |request: Request<hyper::body::Incoming>| {
-            let told = told.clone();
-            Box::pin(async move {
-                let collected = request.into_body().collect().await.unwrap();
-                told.send(collected.trailers().cloned().unwrap_or_default()).unwrap();
-                Response::new(full("ok"))
-            })
-        })
-        .await;
+        let (backend, mut trailers) = telling_trailers(&pki, alpn).await;
         let gateway = Gateway::start(&pki, &backend);
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut sent = HeaderMap::new();
@@ -270,6 +278,25 @@ async fn trailers_carry_no_identity_to_the_backend() {
         let received = soon(trailers.recv()).await.unwrap();
         let mut names: Vec<_> = received.keys().map(ToString::to_string).collect();
         names.sort();
+        assert_eq!(names, ["x-sum"], "{alpn:?}");
+    }
+}
+
+// h2 sends no such trailers, and gives up the request instead.
+#[tokio::test]
+async fn trailers_about_a_connection_stay_with_it() {
+    for alpn in [H1, H2] {
+        let pki = Pki::new();
+        let (backend, mut trailers) = telling_trailers(&pki, alpn).await;
+        let gateway = Gateway::start(&pki, &backend);
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut client = gateway.tls(b"http/1.1", Some(&alice)).await;
+        let request = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
+                       Trailer: x-sum, keep-alive\r\n\r\n2\r\n{}\r\n0\r\nX-Sum: 1\r\nKeep-Alive: 5\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "), "{alpn:?}");
+        let received = soon(trailers.recv()).await.unwrap();
+        let names: Vec<_> = received.keys().map(ToString::to_string).collect();
         assert_eq!(names, ["x-sum"], "{alpn:?}");
     }
 }
