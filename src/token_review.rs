@@ -42,10 +42,12 @@ impl Reviewing {
     /// Whether an admitted request is a review, and of a cluster that has tokens of its own.
     pub(crate) fn of(admitted: &Admitted) -> Option<Self> {
         let info = admitted.info();
+        if info.verb() != "create" {
+            return None;
+        }
         let Target::Resource(resource) = info.target() else { return None };
         let Resource { group, version, namespace, resource, subresource, name, .. } = resource;
-        let is_review = (info.verb(), group, version, resource)
-            == ("create", "authentication.k8s.io", "v1", "tokenreviews")
+        let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = admitted.cluster();
         (is_review && cluster.chain.reviews())

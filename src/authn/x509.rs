@@ -291,10 +291,11 @@ struct Remembered {
     verdict: Result<Arc<VerifiedChain>, Arc<Refusal>>,
 }
 
-/// Why a chain was refused, and how the log names its leaf.
+/// Why a chain was refused, in words, and how the log names its leaf. A chain that is no front proxy's is refused with
+/// each request of its connection.
 #[derive(Debug)]
 struct Refusal {
-    error: VerifyError,
+    error: String,
     leaf: Option<String>,
 }
 
@@ -312,7 +313,8 @@ impl VerdictMemo {
         }
         // Judged without the lock: two requests may do the same work once, none waits for the other.
         let Judgement { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
-        let verdict = verdict.map(Arc::new).map_err(|error| Arc::new(Refusal { error, leaf }));
+        let verdict =
+            verdict.map(Arc::new).map_err(|error| Arc::new(Refusal { error: error.to_string(), leaf }));
         let remembered =
             Remembered { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
@@ -349,7 +351,7 @@ impl X509Authenticator {
             input.remarks.step(self.name(), check, outcome, detail);
         };
         let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
-            step("chain", Outcome::Failed, &|| refusal.error.to_string());
+            step("chain", Outcome::Failed, &|| refusal.error.clone());
             let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
             AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
         })?;
@@ -406,7 +408,7 @@ impl FrontProxyVerifier {
             .conn
             .verdicts
             .verify(input, &self.bundle)
-            .map_err(|refusal| AuthnError::Invalid(refusal.error.to_string()))?;
+            .map_err(|refusal| AuthnError::Invalid(refusal.error.clone()))?;
         let name = chain.common_name();
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
             return Ok(true);

@@ -115,16 +115,11 @@ fn is_host(value: &HeaderValue) -> bool {
 /// Whether a `%` is not followed by two hexadecimal digits.
 // Go: net/url, unescape
 fn has_bad_escape(path: &str) -> bool {
-    let mut rest = path.as_bytes();
-    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
-        match rest.get(at + 1..at + 3) {
-            Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => {
-                rest = rest.get(at + 3..).unwrap_or_default();
-            }
-            _ => return true,
-        }
-    }
-    false
+    let is_good = |after: &str| match after.as_bytes() {
+        [high, low, ..] => high.is_ascii_hexdigit() && low.is_ascii_hexdigit(),
+        _ => false,
+    };
+    path.split('%').skip(1).any(|after| !is_good(after))
 }
 
 #[cfg(test)]
@@ -171,6 +166,10 @@ mod tests {
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
             get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
             get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("percent behind a percent", "/a%%41", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("cut by a percent", "/a%4%41", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("one after the other", "/%41%42", Version::HTTP_11, &["a"], Ok(())),
+            get("the second is bad", "/%41%4", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
             get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
             get("bad escape in the query", "/a?b=%zz", Version::HTTP_11, &["a"], Ok(())),
             Case {

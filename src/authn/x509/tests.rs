@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls_pki_types::CertificateDer;
 
 use super::{
-    BundleError, CaBundle, FrontProxyVerifier, UnverifiedChain, VerdictMemo, VerifyError, X509Authenticator,
+    BundleError, CaBundle, FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator,
     parse_chain_for_handshake, parse_for_handshake,
 };
 use crate::authn::remarks::Remarks;
@@ -222,8 +222,8 @@ fn a_verdict_lasts_until_something_changes() {
     assert!(!Arc::ptr_eq(&first, &second), "another generation judges again");
 
     let late = at(NOW + 100) + Duration::from_nanos(1);
-    assert!(matches!(judge(&trusted, 2, late).unwrap_err().error, VerifyError::Expired { .. }));
-    assert!(matches!(judge(&trusted, 2, at(NOW - 101)).unwrap_err().error, VerifyError::NotYetValid { .. }));
+    assert!(judge(&trusted, 2, late).unwrap_err().error.contains(" is after "));
+    assert!(judge(&trusted, 2, at(NOW - 101)).unwrap_err().error.contains(" is before "));
     assert!(judge(&trusted, 2, at(NOW - 100)).is_ok(), "a clock that was wrong is forgiven");
 }
 
