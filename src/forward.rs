@@ -12,6 +12,7 @@ mod identity;
 pub(crate) mod own;
 mod pool;
 pub(crate) mod pools;
+mod sender;
 mod upgrade;
 
 use std::pin::pin;
@@ -38,9 +39,6 @@ use crate::user::{Identity, IdentityMode, UnfitIdentity};
 
 /// The id that the audit logs of the gateway and the backend share.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 /// The largest header that kube-apiserver takes over HTTP/2.
 // Go: net/http DefaultMaxHeaderBytes
 const MAX_HEADER_LIST: usize = 1 << 20;
@@ -206,35 +204,11 @@ pub(crate) fn vouch(
 ) -> Result<(), UnfitIdentity> {
     // Before identity is written, or a client could nominate our headers in Connection.
     headers::strip_hop_by_hop(headers);
-    note_sender(headers, context, by_front_proxy);
+    sender::note_sender(headers, context, by_front_proxy);
     if let Some(names) = named {
         headers::strip_named(headers, names);
     }
     identity::write_identity(headers, user, mode)
-}
-
-/// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.
-// apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
-fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool) {
-    let before: Vec<u8> = if by_front_proxy {
-        let lines: Vec<&[u8]> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-        lines.join(b", ".as_slice())
-    } else {
-        headers.remove(X_REAL_IP);
-        headers.remove(FORWARDED);
-        Vec::new()
-    };
-    let peer = &context.peer;
-    let chain = if before.is_empty() {
-        Ok(peer.clone())
-    } else {
-        HeaderValue::from_bytes(&[&before, b", ".as_slice(), peer.as_bytes()].concat())
-    };
-    match chain {
-        Ok(chain) => headers.insert(X_FORWARDED_FOR, chain),
-        Err(_) => headers.remove(X_FORWARDED_FOR),
-    };
-    headers.insert(AUDIT_ID, context.audit_id.clone());
 }
 
 /// Points the request at the backend. The bytes of path and query stay as they are; the client's host stays too,
