@@ -31,3 +31,19 @@ fn now() -> HeaderValue {
         text.clone()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_when_it_was_made_once() {
+        let mut headers = HeaderMap::new();
+        set_date(&mut headers);
+        let said = httpdate::parse_http_date(headers[DATE].to_str().unwrap()).unwrap();
+        assert!(said > UNIX_EPOCH);
+        headers.insert(DATE, HeaderValue::from_static("theirs"));
+        set_date(&mut headers);
+        assert_eq!(headers.get_all(DATE).iter().collect::<Vec<_>>(), ["theirs"]);
+    }
+}

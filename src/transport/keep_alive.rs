@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::Corked;
 
 /// How long nothing may be heard before the other side is asked, and how long it may take to answer.
-// apiserver: pkg/server/secure_serving.go; apimachinery: pkg/util/net/http.go, readIdleTimeout and pingTimeout
+// apimachinery: pkg/util/net/http.go, readIdleTimeoutSeconds and pingTimeoutSeconds — of clients; its servers ask nobody
 const SILENCE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -55,5 +55,49 @@ impl<S> KeepAlive<S> {
         let _answered = pings.poll_pong(cx);
         pings.send_ping(Ping::opaque()).ok();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, poll_fn};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// How long it takes until a peer is taken to be gone that says its settings and then only what it is asked for, if
+    /// that; nothing if it never is.
+    async fn gone_after(answers: bool) -> Option<Duration> {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let mut peer = h2::server::handshake(far).await.unwrap();
+            if answers {
+                peer.accept().await;
+            }
+            pending::<()>().await;
+        });
+        let corked = Corked::new(near);
+        let (_sender, mut connection) = h2::client::handshake(corked.clone()).await.unwrap();
+        let mut keep_alive = KeepAlive::new(corked, connection.ping_pong());
+        let started = Instant::now();
+        let gone = poll_fn(|cx| {
+            assert!(Pin::new(&mut connection).poll(cx).is_pending());
+            keep_alive.poll_gone(cx)
+        });
+        timeout(SILENCE * 20, gone).await.ok().map(|()| started.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_answers_is_there_however_long_it_says_nothing_else() {
+        assert_eq!(gone_after(true).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_answer_is_gone() {
+        let after = gone_after(false).await.unwrap();
+        // It has said its settings, so it is silent from the second time on.
+        let expected = SILENCE * 2 + PATIENCE;
+        assert!((expected..expected + Duration::from_secs(1)).contains(&after), "{after:?}");
     }
 }
