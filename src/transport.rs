@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 
 pub(crate) use corked::{Corked, Drained};
 pub(crate) use keep_alive::KeepAlive;
-pub(crate) use receiving::{Receiving, Upload};
+pub(crate) use receiving::Receiving;
 pub(crate) use sending::{send_body, set_content_length};
 
 /// Why a message could not be sent, or was not answered.

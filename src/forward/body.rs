@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::headers::{scrub_trailers, strip_hop_by_hop};
 use crate::transport::{BodyError, Incoming};
@@ -53,16 +53,8 @@ enum Source {
     /// poll a body while the client's window is full.
     Watched {
         shared: Arc<Lent>,
-        _watchdog: Watchdog,
+        _watchdog: AbortOnDropHandle<()>,
     },
-}
-
-struct Watchdog(AbortHandle);
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// When a body breaks off. Only one that keeps us waiting pays for a timer.
@@ -232,7 +224,7 @@ impl Source {
                 drop(ended);
             }
         });
-        *self = Self::Watched { shared, _watchdog: Watchdog(task.abort_handle()) };
+        *self = Self::Watched { shared, _watchdog: AbortOnDropHandle::new(task) };
     }
 }
 

@@ -16,12 +16,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::body::{Body, EndGuard};
 use super::pool::{SendError, Sent, lock};
 use crate::clusters::target::{ConnectError, Target};
 use crate::transport::{
-    Corked, Drained, Incoming, KeepAlive, Receiving, TransportError, Upload, send_body, set_content_length,
+    Corked, Drained, Incoming, KeepAlive, Receiving, TransportError, send_body, set_content_length,
 };
 
 /// The share of a connection's streams that is used before another connection is opened.
@@ -181,13 +182,13 @@ impl Stream {
                 tracing::debug!(%error, "a request body was not sent to its end");
             }
         });
-        answer(response, Some(Upload::new(task.abort_handle())), Box::new(shared)).await
+        answer(response, Some(AbortOnDropHandle::new(task)), Box::new(shared)).await
     }
 }
 
 async fn answer(
     response: ResponseFuture,
-    upload: Option<Upload>,
+    upload: Option<AbortOnDropHandle<()>>,
     permit: EndGuard,
 ) -> Result<Sent, SendError> {
     let (head, stream) = response.await.map_err(broken)?.into_parts();

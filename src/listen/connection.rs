@@ -40,6 +40,7 @@ use crate::transport::{Corked, Drained, Incoming, TransportError};
 /// Go's limit of a request's header, with its slack.
 // Go: net/http DefaultMaxHeaderBytes
 pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
+
 /// How far the server is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Drain {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Means;
 use crate::authn::oidc::OidcAuthenticator;
@@ -32,12 +32,9 @@ struct Member {
 #[derive(Debug, Clone)]
 struct Judge {
     authenticator: Arc<OidcAuthenticator>,
-    upkeep: Arc<Upkeep>,
+    /// Finds the configuration of an issuer and keeps its keys fresh. It ends when nobody wants to know any more.
+    upkeep: Arc<AbortOnDropHandle<()>>,
 }
-
-/// Finds the configuration of an issuer and keeps its keys fresh. It ends when nobody wants to know any more.
-#[derive(Debug)]
-struct Upkeep(AbortHandle);
 
 impl Issuers {
     /// The issuers of `settings`, with what `before` knows of them.
@@ -161,7 +158,7 @@ impl Judge {
             reload.notify_one();
             kept.keep_fresh().await;
         });
-        Self { authenticator, upkeep: Arc::new(Upkeep(upkeep.abort_handle())) }
+        Self { authenticator, upkeep: Arc::new(AbortOnDropHandle::new(upkeep)) }
     }
 
     /// What is known stays known.
@@ -172,12 +169,6 @@ impl Judge {
 
     fn is_known(&self) -> bool {
         self.authenticator.health().is_ok()
-    }
-}
-
-impl Drop for Upkeep {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

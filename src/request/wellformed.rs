@@ -5,6 +5,8 @@ use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, StatusCode, Version};
 
+use crate::escape::decode_path;
+
 /// How many header lines a request may have, whatever the protocol. Go counts bytes alone; the map that headers are
 /// kept in has an end.
 pub(crate) const MAX_HEADER_LINES: usize = 4096;
@@ -103,23 +105,13 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     {
         return Err(Malformed::Expectation);
     }
-    if has_bad_escape(request.uri().path()) { Err(Malformed::BadEscape) } else { Ok(()) }
+    decode_path(request.uri().path()).map(|_| ()).map_err(|_| Malformed::BadEscape)
 }
 
 /// The characters Go allows in a Host header.
 // golang.org/x/net/http/httpguts: ValidHostHeader
 fn is_host(value: &HeaderValue) -> bool {
     value.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
-}
-
-/// Whether a `%` is not followed by two hexadecimal digits.
-// Go: net/url, unescape
-fn has_bad_escape(path: &str) -> bool {
-    let is_good = |after: &str| match after.as_bytes() {
-        [high, low, ..] => high.is_ascii_hexdigit() && low.is_ascii_hexdigit(),
-        _ => false,
-    };
-    path.split('%').skip(1).any(|after| !is_good(after))
 }
 
 #[cfg(test)]

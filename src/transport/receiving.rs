@@ -7,7 +7,7 @@ use h2::{Reason, RecvStream};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http_body::Frame;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{BodyError, TransportError};
 
@@ -19,38 +19,18 @@ pub(crate) struct Receiving {
     /// What is left of the length that was announced.
     left: Option<u64>,
     data_ended: bool,
-    /// If this is an answer: what it answers, if that had a body.
-    upload: Option<Upload>,
-}
-
-/// A body on its way to a backend, on a task of its own. It may go on after its answer, and ends with whoever wanted
-/// that answer.
-#[derive(Debug)]
-pub(crate) struct Upload(Option<AbortHandle>);
-
-impl Upload {
-    /// The body that this task sends.
-    pub(crate) fn new(task: AbortHandle) -> Self {
-        Self(Some(task))
-    }
-
-    /// Lets it go on to its end.
-    fn let_go(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-        }
-    }
+    /// If this is an answer: the task that sends the body of what it answers. It may go on after the answer, and ends with
+    /// whoever wanted that.
+    upload: Option<AbortOnDropHandle<()>>,
 }
 
 impl Receiving {
     /// The body of a message with these headers.
-    pub(crate) fn new(headers: &HeaderMap, stream: RecvStream, upload: Option<Upload>) -> Self {
+    pub(crate) fn new(
+        headers: &HeaderMap,
+        stream: RecvStream,
+        upload: Option<AbortOnDropHandle<()>>,
+    ) -> Self {
         // h2 has seen to it that it is a number, and that the body has that length.
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let left = length.or_else(|| stream.is_end_stream().then_some(0));
@@ -108,7 +88,7 @@ impl Drop for Receiving {
         // The answer is there, and the rest of the upload may still be wanted.
         let is_whole = self.left == Some(0) || self.stream.is_end_stream();
         if let Some(upload) = self.upload.take_if(|_| is_whole) {
-            upload.let_go();
+            upload.detach();
         }
     }
 }
