@@ -157,9 +157,10 @@ async fn silence_ends() {
 async fn a_lost_connection_is_told_from_no_connection() {
     let (_peer, answer) = asked(H1, |_| Err(std::io::Error::other("ends"))).await;
     assert!(matches!(answer, Err(OutboundError::Lost { .. })), "{answer:?}");
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // Bound and never listening: refused, and nobody else is given the port meanwhile.
+    let unheard = tokio::net::TcpSocket::new_v4().unwrap();
+    unheard.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = unheard.local_addr().unwrap();
     let client = client(&trusting(&Ca::new("peers")));
     let error = client.ask(Question::get(&format!("https://{address}/"))).await.unwrap_err();
     assert!(matches!(error, OutboundError::Connect { .. }), "{error:?}");

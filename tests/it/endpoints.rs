@@ -361,8 +361,10 @@ async fn another_cluster_is_not_stood_in_for() {
 #[tokio::test]
 async fn a_backend_that_comes_later_is_used_then() {
     let pki = Pki::new();
-    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let gateway = Gateway::with(flags(&pki, port));
+    // Bound and never listening: nobody else is given the port meanwhile.
+    let unheard = tokio::net::TcpSocket::new_v4().unwrap();
+    unheard.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let gateway = Gateway::with(flags(&pki, unheard.local_addr().unwrap()));
     gateway.checked().await;
     let mut client = gateway.http1(None).await;
     let response = client.get("/api", &[TOKEN]).await;

@@ -9,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::Scene;
 use crate::pki::{Ca, Issued};
@@ -117,10 +117,10 @@ async fn a_backend_that_cannot_be_reached_is_a_503_and_a_line_that_says_why() {
     let pki = Pki::new();
     let now = 1_700_000_000;
     let expired = pki.servers.leaf().san_dns("backend.test").expired(now).issue();
-    let nobody = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap()
-    };
+    // Bound and never listening: connections are refused, and nobody else is given the port meanwhile.
+    let unheard = TcpSocket::new_v4().unwrap();
+    unheard.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let nobody = unheard.local_addr().unwrap();
     for (name, backend, why) in [
         ("nobody", nobody, "Connection refused"),
         ("plain HTTP", tcp(b"HTTP/1.0 400 Bad Request\r\n\r\nnot here\n").await, "InvalidContentType"),
