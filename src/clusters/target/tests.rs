@@ -88,7 +88,7 @@ async fn a_check_counts_for_nothing_if_the_endpoint_went_away_meanwhile() {
     let before = target.trust();
     assert!(target.set_trusted(before) && target.is_trusted());
     // It refuses, and nobody else is given the port meanwhile.
-    socket2::SockRef::from(&listener).shutdown(std::net::Shutdown::Both).unwrap();
+    SockRef::from(&listener).shutdown(std::net::Shutdown::Both).unwrap();
     target.connect(Offer::Either).await.unwrap_err();
     assert!(!target.is_trusted());
     assert!(!target.set_trusted(before) && !target.is_trusted(), "that was of the one before");
