@@ -2,6 +2,7 @@
 
 pub mod authn;
 pub mod cel;
+pub mod certificates;
 pub mod cli;
 pub mod clock;
 pub mod clusters;
