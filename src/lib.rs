@@ -32,3 +32,4 @@ mod telemetry;
 mod token_review;
 mod transport;
 pub mod user;
+pub mod x509;
