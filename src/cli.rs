@@ -3,6 +3,7 @@
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
 mod check;
+mod cluster;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;

@@ -26,10 +26,12 @@ const ORDER: [&str; 23] = [
     "stage",
     "clusters",
     "authn",
+    "certificates",
     "outbound",
     "request",
 ];
-const LEAVES: [&str; 8] = ["cel", "status", "query", "escape", "user", "clock", "metrics", "transport"];
+const LEAVES: [&str; 9] =
+    ["cel", "status", "query", "escape", "user", "clock", "metrics", "transport", "x509"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());
