@@ -12,6 +12,7 @@ pub mod authority;
 pub mod issue;
 pub mod lint;
 pub mod profile;
+pub mod public_key;
 pub mod request;
 pub mod signer;
 pub mod subject;
