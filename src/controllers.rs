@@ -9,7 +9,8 @@
 //! - A panic is caught, logged and counted, and the function is called again after a while.
 //! - Failures are its own: it logs them and tries again. [`worker`] has the watch, the queue and the loop for that.
 
-pub(crate) mod election;
+pub(crate) mod csr;
+mod election;
 mod name;
 pub(crate) mod queue;
 pub mod settings;

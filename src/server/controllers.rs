@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::clock::Clock;
 use crate::controllers::settings::Name;
-use crate::controllers::{Context, OfCluster};
+use crate::controllers::{Context, OfCluster, csr};
 use crate::listen::Drain;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
@@ -24,11 +24,10 @@ use crate::snapshot::Snapshot;
 /// The function that a name stands for.
 fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
     match name {
-        Name::CsrSigning
-        | Name::CsrApproving
-        | Name::CsrCleaner
-        | Name::TokenCleaner
-        | Name::BootstrapSigner => {
+        Name::CsrSigning => Box::pin(csr::signing::run(context)),
+        Name::CsrApproving => Box::pin(csr::approving::run(context)),
+        Name::CsrCleaner => Box::pin(csr::cleaning::run(context)),
+        Name::TokenCleaner | Name::BootstrapSigner => {
             drop(context);
             Box::pin(std::future::pending())
         }
