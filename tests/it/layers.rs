@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "main",
     "fuzzing",
     "cli",
@@ -25,6 +25,7 @@ const ORDER: [&str; 22] = [
     "stage",
     "clusters",
     "authn",
+    "bootstrap",
     "outbound",
     "request",
 ];
