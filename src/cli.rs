@@ -4,6 +4,7 @@
 
 mod check;
 mod cluster;
+mod cluster_info;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
@@ -56,6 +57,9 @@ enum Command {
     /// authenticate with it, and it signs the ConfigMap kube-public/cluster-info, by which they know the cluster.
     #[command(subcommand, after_help = token::EXAMPLE)]
     Token(token::TokenCommand),
+    /// Publish where the cluster is, and check it as a joining node does.
+    #[command(subcommand, after_help = cluster_info::EXAMPLE)]
+    ClusterInfo(cluster_info::ClusterInfoCommand),
     /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
     ///
     /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -106,6 +110,7 @@ impl Cli {
             Command::Check(flags) => check::run(&flags),
             Command::Explain(flags) => explain::run(&flags),
             Command::Token(command) => token::run(&command),
+            Command::ClusterInfo(command) => cluster_info::run(&command),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {

@@ -55,12 +55,16 @@ pub(super) struct DeleteFlags {
 }
 
 pub(super) fn run(command: &TokenCommand) -> ExitCode {
-    let done = match command {
+    finish(match command {
         TokenCommand::Generate => return generate(),
         TokenCommand::List(flags) => in_runtime(list::run(flags, &Clock::system())),
         TokenCommand::Create(flags) => in_runtime(create::run(flags, &Clock::system())),
         TokenCommand::Delete(flags) => in_runtime(delete(flags)),
-    };
+    })
+}
+
+/// Says what went wrong, if anything did.
+pub(super) fn finish(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(problem)) => {
