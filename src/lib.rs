@@ -1,6 +1,7 @@
 //! Portcullis: an authenticating and admitting front proxy for Kubernetes-style API servers.
 
 pub mod authn;
+pub mod bootstrap;
 pub mod cel;
 pub mod certificates;
 pub mod cli;

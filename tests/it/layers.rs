@@ -26,6 +26,7 @@ const ORDER: [&str; 24] = [
     "stage",
     "clusters",
     "authn",
+    "bootstrap",
     "certificates",
     "outbound",
     "request",
