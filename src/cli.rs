@@ -2,12 +2,14 @@
 
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
+mod certs;
 mod check;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
 mod foreign_flags;
 mod serve;
+mod terminal;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -48,6 +50,9 @@ enum Command {
     /// it is accepted, 1 if not, 64 if the configuration is bad.
     #[command(after_help = explain::EXAMPLE)]
     Explain(Box<explain::ExplainFlags>),
+    /// Certificates: make authorities, issue, sign, inspect and verify; request and approve them in a cluster.
+    #[command(subcommand, arg_required_else_help = true)]
+    Certs(Box<certs::CertsCommand>),
     /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
     ///
     /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -97,6 +102,7 @@ impl Cli {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),
             Command::Explain(flags) => explain::run(&flags),
+            Command::Certs(command) => command.run(),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use super::super::terminal::harmless;
 use super::advice::Reason;
 use crate::authn::remarks::{Outcome, Step};
 
@@ -97,15 +98,7 @@ impl Explanation {
             lines.extend(self.others());
         }
         // A token may say anything, also what a terminal would obey.
-        let is_obeyed = |c: char| {
-            c.is_control()
-                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        };
-        let harmless = |c: char| if is_obeyed(c) { '\u{fffd}' } else { c };
-        lines
-            .iter()
-            .map(|line| line.trim_end().chars().map(harmless).chain(['\n']).collect::<String>())
-            .collect()
+        lines.iter().map(|line| harmless(line.trim_end()) + "\n").collect()
     }
 
     fn verdict(&self) -> Vec<String> {
