@@ -2,6 +2,7 @@
 
 pub mod authn;
 pub mod cel;
+pub mod certificates;
 pub mod cli;
 pub mod clock;
 pub mod clusters;
@@ -31,3 +32,4 @@ mod telemetry;
 mod token_review;
 mod transport;
 pub mod user;
+pub mod x509;

@@ -15,7 +15,7 @@ const MAX_COMPARISONS: usize = 250_000;
 
 /// The names of a subject alternative name extension that Go looks at.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     dns: Vec<String>,
     emails: Vec<String>,
     /// The URI and its host.
@@ -25,7 +25,7 @@ pub(super) struct Names {
 
 impl Names {
     // go: crypto/x509/parser.go, parseSANExtension
-    pub(super) fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
         let mut names = Self::default();
         let mut list =
             der.enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid subject alternative names"))?;
@@ -55,14 +55,14 @@ impl Names {
         Ok(names)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.dns.is_empty() && self.emails.is_empty() && self.uris.is_empty() && self.ips.is_empty()
     }
 }
 
 /// A name constraints extension.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NameConstraints {
+pub(crate) struct NameConstraints {
     permitted: Subtrees,
     excluded: Subtrees,
 }
@@ -94,7 +94,7 @@ struct Mailbox {
 impl NameConstraints {
     /// The constraints, and whether all of them are of a kind that is understood.
     // go: crypto/x509/parser.go, parseNameConstraintsExtension
-    pub(super) fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
+    pub(crate) fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         let permitted = list.optional(tag::explicit(0)).map_err(|Malformed| INVALID)?.unwrap_or_default();
@@ -387,7 +387,7 @@ impl<'a> ComparableNames<'a> {
 
 /// Checks every certificate's names against the constraints of all certificates above it; leaf first.
 // go: crypto/x509/constraints.go, checkChainConstraints
-pub(super) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
+pub(crate) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
     let mut comparisons = 0_usize;
     let mut rest = chain;
     while let [certificate, above @ ..] = rest {

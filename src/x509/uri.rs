@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The host part with its port, decoded; empty if there is none. `None` if `net/url.Parse` would fail.
-pub(super) fn host(uri: &str) -> Option<String> {
+pub(crate) fn host(uri: &str) -> Option<String> {
     let (rest, fragment) = uri.split_once('#').unwrap_or((uri, ""));
     if rest.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return None;
@@ -41,7 +41,7 @@ pub(super) fn host(uri: &str) -> Option<String> {
 
 /// The domain a URI's host stands for under name constraints; the error is the reason it cannot be compared.
 // go: crypto/x509/constraints.go, parseURIs
-pub(super) fn constrained_domain(uri: &str, host: &str) -> Result<String, String> {
+pub(crate) fn constrained_domain(uri: &str, host: &str) -> Result<String, String> {
     let unmatchable = |what: &str| format!("URI with {what} ({uri:?}) cannot be matched against constraints");
     let lower = host.to_ascii_lowercase();
     if lower.is_empty() {

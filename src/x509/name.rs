@@ -15,18 +15,18 @@ const KUBERNETES_UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 
 
 /// The attributes of a subject that make an identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Subject {
+pub(crate) struct Subject {
     /// The last common name, as in Go's `pkix.Name`; empty if there is none.
-    pub(super) common_name: String,
+    pub(crate) common_name: String,
     /// Every organisation, in order, duplicates kept.
-    pub(super) organizations: Vec<String>,
+    pub(crate) organizations: Vec<String>,
     /// Every uid attribute, in order.
-    pub(super) uids: Vec<String>,
+    pub(crate) uids: Vec<String>,
 }
 
 impl Subject {
     /// Decodes a whole encoded Name.
-    pub(super) fn parse(encoded: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(encoded: &[u8]) -> Result<Self, ParseError> {
         let mut subject = Self::default();
         let mut rdns =
             Der::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;

@@ -14,7 +14,7 @@ use super::der::{Der, tag};
 
 /// A public key, parsed as far as Go parses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PublicKey {
+pub(crate) enum PublicKey {
     /// Modulus and exponent, without leading zeros.
     Rsa {
         modulus: Vec<u8>,
@@ -33,7 +33,7 @@ pub(super) enum PublicKey {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Curve {
+pub(crate) enum Curve {
     P256,
     P384,
     P521,
@@ -41,7 +41,7 @@ pub(super) enum Curve {
 
 /// A signature algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(crate) enum Algorithm {
     /// With the name Go prints.
     Insecure(&'static str, Family),
     RsaPkcs1(Hash),
@@ -53,7 +53,7 @@ pub(super) enum Algorithm {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hash {
+pub(crate) enum Hash {
     Sha256,
     Sha384,
     Sha512,
@@ -61,7 +61,7 @@ pub(super) enum Hash {
 
 /// The kind of key an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Rsa,
     Dsa,
     Ecdsa,
@@ -94,7 +94,7 @@ pub enum SignatureError {
 impl Algorithm {
     /// Reads the content of an `AlgorithmIdentifier`. Parameters count for Ed25519 and RSA-PSS alone.
     // go: crypto/x509/x509.go, getSignatureAlgorithmFromAI
-    pub(super) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
         let (oid, parameters) = algorithm_identifier(identifier)?;
         Ok(match oid {
             // 1.2.840.113549.1.1.{4,5,11,12,13,10}
@@ -193,7 +193,7 @@ fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseE
 impl PublicKey {
     /// Reads the content of a `SubjectPublicKeyInfo`.
     // go: crypto/x509/parser.go, parsePublicKey
-    pub(super) fn parse(info: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(info: &[u8]) -> Result<Self, ParseError> {
         let mut info = Der::new(info);
         let algorithm =
             info.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed public key algorithm identifier"))?;
@@ -272,7 +272,7 @@ impl PublicKey {
     }
 
     /// Whether a TLS client can prove possession of the key.
-    pub(super) fn usable_in_tls(&self) -> bool {
+    pub(crate) fn usable_in_tls(&self) -> bool {
         match self {
             // Go: larger moduli end the handshake.
             Self::Rsa { modulus, .. } => bit_length(modulus) <= 8192,
@@ -282,13 +282,13 @@ impl PublicKey {
     }
 
     /// Whether a TLS peer may send the key in any certificate of its chain.
-    pub(super) fn allowed_in_tls(&self) -> bool {
+    pub(crate) fn allowed_in_tls(&self) -> bool {
         matches!(self, Self::Dsa | Self::Unknown) || self.usable_in_tls()
     }
 
     /// Checks a signature made with this key.
     // go: crypto/x509/x509.go, checkSignature
-    pub(super) fn verify(
+    pub(crate) fn verify(
         &self,
         algorithm: Algorithm,
         message: &[u8],
