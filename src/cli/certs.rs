@@ -6,9 +6,14 @@ mod files;
 mod flags;
 mod index;
 mod init;
+mod issue;
+mod kind;
+mod kubeconfig;
 mod listing;
 mod passphrase;
 mod progress;
+mod sign;
+mod signing;
 mod table;
 
 use std::process::ExitCode;
@@ -23,6 +28,12 @@ pub(super) enum CertsCommand {
     /// Make authorities: a root, and below it one for clients, one for servers and one for front proxies.
     #[command(after_help = init::EXAMPLE)]
     Init(init::InitFlags),
+    /// Issue a certificate with a new key.
+    #[command(after_help = issue::EXAMPLE)]
+    Issue(issue::IssueFlags),
+    /// Sign a certificate request: the key stays with whoever made the request.
+    #[command(after_help = sign::EXAMPLE)]
+    Sign(sign::SignFlags),
     /// List what an authority has signed.
     ///
     /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
@@ -34,6 +45,8 @@ impl CertsCommand {
     pub(super) fn run(&self) -> ExitCode {
         let done = match self {
             Self::Init(flags) => init::run(flags),
+            Self::Issue(flags) => issue::run(flags),
+            Self::Sign(flags) => sign::run(flags),
             Self::Index(flags) => listing::run(flags),
         };
         done.unwrap_or_else(|error: CommandError| error.tell())

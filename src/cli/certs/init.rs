@@ -41,7 +41,7 @@ there, a certificate from any of them would do.";
 
 /// The flags of `portcullis certs init`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct InitFlags {
+pub(in crate::cli) struct InitFlags {
     /// The directory to make them in; it is made if it is not there.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,

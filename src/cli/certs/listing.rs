@@ -13,7 +13,7 @@ use super::table;
 
 /// The flags of `portcullis certs index`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct IndexFlags {
+pub(in crate::cli) struct IndexFlags {
     /// The directory of the authorities: every *.index.jsonl in it is read.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
