@@ -4,6 +4,7 @@
 
 mod certs;
 mod check;
+mod cluster;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;

@@ -6,7 +6,7 @@ pub mod error;
 mod file;
 pub mod flags;
 pub mod inputs;
-mod kubeconfig;
+pub(crate) mod kubeconfig;
 pub mod resolve;
 pub mod sections;
 pub mod settings;

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod clusters;
 pub mod config;
+pub mod controllers;
 #[cfg(feature = "dev")]
 pub mod dev;
 pub mod escape;

@@ -4,6 +4,7 @@ mod authentication;
 mod clusters;
 mod serving;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let Resolver { mut unread, mut errors, warnings, .. } = resolver;
     match (serving, operation) {
         (Some(serving), Some(operation)) if unread.is_empty() && errors.is_empty() => {
-            let settings = Settings { serving, clusters, operation };
+            let controllers = BTreeMap::new();
+            let settings = Settings { serving, clusters, controllers, operation };
             Ok(Resolved { settings, warnings: without_repeats(warnings) })
         }
         _ => {

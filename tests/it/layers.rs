@@ -21,6 +21,7 @@ const ORDER: [&str; 23] = [
     "listen",
     "methods",
     "lookups",
+    "controllers",
     "forward",
     "stage",
     "clusters",
