@@ -6,6 +6,7 @@ mod files;
 mod flags;
 mod index;
 mod init;
+mod inspect;
 mod issue;
 mod kind;
 mod kubeconfig;
@@ -34,6 +35,9 @@ pub(super) enum CertsCommand {
     /// Sign a certificate request: the key stays with whoever made the request.
     #[command(after_help = sign::EXAMPLE)]
     Sign(sign::SignFlags),
+    /// Inspect certificates, requests, keys, kubeconfigs or a server: what they say, and what is wrong.
+    #[command(after_help = inspect::EXAMPLE)]
+    Inspect(inspect::InspectFlags),
     /// List what an authority has signed.
     ///
     /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
@@ -47,6 +51,7 @@ impl CertsCommand {
             Self::Init(flags) => init::run(flags),
             Self::Issue(flags) => issue::run(flags),
             Self::Sign(flags) => sign::run(flags),
+            Self::Inspect(flags) => inspect::run(flags),
             Self::Index(flags) => listing::run(flags),
         };
         done.unwrap_or_else(|error: CommandError| error.tell())

@@ -15,6 +15,11 @@ pub(in crate::cli) fn facts(rows: impl IntoIterator<Item = (&'static str, String
     laid_out(rows.into_iter().map(|(name, value)| [name.to_owned(), value]))
 }
 
+/// Rows alone.
+pub(in crate::cli) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
+    laid_out(rows)
+}
+
 fn laid_out<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
