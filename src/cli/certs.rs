@@ -16,6 +16,7 @@ mod progress;
 mod sign;
 mod signing;
 mod table;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,12 @@ pub(super) enum CertsCommand {
     /// Inspect certificates, requests, keys, kubeconfigs or a server: what they say, and what is wrong.
     #[command(after_help = inspect::EXAMPLE)]
     Inspect(inspect::InspectFlags),
+    /// Verify a client certificate: would the gateway accept it, and as whom.
+    ///
+    /// Judged by the gateway's own authenticator, with the CAs of its --client-ca-file, or of a cluster in its
+    /// configuration. Exits 0 if it is accepted, 1 if not, 64 if the configuration is bad.
+    #[command(after_help = verify::EXAMPLE)]
+    Verify(Box<verify::VerifyFlags>),
     /// List what an authority has signed.
     ///
     /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
@@ -52,6 +59,7 @@ impl CertsCommand {
             Self::Issue(flags) => issue::run(flags),
             Self::Sign(flags) => sign::run(flags),
             Self::Inspect(flags) => inspect::run(flags),
+            Self::Verify(flags) => return verify::run(flags),
             Self::Index(flags) => listing::run(flags),
         };
         done.unwrap_or_else(|error: CommandError| error.tell())

@@ -1,7 +1,10 @@
 //! What a credential says of itself, verified or not: what somebody compares with the configuration. Never the
 //! credential, nor a part that could be used.
 
+use std::path::Path;
+
 use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
@@ -13,7 +16,7 @@ use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
 
 /// A credential. Shown nowhere.
-pub(super) enum Credential {
+pub(in crate::cli) enum Credential {
     Token(String),
     Certificate(Vec<CertificateDer<'static>>),
 }
@@ -31,6 +34,19 @@ pub(super) enum Kind {
 }
 
 impl Credential {
+    /// The certificates in a file, PEM, as a client presents them; an error names the file.
+    pub(in crate::cli) fn certificate(file: &Path) -> Result<Self, String> {
+        let certificates =
+            CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        match certificates {
+            Ok(certificates) if certificates.is_empty() => {
+                Err(format!("{}: no certificate in it", file.display()))
+            }
+            Ok(certificates) => Ok(Self::Certificate(certificates)),
+            Err(error) => Err(format!("{}: {error}", file.display())),
+        }
+    }
+
     pub(super) fn kind(&self) -> Kind {
         let token = match self {
             Self::Certificate(_) => return Kind::Certificate,

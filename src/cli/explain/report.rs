@@ -14,9 +14,9 @@ const VERDICT: &str = "verdict";
 /// What came of it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Explanation {
+pub(in crate::cli) struct Explanation {
     pub(super) cluster: String,
-    pub(super) authenticated: bool,
+    pub(in crate::cli) authenticated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) authenticator: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ impl Row {
 
 impl Explanation {
     /// As people read it; of the steps those of authenticators whose credential it is, unless all are wanted.
-    pub(super) fn text(&self, all: bool) -> String {
+    pub(in crate::cli) fn text(&self, all: bool) -> String {
         let mut lines = self.verdict();
         let facts = self.credential.iter();
         lines.extend(facts.enumerate().map(|(index, (name, value))| {
