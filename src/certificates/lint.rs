@@ -4,6 +4,7 @@
 //! over what that reader found. Each lint has a name and cites the rule it checks. There is no way around them: only
 //! [`check`] leads to something that can be signed.
 
+use x509_cert::der;
 use x509_parser::certificate::TbsCertificate;
 use x509_parser::extensions::X509Extension;
 use x509_parser::prelude::FromDer as _;
@@ -74,7 +75,7 @@ pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintE
 }
 
 /// An encoding that failed, as the first lint reports it.
-pub(super) fn unencodable(error: x509_cert::der::Error) -> LintError {
+pub(super) fn unencodable(error: der::Error) -> LintError {
     LintError { lint: "encoding", citation: "X.690 §10", found: error.to_string() }
 }
 

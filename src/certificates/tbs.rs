@@ -55,8 +55,8 @@ struct Span {
 }
 
 #[derive(Sequence)]
-struct Certificate {
-    signed: Any,
+struct Signed {
+    content: Any,
     algorithm: AlgorithmIdentifierOwned,
     signature: BitString,
 }
@@ -115,14 +115,14 @@ impl Fields<'_> {
 /// An encoded Name without attributes.
 pub(super) const EMPTY_NAME: &[u8] = &[0x30, 0];
 
-/// A whole certificate.
-pub(super) fn certificate(
-    signed: &[u8],
+/// A whole certificate, or a whole request: both are what is signed, how, and the signature.
+pub(super) fn signed(
+    content: &[u8],
     algorithm: AlgorithmIdentifierOwned,
     signature: &[u8],
 ) -> Result<Vec<u8>, der::Error> {
     let signature = BitString::from_bytes(signature)?;
-    Certificate { signed: Any::from_der(signed)?, algorithm, signature }.to_der()
+    Signed { content: Any::from_der(content)?, algorithm, signature }.to_der()
 }
 
 /// UTCTime until 2049, GeneralizedTime after (RFC 5280 §4.1.2.5).

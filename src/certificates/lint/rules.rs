@@ -181,7 +181,7 @@ fn alt_names(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
     let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() else {
         return Err("it does not parse".to_owned());
     };
-    let ip = |ip: &IpAddr| match ip {
+    let ip = |ip: &IpAddr| match ip.to_canonical() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
@@ -200,7 +200,7 @@ fn alt_names(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
 /// Go, and so kube-apiserver, will read the certificate. The signature is not part of that.
 pub(super) fn readable_by_go(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintError> {
     let algorithm = expected.algorithm.identifier().map_err(unencodable)?;
-    let whole = tbs::certificate(encoded, algorithm, &[]).map_err(unencodable)?;
+    let whole = tbs::signed(encoded, algorithm, &[]).map_err(unencodable)?;
     Certificate::parse(CertificateDer::from(whole)).map(drop).map_err(|error| LintError {
         lint: "readable",
         citation: "go crypto/x509/parser.go",
