@@ -14,6 +14,8 @@ pub(crate) mod election;
 mod name;
 pub(crate) mod queue;
 pub mod settings;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod token_cleaner;
 pub(crate) mod worker;
 
