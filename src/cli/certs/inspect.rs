@@ -150,9 +150,7 @@ impl Findings {
 pub(super) fn run(flags: &InspectFlags) -> Result<ExitCode, CommandError> {
     let now = Clock::system().now();
     let findings = match &flags.server {
-        Some(server) => {
-            server::inspect(server, flags.server_name.as_deref(), flags.ca_file.as_deref(), now)?
-        }
+        Some(server) => server::inspect(server, flags.server_name.as_deref(), flags.ca_file.as_deref(), now)?,
         None => files(&flags.files, now)?,
     };
     let printed = print(&flags.output.rendered(&findings).unwrap_or_else(|| findings.text()));
