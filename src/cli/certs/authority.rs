@@ -91,9 +91,8 @@ impl AuthorityFlags {
         }
         let authority = match &key {
             KeySource::File(file) => self.with_key_file(&certificate, file)?,
-            KeySource::Pkcs11(_) => {
-                Authority::load(&certificate, &key).map_err(|error| CommandError::Failed(error.to_string()))?
-            }
+            KeySource::Pkcs11(_) => Authority::load(&certificate, &key)
+                .map_err(|error| CommandError::Failed(error.to_string()))?,
         };
         let chain = if is_self_signed(authority.certificate_pem()) {
             String::new()
@@ -104,7 +103,8 @@ impl AuthorityFlags {
     }
 
     fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<Authority, CommandError> {
-        let read = |path: &Path| std::fs::read(path).map_err(|error| CommandError::about(path.display(), error));
+        let read =
+            |path: &Path| std::fs::read(path).map_err(|error| CommandError::about(path.display(), error));
         let certificate_pem = read(certificate)?;
         let key_pem = read(file)?;
         let key = match PemKey::from_pem(&key_pem) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
@@ -111,26 +111,27 @@ fn make(flags: &InitFlags, passphrase: Option<&SecretString>, now: UnixTime) -> 
         index_file: Index::beside(&flags.dir.join(ROOT).with_extension("crt")).path().to_owned(),
         authorities: Vec::new(),
     };
-    let mut keep = |name: &'static str, certificate: &Certificate, params: &CertificateParams, key: &SecretString| {
-        let path = flags.dir.join(name);
-        let made = Made {
-            name,
-            subject: subject(params),
-            key: flags.key_type.to_string(),
-            not_after: clock::rfc3339(unix(params.not_after)),
-            sha256: fingerprint(certificate.der()),
-            certificate_file: path.with_extension("crt"),
-            key_file: path.with_extension("key"),
+    let mut keep =
+        |name: &'static str, certificate: &Certificate, params: &CertificateParams, key: &SecretString| {
+            let path = flags.dir.join(name);
+            let made = Made {
+                name,
+                subject: subject(params),
+                key: flags.key_type.to_string(),
+                not_after: clock::rfc3339(unix(params.not_after)),
+                sha256: fingerprint(certificate.der()),
+                certificate_file: path.with_extension("crt"),
+                key_file: path.with_extension("key"),
+            };
+            let key = match passphrase {
+                Some(passphrase) => encrypted(key, passphrase)?,
+                None => key.clone(),
+            };
+            files.stage(&made.certificate_file, certificate.pem().as_bytes())?;
+            files.stage(&made.key_file, key.expose_secret().as_bytes())?;
+            report.authorities.push(made);
+            Ok::<_, CommandError>(())
         };
-        let key = match passphrase {
-            Some(passphrase) => encrypted(key, passphrase)?,
-            None => key.clone(),
-        };
-        files.stage(&made.certificate_file, certificate.pem().as_bytes())?;
-        files.stage(&made.key_file, key.expose_secret().as_bytes())?;
-        report.authorities.push(made);
-        Ok::<_, CommandError>(())
-    };
 
     let root_params = params(flags, "root", 1, now).map_err(failed)?;
     let (root_pem, root_key) = new_key(flags.key_type)?;

@@ -78,7 +78,8 @@ pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
     let (certificate, key) = (signed.chain(&issuing), key.to_pem());
     let mut files = NewFiles::new(flags.force);
     if let Some(out) = &flags.out {
-        let [certificate_file, key_file] = ["crt", "key"].map(|extension| out.with_added_extension(extension));
+        let [certificate_file, key_file] =
+            ["crt", "key"].map(|extension| out.with_added_extension(extension));
         files.stage(&certificate_file, certificate.as_bytes())?;
         files.stage(&key_file, key.expose_secret().as_bytes())?;
         signed.report.certificate_file = Some(certificate_file);

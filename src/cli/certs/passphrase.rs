@@ -64,7 +64,8 @@ impl PassphraseFlags {
 }
 
 fn read(file: &Path, flag: &str) -> Result<SecretString, CommandError> {
-    let failed = |problem: &dyn std::fmt::Display| CommandError::about(format!("{flag} {}", file.display()), problem);
+    let failed =
+        |problem: &dyn std::fmt::Display| CommandError::about(format!("{flag} {}", file.display()), problem);
     let mut text = String::new();
     File::open(file)
         .and_then(|opened| opened.take(LONGEST).read_to_string(&mut text))
@@ -84,9 +85,12 @@ fn ask(prompt: &str) -> Result<SecretString, CommandError> {
             prompt.replace(": ", " ")
         )));
     }
-    let typed = rpassword::prompt_password(prompt).map_err(|error| CommandError::about("the terminal", error))?;
+    let typed =
+        rpassword::prompt_password(prompt).map_err(|error| CommandError::about("the terminal", error))?;
     if typed.is_empty() {
-        return Err(CommandError::Failed("an empty passphrase protects nothing; nothing was done".to_owned()));
+        return Err(CommandError::Failed(
+            "an empty passphrase protects nothing; nothing was done".to_owned(),
+        ));
     }
     Ok(SecretString::from(typed))
 }

@@ -118,7 +118,12 @@ impl Signed {
     }
 
     /// Records it, and then puts its files into their places.
-    pub(super) fn hand_out(self, issuing: &Issuing, files: NewFiles, now: UnixTime) -> Result<Report, CommandError> {
+    pub(super) fn hand_out(
+        self,
+        issuing: &Issuing,
+        files: NewFiles,
+        now: UnixTime,
+    ) -> Result<Report, CommandError> {
         let report = self.report;
         issuing.record(&Entry {
             serial: report.serial.clone(),

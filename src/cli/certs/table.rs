@@ -5,7 +5,10 @@ use comfy_table::{ContentArrangement, Table, presets};
 use super::super::terminal::harmless;
 
 /// Rows below a heading.
-pub(in crate::cli) fn columns<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(in crate::cli) fn columns<const N: usize>(
+    heading: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let rows: Vec<_> = rows.into_iter().collect();
     laid_out(std::iter::once(heading.map(str::to_owned)).chain(rows))
 }

@@ -64,7 +64,8 @@ pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let judge = Judge { cluster: &cluster, chain: &chain, settings: &settings, audiences: &[], generation: 0 };
+    let judge =
+        Judge { cluster: &cluster, chain: &chain, settings: &settings, audiences: &[], generation: 0 };
     let explanation = runtime.block_on(judge.explain(credential, Clock::system().now()));
     let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.text(false)));
     if explanation.authenticated { printed } else { ExitCode::FAILURE }
@@ -79,7 +80,9 @@ fn trusted(flags: &VerifyFlags) -> Result<(String, Arc<CaBundle>), ConfigErrors>
         let told = |problem: String| {
             ConfigError::new("client-ca-file", problem).in_file(file).fix("give the CAs of clients, PEM")
         };
-        return bundle.map(|bundle| ("default".to_owned(), Arc::new(bundle))).map_err(|problem| wrong(told(problem)));
+        return bundle
+            .map(|bundle| ("default".to_owned(), Arc::new(bundle)))
+            .map_err(|problem| wrong(told(problem)));
     }
     let config = flags.config.iter().map(|file| file.as_os_str().to_owned());
     let arguments = config.flat_map(|file| ["--config".into(), file]);
@@ -94,7 +97,9 @@ fn trusted(flags: &VerifyFlags) -> Result<(String, Arc<CaBundle>), ConfigErrors>
     };
     let Some(cluster) = index.and_then(|index| settings.clusters.get(index)) else {
         let problem = "names no cluster of the configuration";
-        return Err(wrong(ConfigError::new("cluster", problem).fix(format!("give one of {}", names.join(", ")))));
+        return Err(wrong(
+            ConfigError::new("cluster", problem).fix(format!("give one of {}", names.join(", "))),
+        ));
     };
     let Some(bundle) = &cluster.authentication.client_ca else {
         let problem = format!("cluster {} takes no client certificates", cluster.name);

@@ -109,7 +109,8 @@ pub(super) fn judge(
     // A root is trusted for itself; nobody looks at its signature.
     let is_root = certificate.subject() == certificate.issuer();
     if (signature.starts_with("SHA-1") || signature.starts_with("MD5")) && !is_root {
-        findings.error(item, format!("signed by {signature}, which Kubernetes no longer takes; issue another"));
+        findings
+            .error(item, format!("signed by {signature}, which Kubernetes no longer takes; issue another"));
     }
     let usage = certificate.extended_key_usage().ok().flatten().map(|usage| usage.value);
     let serves = |usage: &ExtendedKeyUsage<'_>| usage.server_auth || usage.any;
@@ -130,16 +131,21 @@ pub(super) fn judge(
             }
             _ => {}
         }
-        let for_servers = wanted == Some(Use::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
+        let for_servers =
+            wanted == Some(Use::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
         let has_names = certificate.subject_alternative_name().ok().flatten().is_some();
         if for_servers && !has_names {
-            findings.error(item, "no subjectAltName: clients do not look at the CommonName; issue another with --dns or --ip");
+            findings.error(
+                item,
+                "no subjectAltName: clients do not look at the CommonName; issue another with --dns or --ip",
+            );
         }
     }
     let for_clients = wanted == Some(Use::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
-    let texts = |values: &mut dyn Iterator<Item = &x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
-        values.filter_map(|value| value.as_str().ok().map(str::to_owned)).collect()
-    };
+    let texts =
+        |values: &mut dyn Iterator<Item = &x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
+            values.filter_map(|value| value.as_str().ok().map(str::to_owned)).collect()
+        };
     if for_clients && !certificate.is_ca() {
         if texts(&mut certificate.subject().iter_common_name()).iter().all(String::is_empty) {
             findings.error(item, "no CommonName: a client of it has no user name");
@@ -155,7 +161,10 @@ pub(super) fn judge(
 
 fn authority(item: &str, certificate: &X509Certificate<'_>, wanted: Option<Use>, findings: &mut Findings) {
     if wanted.is_some() {
-        findings.error(item, "an authority's certificate where a leaf is meant: whoever has its key can be anyone");
+        findings.error(
+            item,
+            "an authority's certificate where a leaf is meant: whoever has its key can be anyone",
+        );
     }
     if certificate.key_usage().ok().flatten().is_some_and(|usage| !usage.value.key_cert_sign()) {
         findings.error(
@@ -221,7 +230,8 @@ fn general_name(name: &GeneralName<'_>) -> String {
         GeneralName::IPAddress(octets) => {
             let v4 = <[u8; 4]>::try_from(*octets).map(IpAddr::from);
             let address = v4.or_else(|_| <[u8; 16]>::try_from(*octets).map(IpAddr::from));
-            address.map_or_else(|_| format!("IP of octets {}", hex(octets)), |address| format!("IP:{address}"))
+            address
+                .map_or_else(|_| format!("IP of octets {}", hex(octets)), |address| format!("IP:{address}"))
         }
         other => other.to_string(),
     }

@@ -25,7 +25,9 @@ pub(super) fn inspect(
     let unknown = |problem: String| {
         CommandError::about(
             &name,
-            format!("neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig"),
+            format!(
+                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig"
+            ),
         )
     };
     // `kube` panics on half a character of UTF-16.
@@ -42,7 +44,10 @@ pub(super) fn inspect(
         let Some(cluster) = &named.cluster else { continue };
         let mut facts: Facts = vec![("server", cluster.server.clone().unwrap_or_default())];
         if cluster.insecure_skip_tls_verify == Some(true) {
-            findings.error(&item, "insecure-skip-tls-verify: anyone on the way can be this server; give its CA instead");
+            findings.error(
+                &item,
+                "insecure-skip-tls-verify: anyone on the way can be this server; give its CA instead",
+            );
         }
         let data = cluster.certificate_authority_data.as_deref();
         let file = cluster.certificate_authority.as_deref();
@@ -56,7 +61,8 @@ pub(super) fn inspect(
     for named in &config.auth_infos {
         let item = format!("{name}, user {}", named.name);
         let Some(user) = &named.auth_info else { continue };
-        let certificate = held(user.client_certificate_data.as_deref(), user.client_certificate.as_deref(), base);
+        let certificate =
+            held(user.client_certificate_data.as_deref(), user.client_certificate.as_deref(), base);
         let key_data = user.client_key_data.as_ref().map(|data| data.expose_secret());
         let key = held(key_data, user.client_key.as_deref(), base);
         let others = [

@@ -161,9 +161,18 @@ fn chain(certificates: &[(&Piece, X509Certificate<'_>)], as_leaf: bool, findings
             continue;
         }
         if certificate.issuer() != issuer.subject() {
-            findings.error(&piece.name, format!("incomplete chain: the next certificate, {}, is not its issuer's", above.name));
+            findings.error(
+                &piece.name,
+                format!("incomplete chain: the next certificate, {}, is not its issuer's", above.name),
+            );
         } else if is_false(certificate, issuer) {
-            findings.error(&piece.name, format!("not signed by the next certificate, {}, though that has its issuer's name", above.name));
+            findings.error(
+                &piece.name,
+                format!(
+                    "not signed by the next certificate, {}, though that has its issuer's name",
+                    above.name
+                ),
+            );
         }
     }
 }

@@ -26,8 +26,9 @@ impl Known {
                 // Its length as an integer, whose first octet may be a sign.
                 let octets = rsa.modulus.iter().skip_while(|octet| **octet == 0);
                 let bits = octets.count() * 8;
-                let weakness = (bits < SHORTEST_RSA)
-                    .then(|| format!("the key is too short: RSA {bits}; make one of {SHORTEST_RSA} bits or more"));
+                let weakness = (bits < SHORTEST_RSA).then(|| {
+                    format!("the key is too short: RSA {bits}; make one of {SHORTEST_RSA} bits or more")
+                });
                 Self { name: format!("RSA {bits}"), weakness }
             }
             Ok(PublicKey::EC(_)) => {
@@ -44,7 +45,9 @@ impl Known {
             _ if algorithm == ED25519 => Self { name: "Ed25519".to_owned(), weakness: None },
             _ => Self {
                 name: format!("of the algorithm {algorithm}"),
-                weakness: Some("the key is of a kind that Kubernetes does not take; use ECDSA or RSA".to_owned()),
+                weakness: Some(
+                    "the key is of a kind that Kubernetes does not take; use ECDSA or RSA".to_owned(),
+                ),
             },
         }
     }

@@ -8,9 +8,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::CertifiedKey;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
@@ -42,7 +40,8 @@ pub(super) fn inspect(
     let server_name = ServerName::try_from(name.to_owned())
         .map_err(|error| CommandError::Usage(format!("--server-name {name}: {error}")))?;
     let roots = roots(ca_file)?;
-    let runtime = super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
+    let runtime =
+        super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
     let shown = {
         let _waiting = Waiting::new(&format!("waiting for {address}"));
         runtime.block_on(async { timeout(PATIENCE, shake(host, port, &server_name)).await })
@@ -58,8 +57,11 @@ pub(super) fn inspect(
     let mut facts: Facts = vec![("protocol", shown.protocol), ("cipher", shown.cipher), ("ALPN", shown.alpn)];
     match &shown.client_authorities {
         None => facts.push(("clients", "no certificate is asked for".to_owned())),
-        Some(names) if names.is_empty() => facts.push(("clients", "a certificate of any CA is asked for".to_owned())),
-        Some(names) => facts.extend(names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for")))),
+        Some(names) if names.is_empty() => {
+            facts.push(("clients", "a certificate of any CA is asked for".to_owned()))
+        }
+        Some(names) => facts
+            .extend(names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for")))),
     }
     let says = verdict(&shown.chain, &server_name, roots, now);
     facts.push(("verified", says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"))));
