@@ -25,6 +25,8 @@ use clap::Subcommand;
 
 use error::CommandError;
 
+use crate::authn::x509::hex;
+
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
@@ -81,11 +83,6 @@ impl CertsCommand {
         };
         done.unwrap_or_else(|error: CommandError| error.tell())
     }
-}
-
-/// Octets in lower-case hexadecimal digits.
-fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
 /// What a certificate is told by: its SHA-256.

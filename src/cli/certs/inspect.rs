@@ -108,7 +108,8 @@ struct Problem {
     severity: Severity,
     /// Which thing it is wrong with.
     item: String,
-    problem: String,
+    #[serde(rename = "problem")]
+    text: String,
 }
 
 /// Everything that was found.
@@ -127,8 +128,8 @@ impl Findings {
         self.problem(Severity::Warning, item, problem.into());
     }
 
-    fn problem(&mut self, severity: Severity, item: &str, problem: String) {
-        self.problems.push(Problem { severity, item: item.to_owned(), problem });
+    fn problem(&mut self, severity: Severity, item: &str, text: String) {
+        self.problems.push(Problem { severity, item: item.to_owned(), text });
     }
 
     fn has(&self, severity: Severity) -> bool {
@@ -154,12 +155,12 @@ impl Findings {
         let of =
             |severity: Severity| self.problems.iter().filter(move |problem| problem.severity == severity);
         let problems =
-            of(Severity::Error).chain(of(Severity::Warning)).map(|Problem { severity, item, problem }| {
+            of(Severity::Error).chain(of(Severity::Warning)).map(|Problem { severity, item, text }| {
                 let severity = match severity {
                     Severity::Error => "  error",
                     Severity::Warning => "  warning",
                 };
-                [severity.to_owned(), item.clone(), problem.clone()]
+                [severity.to_owned(), item.clone(), text.clone()]
             });
         text + &table::rows(problems)
     }

@@ -89,7 +89,7 @@ pub(in crate::cli) struct RequestFlags {
 
 /// The key, where it is, and whether it was made here.
 struct Key {
-    key: PemKey,
+    secret: PemKey,
     file: PathBuf,
     made: bool,
 }
@@ -123,7 +123,7 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
     }
     with_cluster(&flags.cluster, async |cluster, api| {
         let key = flags.key()?;
-        let request = request::build(&flags.names.subject(), &flags.names.alt_names(), &key.key)
+        let request = request::build(&flags.names.subject(), &flags.names.alt_names(), &key.secret)
             .map_err(|error| CommandError::about("making the request", error))?;
         let made = flags.create(cluster, &api, &request, usages).await;
         let made = made.inspect_err(|_| key.forget())?;
@@ -169,7 +169,7 @@ impl RequestFlags {
         if let Some(file) = &self.key {
             let pem = std::fs::read(file).map_err(|error| CommandError::about(file.display(), error))?;
             let key = PemKey::from_pem(&pem).map_err(|error| CommandError::about(file.display(), error))?;
-            return Ok(Key { key, file: file.clone(), made: false });
+            return Ok(Key { secret: key, file: file.clone(), made: false });
         }
         // Beside a kubeconfig, until it is in it.
         let beside = || self.out_kubeconfig.as_ref().map(|file| file.with_added_extension("key"));
@@ -181,7 +181,7 @@ impl RequestFlags {
         let mut files = NewFiles::new(self.force);
         files.stage(&file, key.to_pem().expose_secret().as_bytes())?;
         files.commit()?;
-        Ok(Key { key, file, made: true })
+        Ok(Key { secret: key, file, made: true })
     }
 
     async fn create(
@@ -284,7 +284,7 @@ impl RequestFlags {
         let first = Pem::iter_from_buffer(certificate).find_map(Result::ok);
         let leaf = first.as_ref().and_then(|pem| pem.parse_x509().ok());
         let leaf = leaf.ok_or_else(|| unfit("what the signer gave is no certificate"))?;
-        if leaf.public_key().raw != key.key.public_key() {
+        if leaf.public_key().raw != key.secret.public_key() {
             return Err(unfit("the signer gave a certificate for another key"));
         }
         let mut files = NewFiles::new(self.force);
@@ -295,7 +295,7 @@ impl RequestFlags {
             let server = ServerPart::of(cluster);
             let user = &request.subject().common_name;
             let text = String::from_utf8_lossy(certificate);
-            let config = kubeconfig::render(&server, user, &text, &key.key.to_pem())?;
+            let config = kubeconfig::render(&server, user, &text, &key.secret.to_pem())?;
             files.stage(file, config.expose_secret().as_bytes())?;
         }
         files.commit()?;

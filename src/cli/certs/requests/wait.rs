@@ -47,13 +47,13 @@ pub(super) async fn outcome(
     while let Some(change) = changes.next().await {
         let request = match change {
             Ok(request) => request,
-            Err(error) => match refused_for_good(&error) {
-                Some(error) => return Err(cluster.refusal(&format!("watch {name}"), error)),
-                None => {
-                    waiting.now(&format!("{error}; trying again"));
-                    continue;
+            Err(error) => {
+                if let Some(error) = refused_for_good(&error) {
+                    return Err(cluster.refusal(&format!("watch {name}"), error));
                 }
-            },
+                waiting.now(&format!("{error}; trying again"));
+                continue;
+            }
         };
         let Some(request) = request.filter(|request| uid.is_none() || request.metadata.uid.as_deref() == uid)
         else {
@@ -62,9 +62,10 @@ pub(super) async fn outcome(
         if let Some(outcome) = ended(&request) {
             return Ok(outcome);
         }
-        waiting.now(&match has(&request, "Approved") {
-            true => format!("{name} is approved; waiting for {} to sign it", request.spec.signer_name),
-            false => format!("waiting for somebody to approve {name}"),
+        waiting.now(&if has(&request, "Approved") {
+            format!("{name} is approved; waiting for {} to sign it", request.spec.signer_name)
+        } else {
+            format!("waiting for somebody to approve {name}")
         });
     }
     Err(format!("the watch of {name} ended"))
