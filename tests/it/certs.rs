@@ -107,9 +107,10 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn help_teaches() {
     let directory = tempfile::tempdir().unwrap();
-    for command in
-        ["", "init", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve", "deny", "watch"]
-    {
+    for command in [
+        "", "init", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve", "deny",
+        "watch",
+    ] {
         let mut arguments: Vec<&str> = command.split_whitespace().collect();
         arguments.push("-h");
         let name = format!("certs_help_{command}");

@@ -45,14 +45,16 @@ fn init_makes_authorities_that_openssl_reads() {
     let root = shell(&pki, "openssl x509 -noout -text -in ca.crt");
     assert!(root.contains("CA:TRUE, pathlen:1"), "{root}");
     // Each key is that of its certificate.
-    let line = "diff <(openssl pkey -in client-ca.key -pubout) <(openssl x509 -in client-ca.crt -noout -pubkey)";
+    let line =
+        "diff <(openssl pkey -in client-ca.key -pubout) <(openssl x509 -in client-ca.crt -noout -pubkey)";
     shell(&pki, line);
 }
 
 #[test]
 fn init_tells_programs_the_same() {
     let directory = tempfile::tempdir().unwrap();
-    let said = certs(directory.path(), &["init", "--name", "example", "--validity", "90d", "--output", "json"]);
+    let said =
+        certs(directory.path(), &["init", "--name", "example", "--validity", "90d", "--output", "json"]);
     let json: Value = serde_json::from_str(&said.good()).unwrap();
     assert_eq!(json["encrypted"], false);
     let subjects: Vec<_> = json["authorities"].as_array().unwrap().iter().map(|ca| &ca["subject"]).collect();
@@ -61,10 +63,8 @@ fn init_tells_programs_the_same() {
     let end = shell(directory.path(), "openssl x509 -noout -checkend $((89*86400)) -in pki/client-ca.crt");
     assert!(end.contains("will not expire"), "{end}");
     shell(directory.path(), "! openssl x509 -noout -checkend $((91*86400)) -in pki/client-ca.crt");
-    let index: Value = serde_json::from_str(
-        &certs(directory.path(), &["index", "--output", "json"]).good(),
-    )
-    .unwrap();
+    let index: Value =
+        serde_json::from_str(&certs(directory.path(), &["index", "--output", "json"]).good()).unwrap();
     assert_eq!(index.as_array().unwrap().len(), 3);
     assert_eq!(index[0]["profile"], "intermediate");
     for (at, name) in ["client-ca", "serving-ca", "front-proxy-ca"].into_iter().enumerate() {
@@ -227,5 +227,8 @@ fn two_commands_at_once_do_not_write_the_same_file() {
         .collect();
     let ended: Vec<_> = started.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     assert_eq!(ended.iter().filter(|output| output.status.success()).count(), 1);
-    shell(directory.path(), "diff <(openssl pkey -in alice.key -pubout) <(openssl x509 -in alice.crt -noout -pubkey)");
+    shell(
+        directory.path(),
+        "diff <(openssl pkey -in alice.key -pubout) <(openssl x509 -in alice.crt -noout -pubkey)",
+    );
 }

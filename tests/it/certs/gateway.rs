@@ -24,7 +24,8 @@ fn verify_says_as_whom_or_why_not() {
     verify("alice.key", "pki/client-ca.crt").bad(1, &["alice.key: no certificate in it"]);
     certs(dir, &["verify", "alice.crt"]).bad(64, &["--client-ca-file"]);
     certs(dir, &["verify", "alice.crt", "--config", "none"]).bad(64, &["none"]);
-    let json = certs(dir, &["verify", "alice.crt", "--client-ca-file", "pki/client-ca.crt", "-o", "json"]).good();
+    let json =
+        certs(dir, &["verify", "alice.crt", "--client-ca-file", "pki/client-ca.crt", "-o", "json"]).good();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["user"]["username"], "alice");
     assert_eq!(json["user"]["groups"], serde_json::json!(["dev", "system:authenticated"]));
@@ -51,7 +52,10 @@ fn verify_takes_the_configuration_of_the_gateway() {
     let said = verify(&["--cluster", "prod"]).good();
     assert!(said.starts_with("accepted by x509 for cluster prod\n"), "{said}");
     let refused = verify(&["--cluster", "staging"]);
-    assert!(refused.code == 1 && refused.out.starts_with("refused (401 Unauthorized) for cluster staging"), "{refused:?}");
+    assert!(
+        refused.code == 1 && refused.out.starts_with("refused (401 Unauthorized) for cluster staging"),
+        "{refused:?}"
+    );
     verify(&["--cluster", "tokens"]).bad(64, &["cluster tokens takes no client certificates"]);
     verify(&["--cluster", "other"]).bad(64, &["prod, staging, tokens"]);
     verify(&[]).bad(64, &["prod, staging, tokens"]);
@@ -76,8 +80,18 @@ async fn a_kubeconfig_that_was_issued_is_let_in_by_the_gateway() {
     let server = format!("https://localhost:{}", gateway.address.port());
     let servers = pki.directory.path().join("servers-ca.crt").display().to_string();
     let issue = [
-        "issue", "client", "--cn", "alice", "-O", "dev", "--kubeconfig-out", "alice.kubeconfig", "--server", &server,
-        "--certificate-authority", &servers,
+        "issue",
+        "client",
+        "--cn",
+        "alice",
+        "-O",
+        "dev",
+        "--kubeconfig-out",
+        "alice.kubeconfig",
+        "--server",
+        &server,
+        "--certificate-authority",
+        &servers,
     ];
     certs(directory.path(), &issue).good();
     let mut list = command(directory.path(), &["list", "--kubeconfig", "alice.kubeconfig"]);

@@ -9,7 +9,8 @@ use crate::pki::{Ca, KeyKind};
 use crate::support::{Backend, Pki, full};
 
 fn now() -> i64 {
-    i64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()).unwrap()
+    i64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs())
+        .unwrap()
 }
 
 const DAY: i64 = 86_400;
@@ -27,13 +28,23 @@ fn problems(directory: &Path, arguments: &[&str]) -> (Vec<(String, String)>, i32
 fn tables_show_everything_and_end_with_what_is_wrong() {
     let directory = authorities();
     let dir = directory.path();
-    let issue = ["issue", "serving", "--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1", "--out", "gateway"];
+    let issue =
+        ["issue", "serving", "--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1", "--out", "gateway"];
     certs(dir, &issue).good();
-    insta::assert_snapshot!("certs_inspect_pair", certs(dir, &["inspect", "gateway.crt", "gateway.key"]).normal());
-    shell(dir, "openssl req -new -key gateway.key -subj /O=dev/CN=alice -out alice.csr -addext subjectAltName=DNS:a.test");
+    insta::assert_snapshot!(
+        "certs_inspect_pair",
+        certs(dir, &["inspect", "gateway.crt", "gateway.key"]).normal()
+    );
+    shell(
+        dir,
+        "openssl req -new -key gateway.key -subj /O=dev/CN=alice -out alice.csr -addext subjectAltName=DNS:a.test",
+    );
     insta::assert_snapshot!("certs_inspect_request", certs(dir, &["inspect", "alice.csr"]).normal());
     insta::assert_snapshot!("certs_inspect_authority", certs(dir, &["inspect", "pki/ca.crt"]).normal());
-    insta::assert_snapshot!("certs_inspect_json", certs(dir, &["inspect", "-o", "json", "gateway.crt"]).normal());
+    insta::assert_snapshot!(
+        "certs_inspect_json",
+        certs(dir, &["inspect", "-o", "json", "gateway.crt"]).normal()
+    );
     let yaml = certs(dir, &["inspect", "-o", "yaml", "gateway.key"]).good();
     let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(yaml["items"][0]["facts"]["key"], "ECDSA P-256");
@@ -61,19 +72,33 @@ fn each_thing_that_is_wrong_is_found() {
     write("masters.crt", leaf().org("system:masters").issue().cert_pem());
     write("any.crt", ca.leaf().cn("alice").eku(&[]).issue().cert_pem());
     write("nameless.crt", ca.leaf().cn("gw").eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem());
-    write("other.key", Ca::with_key("x", KeyKind::P256).leaf().cn("x").key(KeyKind::Rsa2048).issue().key_pem());
+    write(
+        "other.key",
+        Ca::with_key("x", KeyKind::P256).leaf().cn("x").key(KeyKind::Rsa2048).issue().key_pem(),
+    );
     write("chain.crt", good.cert_pem() + &Ca::new("others").cert_pem());
     let openssl = |name: &str, more: &str| {
-        shell(dir, &format!("openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca -days 90 2>&1; \
+        shell(
+            dir,
+            &format!(
+                "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca -days 90 2>&1; \
              openssl req -new -newkey {more} -nodes -keyout k -out r -subj /CN=a 2>&1; \
-             openssl x509 -req -in r -CA ca.crt -CAkey ca.key -CAcreateserial -days 90 -extfile <(echo extendedKeyUsage=clientAuth) -out {name}"));
+             openssl x509 -req -in r -CA ca.crt -CAkey ca.key -CAcreateserial -days 90 -extfile <(echo extendedKeyUsage=clientAuth) -out {name}"
+            ),
+        );
     };
     openssl("weak.crt", "rsa:1024");
-    shell(dir, "openssl req -new -newkey rsa:2048 -nodes -keyout k -out r -subj /CN=a; \
+    shell(
+        dir,
+        "openssl req -new -newkey rsa:2048 -nodes -keyout k -out r -subj /CN=a; \
                 openssl x509 -req -sha1 -in r -CA ca.crt -CAkey ca.key -CAcreateserial -days 90 \
-                -extfile <(echo extendedKeyUsage=clientAuth) -out sha1.crt");
-    shell(dir, "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out bit.crt -subj /CN=a -days 90 \
-                -addext keyUsage=critical,digitalSignature");
+                -extfile <(echo extendedKeyUsage=clientAuth) -out sha1.crt",
+    );
+    shell(
+        dir,
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out bit.crt -subj /CN=a -days 90 \
+                -addext keyUsage=critical,digitalSignature",
+    );
     let cases: [(&[&str], i32, &[(&str, &str)]); 15] = [
         (&["good.crt", "good.key"], 0, &[]),
         (&["later.crt"], 0, &[]),
@@ -106,11 +131,22 @@ fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
     let directory = authorities();
     let dir = directory.path();
     let issue = [
-        "issue", "client", "--cn", "alice", "--out", "alice", "--kubeconfig-out", "alice.kubeconfig", "--server",
+        "issue",
+        "client",
+        "--cn",
+        "alice",
+        "--out",
+        "alice",
+        "--kubeconfig-out",
+        "alice.kubeconfig",
+        "--server",
         "https://gateway.test:6443",
     ];
     certs(dir, &issue).good();
-    insta::assert_snapshot!("certs_inspect_kubeconfig", certs(dir, &["inspect", "alice.kubeconfig"]).normal());
+    insta::assert_snapshot!(
+        "certs_inspect_kubeconfig",
+        certs(dir, &["inspect", "alice.kubeconfig"]).normal()
+    );
     let serving = ["issue", "serving", "--cn", "gw", "--dns", "gw", "--out", "gw"];
     certs(dir, &serving).good();
     let config = |user: &str, cluster: &str| {
@@ -124,9 +160,17 @@ fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
     let ca = "certificate-authority: pki/ca.crt";
     assert_eq!(config("client-certificate: alice.crt, client-key: alice.key", ca), (Vec::new(), 0));
     let cases = [
-        ("client-certificate: alice.crt, client-key: gw.key", ca, "the key is not that of the certificate beside it"),
+        (
+            "client-certificate: alice.crt, client-key: gw.key",
+            ca,
+            "the key is not that of the certificate beside it",
+        ),
         ("client-certificate: gw.crt, client-key: gw.key", ca, "not for clients"),
-        ("client-certificate: pki/client-ca.crt, client-key: pki/client-ca.key", ca, "an authority's certificate"),
+        (
+            "client-certificate: pki/client-ca.crt, client-key: pki/client-ca.key",
+            ca,
+            "an authority's certificate",
+        ),
         ("client-certificate: alice.crt", ca, "a client certificate without its client-key"),
         ("client-key: alice.key", ca, "a client-key without its client certificate"),
         ("client-certificate: none.crt, client-key: alice.key", ca, "none.crt: No such file"),
@@ -135,7 +179,10 @@ fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
     ];
     for (user, cluster, expected) in cases {
         let (found, code) = config(user, cluster);
-        assert!(code == 1 && found.iter().any(|(_, problem)| problem.contains(expected)), "{user}: {found:?}");
+        assert!(
+            code == 1 && found.iter().any(|(_, problem)| problem.contains(expected)),
+            "{user}: {found:?}"
+        );
         let said = certs(dir, &["inspect", "config"]);
         assert!(!said.out.contains("hidden"), "{}", said.out);
     }
@@ -150,7 +197,8 @@ fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
 async fn a_server_shows_its_chain_and_what_a_client_makes_of_it() {
     let pki = Pki::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let server = Backend::of_everybody(&pki, listener, |_| Box::pin(async { http::Response::new(full("ok")) }));
+    let server =
+        Backend::of_everybody(&pki, listener, |_| Box::pin(async { http::Response::new(full("ok")) }));
     let closed = Backend::plain(&pki).await;
     let dir = pki.directory.path().to_owned();
     pki.write("servers.crt", pki.servers.cert_pem());

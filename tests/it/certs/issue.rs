@@ -20,9 +20,27 @@ fn each_kind_is_signed_by_its_own_authority_for_its_own_purpose() {
     let directory = authorities();
     let node = ["--common-name", "worker-1"];
     let cases: [(&str, &[&str], &str, &str, &str); 5] = [
-        ("client", &["--cn", "alice", "-O", "dev", "-O", "ops"], "client-ca", "clientAuth", "CN=alice,O=ops,O=dev"),
-        ("serving", &["--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1,::1"], "serving-ca", "serverAuth", "CN=gateway"),
-        ("front-proxy", &["--cn", "front-proxy-client"], "front-proxy-ca", "clientAuth", "CN=front-proxy-client"),
+        (
+            "client",
+            &["--cn", "alice", "-O", "dev", "-O", "ops"],
+            "client-ca",
+            "clientAuth",
+            "CN=alice,O=ops,O=dev",
+        ),
+        (
+            "serving",
+            &["--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1,::1"],
+            "serving-ca",
+            "serverAuth",
+            "CN=gateway",
+        ),
+        (
+            "front-proxy",
+            &["--cn", "front-proxy-client"],
+            "front-proxy-ca",
+            "clientAuth",
+            "CN=front-proxy-client",
+        ),
         ("kubelet-client", &node, "client-ca", "clientAuth", "CN=system:node:worker-1,O=system:nodes"),
         (
             "kubelet-serving",
@@ -40,14 +58,22 @@ fn each_kind_is_signed_by_its_own_authority_for_its_own_purpose() {
         }
         // The whole chain is in the file: the root is enough to verify it.
         let purpose_flag = if purpose == "clientAuth" { "sslclient" } else { "sslserver" };
-        let verify = format!("openssl verify -purpose {purpose_flag} -CAfile pki/ca.crt -untrusted {kind}.crt {kind}.crt");
+        let verify = format!(
+            "openssl verify -purpose {purpose_flag} -CAfile pki/ca.crt -untrusted {kind}.crt {kind}.crt"
+        );
         shell(directory.path(), &verify);
         let other = if purpose == "clientAuth" { "sslserver" } else { "sslclient" };
         shell(directory.path(), &format!("! {}", verify.replace(purpose_flag, other)));
-        shell(directory.path(), &format!("openssl verify -partial_chain -CAfile pki/{authority}.crt {kind}.crt"));
-        let named = shell(directory.path(), &format!("openssl x509 -noout -subject -nameopt RFC2253 -in {kind}.crt"));
+        shell(
+            directory.path(),
+            &format!("openssl verify -partial_chain -CAfile pki/{authority}.crt {kind}.crt"),
+        );
+        let named =
+            shell(directory.path(), &format!("openssl x509 -noout -subject -nameopt RFC2253 -in {kind}.crt"));
         assert_eq!(named.trim(), format!("subject={subject}"), "{kind}");
-        let line = format!("diff <(openssl pkey -in {kind}.key -pubout) <(openssl x509 -in {kind}.crt -noout -pubkey)");
+        let line = format!(
+            "diff <(openssl pkey -in {kind}.key -pubout) <(openssl x509 -in {kind}.crt -noout -pubkey)"
+        );
         shell(directory.path(), &line);
     }
     let names = shell(directory.path(), "openssl x509 -noout -ext subjectAltName -in serving.crt");
@@ -59,7 +85,8 @@ fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
     let directory = tempfile::tempdir().unwrap();
     certs(directory.path(), &["init", "--validity", "30d"]).good();
     let issue = |name, duration| {
-        let flags = ["issue", "client", "--cn", name, "--out", name, "--duration", duration, "--output", "json"];
+        let flags =
+            ["issue", "client", "--cn", name, "--out", name, "--duration", duration, "--output", "json"];
         let json: Value = serde_json::from_str(&certs(directory.path(), &flags).good()).unwrap();
         json["remarks"].as_array().unwrap().clone()
     };
@@ -80,10 +107,33 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (&["issue", "client", "--cn", "a"], 64, "--out"),
         (&["issue", "client", "--cn", "a", "--out", "no/a"], 1, "there is no directory no; make it first"),
         (&["issue", "client", "--cn", "a", "--out", "a", "--duration", "0"], 64, "8h, 90d or 10y"),
-        (&["issue", "client", "--cn", "a", "--out", "a", "--dir", "none"], 1, "portcullis certs init --dir none"),
+        (
+            &["issue", "client", "--cn", "a", "--out", "a", "--dir", "none"],
+            1,
+            "portcullis certs init --dir none",
+        ),
         (&["issue", "client", "--cn", "a", "--out", "a", "--ca-cert", "pki/ca.crt"], 64, "--ca-key"),
-        (&["issue", "client", "--cn", "a", "--out", "a", "--ca-cert", "pki/ca.crt", "--ca-key", "pki/client-ca.key"], 1, "pki/ca.crt and pki/client-ca.key"),
-        (&["issue", "client", "--cn", "a", "--kubeconfig-out", "a", "--server", "http://a"], 64, "https://HOST:PORT"),
+        (
+            &[
+                "issue",
+                "client",
+                "--cn",
+                "a",
+                "--out",
+                "a",
+                "--ca-cert",
+                "pki/ca.crt",
+                "--ca-key",
+                "pki/client-ca.key",
+            ],
+            1,
+            "pki/ca.crt and pki/client-ca.key",
+        ),
+        (
+            &["issue", "client", "--cn", "a", "--kubeconfig-out", "a", "--server", "http://a"],
+            64,
+            "https://HOST:PORT",
+        ),
     ];
     for (arguments, code, told) in cases {
         certs(directory.path(), arguments).bad(code, &[told]);
@@ -116,11 +166,13 @@ fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
     let subject = shell(directory.path(), "openssl x509 -noout -subject -nameopt RFC2253 -in alice.crt");
     assert_eq!(subject.matches("O=").count(), 2, "{subject}");
     assert_eq!(mode(&directory.path().join("alice.crt")), 0o600);
-    certs(directory.path(), &["sign", "alice.csr", "--profile", "client"]).bad(1, &["alice.crt: it is there"]);
+    certs(directory.path(), &["sign", "alice.csr", "--profile", "client"])
+        .bad(1, &["alice.crt: it is there"]);
 
     // DER, elsewhere, for a purpose of its own.
     shell(directory.path(), "openssl req -in alice.csr -outform der -out alice.der");
-    let other = ["sign", "alice.der", "--profile", "serving", "--usages", "server auth", "--out", "served.crt"];
+    let other =
+        ["sign", "alice.der", "--profile", "serving", "--usages", "server auth", "--out", "served.crt"];
     certs(directory.path(), &other).good();
     let usage = shell(directory.path(), "openssl x509 -noout -ext keyUsage,extendedKeyUsage -in served.crt");
     assert!(usage.contains("TLS Web Server Authentication") && !usage.contains("Client"), "{usage}");
@@ -130,7 +182,10 @@ fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
 fn a_request_that_cannot_be_signed_says_why() {
     let directory = authorities();
     request(directory.path(), "alice", "/CN=alice", "");
-    shell(directory.path(), "openssl req -new -newkey rsa:1024 -nodes -keyout w.key -out weak.csr -subj /CN=w");
+    shell(
+        directory.path(),
+        "openssl req -new -newkey rsa:1024 -nodes -keyout w.key -out weak.csr -subj /CN=w",
+    );
     std::fs::write(directory.path().join("none.csr"), "hello").unwrap();
     // A request whose signature is not its own.
     let line = "openssl req -in alice.csr -outform der | head -c -1 > bad.der; printf x >> bad.der";
