@@ -13,6 +13,7 @@ mod kubeconfig;
 mod listing;
 mod passphrase;
 mod progress;
+mod requests;
 mod sign;
 mod signing;
 mod table;
@@ -23,6 +24,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use error::CommandError;
+
+use crate::authn::x509::hex;
 
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]
@@ -45,6 +48,17 @@ pub(super) enum CertsCommand {
     /// configuration. Exits 0 if it is accepted, 1 if not, 64 if the configuration is bad.
     #[command(after_help = verify::EXAMPLE)]
     Verify(Box<verify::VerifyFlags>),
+    /// Request a certificate in a cluster, wait until it is approved and signed, and write it.
+    #[command(after_help = requests::create::EXAMPLE)]
+    Request(Box<requests::create::RequestFlags>),
+    /// List the requests in a cluster, as `kubectl get csr` does.
+    List(requests::list::ListFlags),
+    /// Approve requests in a cluster, after showing what they ask for.
+    Approve(requests::decide::ApproveFlags),
+    /// Deny requests in a cluster.
+    Deny(requests::decide::DenyFlags),
+    /// Watch the requests in a cluster: a line for each, and for each change, until Ctrl-C.
+    Watch(requests::watch::WatchFlags),
     /// List what an authority has signed.
     ///
     /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
@@ -60,15 +74,15 @@ impl CertsCommand {
             Self::Sign(flags) => sign::run(flags),
             Self::Inspect(flags) => inspect::run(flags),
             Self::Verify(flags) => return verify::run(flags),
+            Self::Request(flags) => requests::create::run(flags),
+            Self::List(flags) => requests::list::run(flags),
+            Self::Approve(flags) => requests::decide::approve(flags),
+            Self::Deny(flags) => requests::decide::deny(flags),
+            Self::Watch(flags) => requests::watch::run(flags),
             Self::Index(flags) => listing::run(flags),
         };
         done.unwrap_or_else(|error: CommandError| error.tell())
     }
-}
-
-/// Octets in lower-case hexadecimal digits.
-fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
 /// What a certificate is told by: its SHA-256.

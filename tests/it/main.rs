@@ -17,6 +17,7 @@ mod authority;
 mod bad_input;
 mod bound_tokens;
 mod cel;
+mod certs;
 mod chains;
 mod cli;
 mod clusters;

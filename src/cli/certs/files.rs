@@ -58,9 +58,7 @@ impl NewFiles {
         if self.staged.iter().any(|(known, _)| known == path) {
             return Err(FileError::Twice(path.to_owned()));
         }
-        if !self.force && fs::symlink_metadata(path).is_ok() {
-            return Err(FileError::Exists(path.to_owned()));
-        }
+        must_be_free(path, self.force)?;
         let directory = directory_of(path);
         // A file of this crate is open to its owner alone (0600) from the first moment.
         let mut file = Builder::new().prefix(".portcullis-").tempfile_in(directory).map_err(|source| {
@@ -134,6 +132,14 @@ fn place(path: &Path, file: NamedTempFile, force: bool) -> Result<Placed, FileEr
     };
     file.persist(path).map_err(|failed| at(path)(failed.error))?;
     Ok(Placed { path: path.to_owned(), before })
+}
+
+/// An error if there is something of that name that must stay.
+pub(super) fn must_be_free(path: &Path, force: bool) -> Result<(), FileError> {
+    if !force && fs::symlink_metadata(path).is_ok() {
+        return Err(FileError::Exists(path.to_owned()));
+    }
+    Ok(())
 }
 
 /// Makes a directory that only its owner can enter; one that is there stays as it is. Tells whether it was made.

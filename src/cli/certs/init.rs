@@ -234,14 +234,14 @@ impl Report {
             let file = made.certificate_file.display().to_string();
             [made.name.to_owned(), made.subject.clone(), made.key.clone(), made.not_after.clone(), file]
         });
-        let mut text = table::columns(["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"], rows);
+        let text = table::columns(["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"], rows);
         let dir = self.directory.display();
         let keys = if self.encrypted {
             "Their keys, *.key, are encrypted; the passphrase is needed whenever something is signed."
         } else {
             "Their keys, *.key, are not encrypted: whoever reads them can be anyone. --passphrase encrypts them."
         };
-        text += &format!(
+        let next = format!(
             "\n{keys} What they sign is listed in *.index.jsonl.\n\n\
              Next:\n  \
              keep {dir}/{ROOT}.key where it is safe, away from this machine: only new authorities need it\n  \
@@ -252,6 +252,6 @@ impl Report {
              --out gateway\n  \
              portcullis certs issue client --dir {dir} --common-name alice --organization developers --out alice\n",
         );
-        text
+        text + &next
     }
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::super::check::{Output, print};
 use super::error::CommandError;
@@ -65,16 +66,30 @@ struct Item {
     facts: Facts,
 }
 
+/// Facts of which there may be several.
+const LISTS: [&str; 4] = ["names", "asks for", "clients", "has"];
+
 fn in_order<S: Serializer>(facts: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    // A name that stands twice has several values.
-    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut all: Vec<(String, Value)> = Vec::new();
     for (name, value) in facts {
-        match all.iter_mut().find(|(known, _)| known == name) {
-            Some((_, values)) => values.push(value),
-            None => all.push((name, vec![value])),
+        let key = in_camel_case(name);
+        let known = all.iter_mut().find(|(known, _)| *known == key);
+        match (LISTS.contains(name), known) {
+            (true, Some((_, Value::Array(values)))) => values.push(value.as_str().into()),
+            (true, _) => all.push((key, vec![value.as_str()].into())),
+            (false, _) => all.push((key, value.as_str().into())),
         }
     }
     serializer.collect_map(all)
+}
+
+/// `key usage` as programs have it: `keyUsage`.
+fn in_camel_case(name: &str) -> String {
+    let words = name.split([' ', '-']).map(|word| word.trim_end_matches("'s").to_ascii_lowercase());
+    let capital = |word: String| {
+        word.get(..1).unwrap_or_default().to_ascii_uppercase() + word.get(1..).unwrap_or_default()
+    };
+    words.enumerate().map(|(place, word)| if place == 0 { word } else { capital(word) }).collect()
 }
 
 /// How bad something is.
@@ -93,7 +108,8 @@ struct Problem {
     severity: Severity,
     /// Which thing it is wrong with.
     item: String,
-    problem: String,
+    #[serde(rename = "problem")]
+    text: String,
 }
 
 /// Everything that was found.
@@ -112,8 +128,8 @@ impl Findings {
         self.problem(Severity::Warning, item, problem.into());
     }
 
-    fn problem(&mut self, severity: Severity, item: &str, problem: String) {
-        self.problems.push(Problem { severity, item: item.to_owned(), problem });
+    fn problem(&mut self, severity: Severity, item: &str, text: String) {
+        self.problems.push(Problem { severity, item: item.to_owned(), text });
     }
 
     fn has(&self, severity: Severity) -> bool {
@@ -136,13 +152,16 @@ impl Findings {
             return text + "nothing is wrong\n";
         }
         text += "what is wrong\n";
-        let problems = self.problems.iter().map(|Problem { severity, item, problem }| {
-            let severity = match severity {
-                Severity::Error => "  error",
-                Severity::Warning => "  warning",
-            };
-            [severity.to_owned(), item.clone(), problem.clone()]
-        });
+        let of =
+            |severity: Severity| self.problems.iter().filter(move |problem| problem.severity == severity);
+        let problems =
+            of(Severity::Error).chain(of(Severity::Warning)).map(|Problem { severity, item, text }| {
+                let severity = match severity {
+                    Severity::Error => "  error",
+                    Severity::Warning => "  warning",
+                };
+                [severity.to_owned(), item.clone(), text.clone()]
+            });
         text + &table::rows(problems)
     }
 }

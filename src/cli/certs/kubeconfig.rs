@@ -8,7 +8,9 @@ use clap::Args;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
+use super::super::cluster::Cluster;
 use super::error::CommandError;
+use crate::certificates::request::armour;
 
 /// What a kubeconfig says of the server.
 #[derive(Debug, Clone, Args)]
@@ -31,6 +33,21 @@ pub(super) struct ServerPart {
     pub(super) url: String,
     /// PEM; none if the system's CAs know the server.
     pub(super) authority: Option<Vec<u8>>,
+    /// The name in the server's certificate, if it is not that of the URL.
+    pub(super) tls_server_name: Option<String>,
+}
+
+impl ServerPart {
+    /// A cluster that was reached with another kubeconfig.
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        let roots = cluster.config.root_cert.as_ref();
+        let pem = roots.map(|roots| roots.iter().map(|der| armour("CERTIFICATE", der)).collect::<String>());
+        Self {
+            url: cluster.server().to_string().trim_end_matches('/').to_owned(),
+            authority: pem.map(String::into_bytes),
+            tls_server_name: cluster.config.tls_server_name.clone(),
+        }
+    }
 }
 
 impl KubeconfigFlags {
@@ -49,7 +66,7 @@ impl KubeconfigFlags {
                 format!("{error}; give the CA that has signed the server's certificate"),
             )
         })?;
-        Ok(Some((file.clone(), ServerPart { url: url.clone(), authority: Some(pem) })))
+        Ok(Some((file.clone(), ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: None })))
     }
 }
 
@@ -64,6 +81,9 @@ pub(super) fn render(
     let mut about = json!({"server": server.url});
     if let (Some(pem), Some(about)) = (&server.authority, about.as_object_mut()) {
         about.insert("certificate-authority-data".to_owned(), STANDARD.encode(pem).into());
+    }
+    if let (Some(name), Some(about)) = (&server.tls_server_name, about.as_object_mut()) {
+        about.insert("tls-server-name".to_owned(), name.as_str().into());
     }
     let config = json!({
         "apiVersion": "v1",

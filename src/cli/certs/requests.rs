@@ -45,7 +45,11 @@ struct Row {
 #[serde(rename_all = "camelCase")]
 enum Asks {
     #[serde(rename_all = "camelCase")]
-    Request { subject: String, alt_names: Vec<String>, key: String },
+    Request {
+        subject: String,
+        alt_names: Vec<String>,
+        key: String,
+    },
     Unreadable(String),
 }
 
@@ -122,6 +126,16 @@ fn condition(request: &CertificateSigningRequest) -> String {
     let failed = has(request, "Failed").then_some("Failed");
     let issued = issued(request).map(|_| "Issued");
     [Some(decided), failed, issued].into_iter().flatten().collect::<Vec<_>>().join(",")
+}
+
+/// Reads one request.
+async fn read(
+    cluster: &Cluster,
+    api: &Api<CertificateSigningRequest>,
+    name: &str,
+) -> Result<CertificateSigningRequest, CommandError> {
+    let doing = format!("read certificate signing request {name}");
+    cluster.ask(&doing, api.get(name)).await.map_err(CommandError::Failed)
 }
 
 /// Runs a command against a cluster.

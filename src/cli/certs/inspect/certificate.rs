@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use x509_parser::asn1_rs::Oid;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension};
+use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension, X509Extension};
 use x509_parser::prelude::FromDer as _;
 
 use super::super::super::terminal::when;
@@ -49,7 +50,7 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
         ("key", Known::of(certificate.public_key()).name),
         ("signature", signature(certificate)),
     ];
-    facts.extend(names(certificate.extensions().iter().map(|extension| extension.parsed_extension())));
+    facts.extend(names(certificate.extensions().iter().map(X509Extension::parsed_extension)));
     if let Ok(Some(usage)) = certificate.key_usage() {
         facts.push(("key usage", usage.value.to_string()));
     }
@@ -248,5 +249,5 @@ fn purposes(usage: &ExtendedKeyUsage<'_>) -> String {
         (usage.ocsp_signing, "OCSPSigning"),
     ];
     let known = known.into_iter().filter(|(given, _)| *given).map(|(_, name)| name.to_owned());
-    known.chain(usage.other.iter().map(|other| other.to_id_string())).collect::<Vec<_>>().join(", ")
+    known.chain(usage.other.iter().map(Oid::to_id_string)).collect::<Vec<_>>().join(", ")
 }

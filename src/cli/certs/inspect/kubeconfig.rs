@@ -6,7 +6,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
-use secrecy::ExposeSecret as _;
+use secrecy::ExposeSecret;
 
 use super::super::error::CommandError;
 use super::certificate::Use;
@@ -63,7 +63,7 @@ pub(super) fn inspect(
         let Some(user) = &named.auth_info else { continue };
         let certificate =
             held(user.client_certificate_data.as_deref(), user.client_certificate.as_deref(), base);
-        let key_data = user.client_key_data.as_ref().map(|data| data.expose_secret());
+        let key_data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
         let key = held(key_data, user.client_key.as_deref(), base);
         let others = [
             (user.token.is_some(), "a token"),

@@ -78,19 +78,18 @@ pub(super) fn inspect(pieces: &[Piece], wanted: Option<Use>, now: UnixTime, find
     let mut requests = Vec::new();
     for piece in pieces {
         let (kind, facts) = match &piece.content {
-            Content::Certificate(der) => match X509Certificate::from_der(der) {
-                Ok((_, read)) => {
+            Content::Certificate(der) => {
+                if let Ok((_, read)) = X509Certificate::from_der(der) {
                     let wanted = wanted.filter(|_| certificates.is_empty());
                     certificate::judge(&piece.name, &read, wanted, now, findings);
                     let facts = certificate::facts(&read, now);
                     certificates.push((piece, read));
                     ("certificate", facts)
-                }
-                Err(_) => {
+                } else {
                     findings.error(&piece.name, "not a certificate that can be read");
                     ("certificate", Vec::new())
                 }
-            },
+            }
             Content::Request(der) => {
                 requests.push((piece, der));
                 ("request", certificate::request(&piece.name, der, findings))
@@ -141,7 +140,8 @@ fn fit(
     for (piece, public) in keys {
         let fits = certificates.iter().any(|(_, other)| other.public_key().raw == public.as_slice())
             || requests.iter().any(|(_, der)| requested(der, public));
-        if !fits && !(certificates.is_empty() && requests.is_empty()) {
+        let alone = certificates.is_empty() && requests.is_empty();
+        if !(fits || alone) {
             findings.error(&piece.name, "the key is not that of the certificate beside it");
         }
     }

@@ -46,19 +46,14 @@ pub(super) fn inspect(
         let _waiting = Waiting::new(&format!("waiting for {address}"));
         runtime.block_on(async { timeout(PATIENCE, shake(host, port, &server_name)).await })
     };
-    let shown = match shown {
-        Ok(shown) => shown.map_err(|error| CommandError::about(address, error))?,
-        Err(_) => {
-            let problem = format!("no TLS handshake within {} s", PATIENCE.as_secs());
-            return Err(CommandError::about(address, problem));
-        }
-    };
+    let slow = || format!("no TLS handshake within {} s", PATIENCE.as_secs());
+    let shown = shown.unwrap_or_else(|_| Err(slow())).map_err(|error| CommandError::about(address, error))?;
     let mut findings = Findings::default();
     let mut facts: Facts = vec![("protocol", shown.protocol), ("cipher", shown.cipher), ("ALPN", shown.alpn)];
     match &shown.client_authorities {
         None => facts.push(("clients", "no certificate is asked for".to_owned())),
         Some(names) if names.is_empty() => {
-            facts.push(("clients", "a certificate of any CA is asked for".to_owned()))
+            facts.push(("clients", "a certificate of any CA is asked for".to_owned()));
         }
         Some(names) => facts
             .extend(names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for")))),

@@ -15,7 +15,7 @@ use super::super::super::check::{Output, print};
 use super::super::super::cluster::{Cluster, ClusterFlags};
 use super::super::error::CommandError;
 use super::super::table;
-use super::{Asks, Row, has, with_cluster};
+use super::{Asks, Row, has, read, with_cluster};
 use crate::clock::Clock;
 
 /// How often a decision is tried again when somebody else has changed the request meanwhile.
@@ -110,15 +110,16 @@ impl Decision<'_> {
             // All are looked at before any is decided on: a name that is wrong is found in time.
             let mut requests = Vec::new();
             for name in &flags.names {
-                let asked = cluster.ask(&format!("read certificate signing request {name}"), api.get(name));
-                requests.push(asked.await.map_err(CommandError::Failed)?);
+                requests.push(read(cluster, &api, name).await?);
             }
             let rows: Vec<Row> = requests.iter().map(|request| Row::of(request, now)).collect();
             let shown = shown(&rows);
             if flags.output == Output::Text {
                 print(&shown);
             }
-            if !flags.yes && !self.confirmed(&flags.names, (flags.output != Output::Text).then_some(&shown))? {
+            if !flags.yes
+                && !self.confirmed(&flags.names, (flags.output != Output::Text).then_some(&shown))?
+            {
                 return Err(CommandError::Failed("nothing was changed".to_owned()));
             }
             let mut decided = Vec::new();
@@ -165,9 +166,8 @@ impl Decision<'_> {
             let conditions = &mut request.status.get_or_insert_default().conditions;
             conditions.get_or_insert_default().push(self.condition());
             let parameters = PostParams::default();
-            let body = serde_json::to_vec(&request).map_err(|error| CommandError::about(&name, error))?;
             let written = cluster.ask(&doing, async {
-                match api.replace_subresource("approval", &name, &parameters, body).await {
+                match api.replace_subresource("approval", &name, &parameters, &request).await {
                     Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
                     written => written.map(Some),
                 }
@@ -175,8 +175,7 @@ impl Decision<'_> {
             if written.await.map_err(CommandError::Failed)?.is_some() {
                 return Ok(());
             }
-            let asked = cluster.ask(&format!("read certificate signing request {name}"), api.get(&name));
-            request = asked.await.map_err(CommandError::Failed)?;
+            request = read(cluster, api, &name).await?;
             if request.spec.request.0 != seen {
                 let problem = "it was deleted and made anew with another request; look at it again";
                 return Err(CommandError::about(name, problem));
@@ -210,7 +209,10 @@ fn shown(rows: &[Row]) -> String {
                 facts.extend(alt_names.iter().map(|name| ("name", name.clone())));
                 facts.push(("key", key.clone()));
                 if subject.contains(MASTERS) {
-                    facts.push(("WARNING", format!("the group {MASTERS} may do everything, whatever RBAC says")));
+                    facts.push((
+                        "WARNING",
+                        format!("the group {MASTERS} may do everything, whatever RBAC says"),
+                    ));
                 }
             }
             Asks::Unreadable(problem) => facts.push(("WARNING", format!("it cannot be read: {problem}"))),

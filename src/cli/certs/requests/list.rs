@@ -27,7 +27,8 @@ pub(in crate::cli) struct ListFlags {
 
 pub(in crate::cli::certs) fn run(flags: &ListFlags) -> Result<ExitCode, CommandError> {
     let found = with_cluster(&flags.cluster, async |cluster, api| {
-        let asked = cluster.ask("list certificate signing requests", api.list(&ListParams::default()));
+        let parameters = ListParams::default();
+        let asked = cluster.ask("list certificate signing requests", api.list(&parameters));
         asked.await.map_err(CommandError::Failed)
     })?;
     let now = Clock::system().now();

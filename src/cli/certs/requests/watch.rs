@@ -43,7 +43,9 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
         let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
         let mut interrupt = pin!(tokio::signal::ctrl_c());
         if flags.output == Output::Text {
-            print(&line(["TIME", "EVENT", "NAME", "SIGNERNAME", "REQUESTOR", "CONDITION"].map(str::to_owned)));
+            print(&line(
+                ["TIME", "EVENT", "NAME", "SIGNERNAME", "REQUESTOR", "CONDITION"].map(str::to_owned),
+            ));
         }
         loop {
             let event = tokio::select! {
