@@ -1,0 +1,42 @@
+//! The controllers of certificate requests and bootstrap tokens beside kube-controller-manager: every case is played on two
+//! clusters, and what becomes of it must be equal.
+//!
+//! ```text
+//! cargo test --test signers -- gateway     our controllers, in a gateway in front of an API server
+//! cargo test --test signers -- proof       the harness proves itself: a second kube-controller-manager shows no difference
+//!                                          in any case, a cluster without controllers shows one in every group
+//! cargo test --test signers -- ::keys::    one group
+//! ```
+//!
+//! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what happens to a certificate
+//! request and what the reference must make of it, `cases/` the cases, `certificate.rs` what is compared of a certificate, `bed.rs`
+//! the running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet from its token to the
+//! renewal of its certificate, `cleaner.rs` upstream's cleaner beside ours, `replicas.rs` gateways that are killed meanwhile.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::print_stderr,
+    clippy::large_futures,
+    clippy::needless_pass_by_value,
+    reason = "a test program: a panic is a failed test, and its messages go to the terminal"
+)]
+
+mod bed;
+#[path = "../support/build.rs"]
+mod build;
+mod client;
+#[path = "../support/csr.rs"]
+mod csr;
+#[path = "../support/pki.rs"]
+mod pki;
+#[path = "../support/servers.rs"]
+mod servers;
+
+fn main() {}
