@@ -31,12 +31,51 @@
 mod bed;
 #[path = "../support/build.rs"]
 mod build;
+mod case;
+mod cases;
+mod certificate;
 mod client;
 #[path = "../support/csr.rs"]
 mod csr;
 #[path = "../support/pki.rs"]
 mod pki;
+mod run;
 #[path = "../support/servers.rs"]
 mod servers;
 
-fn main() {}
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // The cases wait for servers; they do not compute.
+    arguments.test_threads.get_or_insert(16);
+    let source = build::look();
+    let required = std::env::var("PORTCULLIS_REQUIRE_TWIN").is_ok_and(|value| value == "1");
+    let absent = match &source {
+        build::Source::Absent(why) => Some(why.clone()),
+        source if !source.has_controllers() => {
+            Some("there is no kube-controller-manager among KUBEBUILDER_ASSETS".to_owned())
+        }
+        _ => None,
+    };
+    let plan = run::Plan::new(&arguments);
+    let lab = Arc::new(bed::Lab::new(source, plan.sides()));
+    let mut trials = plan.trials(&lab);
+    if let Some(why) = absent {
+        if required {
+            eprintln!("signers: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
+            return ExitCode::FAILURE;
+        }
+        eprintln!("\nsigners: SKIPPED, all {} tests: {why}\n", trials.len());
+        trials = trials.into_iter().map(|trial: Trial| trial.with_ignored_flag(true)).collect();
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let keep = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();
+    if let Some(lab) = Arc::into_inner(lab) {
+        lab.finish(keep);
+    }
+    conclusion.exit_code()
+}
