@@ -17,7 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-pub use authorities::{Authorities, SIGNERS, SigningCa};
+pub use authorities::Authorities;
 
 use crate::build::{self, Programs};
 use crate::client::{Api, text};

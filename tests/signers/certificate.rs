@@ -110,16 +110,32 @@ impl Certificate {
             let [version, serial, inner, issuer, validity, subject, spki, extensions] =
                 <[_; 8]>::try_from(all(tbs.content)?).ok()?;
             let [from, to] = <[_; 2]>::try_from(all(validity.content)?).ok()?;
-            Some((tbs, algorithm, signature, version, serial, inner, issuer, from, to, subject, spki, extensions))
+            Some((
+                tbs, algorithm, signature, version, serial, inner, issuer, from, to, subject, spki,
+                extensions,
+            ))
         };
-        let Some((tbs, algorithm, signature, version, serial, inner, issuer, from, to, subject, spki, extensions)) =
-            parse()
+        let Some((
+            tbs,
+            algorithm,
+            signature,
+            version,
+            serial,
+            inner,
+            issuer,
+            from,
+            to,
+            subject,
+            spki,
+            extensions,
+        )) = parse()
         else {
             return Ok(None);
         };
         verify(ca, algorithm.whole, tbs.whole, signature.content.get(1..).unwrap_or_default())?;
         // RFC 5280 section 4.1.2.2: positive, at most twenty octets.
-        let fits = (1..=20).contains(&serial.content.len()) && serial.content.first().is_some_and(|byte| *byte < 0x80);
+        let fits = (1..=20).contains(&serial.content.len())
+            && serial.content.first().is_some_and(|byte| *byte < 0x80);
         if serial.tag != 0x02 || !fits || serial.content.iter().all(|byte| *byte == 0) {
             return Err(format!("the serial number {}", hex(serial.whole)));
         }

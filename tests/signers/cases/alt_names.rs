@@ -27,9 +27,15 @@ pub fn cases() -> Vec<Case> {
         }),
         named("duplicates stay", &a().dns("a.example").dns("a.example").ip("192.0.2.1").ip("192.0.2.1")),
         named("the case of a DNS name stays", &a().dns("A.Example.ORG")),
-        named("DNS names that are none", &a().dns("a b").dns(".lead").dns("trail.").dns("_x._y").dns("*.*").dns("")),
+        named(
+            "DNS names that are none",
+            &a().dns("a b").dns(".lead").dns("trail.").dns("_x._y").dns("*.*").dns(""),
+        ),
         named("e-mail addresses that are none", &a().email("nobody").email("@").email("a b@c")),
-        named("addresses of both families", &a().ip("10.0.0.1").ip("::1").ip("fe80::1").ip("255.255.255.255")),
+        named(
+            "addresses of both families",
+            &a().ip("10.0.0.1").ip("::1").ip("fe80::1").ip("255.255.255.255"),
+        ),
         named("an IPv4 address in IPv6", &a().ip("::ffff:192.0.2.1")),
         named("all zeros", &a().ip("0.0.0.0").ip("::")),
         named("a critical extension in the request", &a().dns("a.example").critical_sans()),
@@ -39,7 +45,10 @@ pub fn cases() -> Vec<Case> {
         named("only other kinds of names", &a().raw_san(other).raw_san(directory)),
         named("an empty list of names", &a().extension("2.5.29.17", false, &seq(&[]))),
         named("critical, because the subject is empty", &Csr::new().ip("192.0.2.1")),
-        named("critical, because the subject becomes empty", &Csr::new().text("1.3.6.1.4.1.57683.2", "x").dns("a")),
+        named(
+            "critical, because the subject becomes empty",
+            &Csr::new().text("1.3.6.1.4.1.57683.2", "x").dns("a"),
+        ),
         named("a hundred names", &(0..100).fold(a(), |csr, i| csr.dns(&format!("n{i}.example")))),
         named("a node's names", &a().dns("node-1").dns("node-1.example").ip("192.0.2.7").ip("2001:db8::7")),
     ];

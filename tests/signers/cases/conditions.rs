@@ -2,13 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::case::{CLIENT, Case, Expect, KUBELET, LEGACY, SERVING, Step, approved, case, condition, now, timestamp};
+use crate::case::{
+    CLIENT, Case, Expect, KUBELET, LEGACY, SERVING, Step, approved, case, condition, now, timestamp,
+};
 use crate::csr::Csr;
 use crate::pki::Ca;
 
 const GROUP: &str = "conditions";
 const HANDLE: &str = "signer_test.go: TestHandle";
-const UTILS: &str = "certificate_controller_utils_test.go: TestIsCertificateRequestApproved, TestHasCondition";
+const UTILS: &str =
+    "certificate_controller_utils_test.go: TestIsCertificateRequestApproved, TestHasCondition";
 const FRAME: &str = "certificate_controller_test.go: TestCertificateController";
 
 /// As the API would have stored it.
@@ -29,9 +32,24 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, signer) in [("client", CLIENT), ("kubelet", KUBELET), ("serving", SERVING)] {
         let names: [&'static str; 4] = match name {
-            "client" => ["client: not approved", "client: denied", "client: approved", "client: failed, then approved"],
-            "kubelet" => ["kubelet: not approved", "kubelet: denied", "kubelet: approved", "kubelet: failed, then approved"],
-            _ => ["serving: not approved", "serving: denied", "serving: approved", "serving: failed, then approved"],
+            "client" => [
+                "client: not approved",
+                "client: denied",
+                "client: approved",
+                "client: failed, then approved",
+            ],
+            "kubelet" => [
+                "kubelet: not approved",
+                "kubelet: denied",
+                "kubelet: approved",
+                "kubelet: failed, then approved",
+            ],
+            _ => [
+                "serving: not approved",
+                "serving: denied",
+                "serving: approved",
+                "serving: failed, then approved",
+            ],
         };
         let of = |name| {
             let csr = if signer == SERVING { Csr::node("n1").dns("n1") } else { Csr::node("n1") };
@@ -56,11 +74,22 @@ pub fn cases() -> Vec<Case> {
         strange("a signer with a similar name", "kubernetes.io/kube-apiserver-client-x"),
         strange("an unknown signer, approved and denied by rules", "example.com/kubernetes.io"),
         node("a broken rule, not approved").steps(&[]).nothing(),
-        node("a broken rule, denied").kubelet().usages(&["server auth"]).steps(std::slice::from_ref(&denied)).nothing(),
-        of("a condition of somebody else's, then approved", UTILS).steps(&[custom("Checked", "True"), approved()]),
-        of("a condition of somebody else's that is false", UTILS).steps(&[custom("Checked", "False"), approved()]),
-        of("a condition of somebody else's that is unknown", UTILS).steps(&[custom("Checked", "Unknown"), approved()]),
-        of("two conditions of somebody else's", UTILS).steps(&[custom("A", "True"), custom("B", "False"), approved()]),
+        node("a broken rule, denied")
+            .kubelet()
+            .usages(&["server auth"])
+            .steps(std::slice::from_ref(&denied))
+            .nothing(),
+        of("a condition of somebody else's, then approved", UTILS)
+            .steps(&[custom("Checked", "True"), approved()]),
+        of("a condition of somebody else's that is false", UTILS)
+            .steps(&[custom("Checked", "False"), approved()]),
+        of("a condition of somebody else's that is unknown", UTILS)
+            .steps(&[custom("Checked", "Unknown"), approved()]),
+        of("two conditions of somebody else's", UTILS).steps(&[
+            custom("A", "True"),
+            custom("B", "False"),
+            approved(),
+        ]),
         of("only a condition of somebody else's", UTILS).steps(&[custom("Checked", "True")]).nothing(),
         of("somebody else's condition in the approval", UTILS)
             .steps(&[Step::Approval(condition("Checked", "True")), approved()]),
@@ -83,7 +112,9 @@ fn with_certificates() -> Vec<Case> {
     let other = Ca::new("other").leaf().cn("other").issue().cert_pem();
     let put = Step::Certificate(base64(&other));
     vec![
-        of("a certificate before the approval", &Csr::new().cn("a")).steps(&[put.clone(), approved()]).nothing(),
+        of("a certificate before the approval", &Csr::new().cn("a"))
+            .steps(&[put.clone(), approved()])
+            .nothing(),
         of("a certificate, not approved", &Csr::new().cn("a")).steps(std::slice::from_ref(&put)).nothing(),
         of("a certificate, and a rule that would fail", &Csr::new().cn("a"))
             .usages(&["server auth"])
@@ -106,7 +137,8 @@ fn stored_ones() -> Vec<Case> {
     let (approved, failed) = (stored("Approved", "True"), stored("Failed", "True"));
     let statusless = json!({"type": "Failed", "reason": "x", "lastUpdateTime": timestamp(now()),
         "lastTransitionTime": timestamp(now())});
-    let malformed = "-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n".to_owned();
+    let malformed =
+        "-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n".to_owned();
     vec![
         of("stored: approved", std::slice::from_ref(&approved)).expect(Expect::Issued),
         of("stored: approved and denied", &both).nothing(),
@@ -119,9 +151,14 @@ fn stored_ones() -> Vec<Case> {
         of("stored: approved, failed is false", &[approved.clone(), stored("Failed", "False")]).nothing(),
         of("stored: approved, failed without a status", &[approved.clone(), statusless]).nothing(),
         of("stored: approved twice", &[approved.clone(), approved.clone()]).expect(Expect::Issued),
-        of("stored: approved and an empty type", &[approved.clone(), stored("", "True")]).expect(Expect::Issued),
-        of("stored: approved, another signer", std::slice::from_ref(&approved)).signer(CLIENT).expect(Expect::Issued),
-        of("stored: a request that is none", std::slice::from_ref(&approved)).request(malformed.clone()).nothing(),
+        of("stored: approved and an empty type", &[approved.clone(), stored("", "True")])
+            .expect(Expect::Issued),
+        of("stored: approved, another signer", std::slice::from_ref(&approved))
+            .signer(CLIENT)
+            .expect(Expect::Issued),
+        of("stored: a request that is none", std::slice::from_ref(&approved))
+            .request(malformed.clone())
+            .nothing(),
         of("stored: a request of another type", std::slice::from_ref(&approved))
             .request(Csr::new().cn("a").pem().replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST"))
             .nothing(),
@@ -133,7 +170,9 @@ fn stored_ones() -> Vec<Case> {
             .request(malformed)
             .nothing(),
         of("stored: no signer", std::slice::from_ref(&approved)).signer("").nothing(),
-        of("stored: the signer in capitals", std::slice::from_ref(&approved)).signer("Kubernetes.io/legacy-unknown").nothing(),
+        of("stored: the signer in capitals", std::slice::from_ref(&approved))
+            .signer("Kubernetes.io/legacy-unknown")
+            .nothing(),
         of("stored: the old signer, without rules", &[approved])
             .request(Csr::new().cn("system:masters").org("system:masters").uri("a:b").pem())
             .signer(LEGACY)

@@ -64,9 +64,15 @@ fn extensions() -> Vec<Case> {
     vec![
         named("asks to be an authority", &asks().extension("2.5.29.19", true, &seq(&[boolean(true)]))),
         named("asks for key usages", &asks().extension("2.5.29.15", true, &tlv(0x03, &[1, 0x06]))),
-        named("asks for extended key usages", &asks().extension("2.5.29.37", false, &seq(&[oid("1.3.6.1.5.5.7.3.1")]))),
+        named(
+            "asks for extended key usages",
+            &asks().extension("2.5.29.37", false, &seq(&[oid("1.3.6.1.5.5.7.3.1")])),
+        ),
         named("asks for a key identifier", &asks().extension("2.5.29.14", false, &tlv(0x04, &[1, 2, 3]))),
-        named("asks for an authority key identifier", &asks().extension("2.5.29.35", false, &seq(&[tlv(0x80, &[9; 20])]))),
+        named(
+            "asks for an authority key identifier",
+            &asks().extension("2.5.29.35", false, &seq(&[tlv(0x80, &[9; 20])])),
+        ),
         named("asks for an unknown extension", &asks().extension("1.2.3.4.5", false, b"\x05\x00")),
         named("asks for an unknown critical extension", &asks().extension("1.2.3.4.5", true, b"\x05\x00")),
         named("asks for all of it, with names", &{
@@ -77,7 +83,10 @@ fn extensions() -> Vec<Case> {
                 .dns("a.example")
         }),
         named("a challenge password", &asks().attribute("1.2.840.113549.1.9.7", &[tlv(0x0c, b"hunter2")])),
-        named("an unstructured name", &asks().attribute("1.2.840.113549.1.9.2", &[tlv(0x0c, b"name")]).dns("a")),
+        named(
+            "an unstructured name",
+            &asks().attribute("1.2.840.113549.1.9.2", &[tlv(0x0c, b"name")]).dns("a"),
+        ),
         named("another version of the request", &asks().version(1)),
     ]
 }
@@ -85,7 +94,9 @@ fn extensions() -> Vec<Case> {
 /// How the request is written down.
 fn forms() -> Vec<Case> {
     let pem = || Csr::new().cn("form").pem();
-    let named = |name, request: String| case(GROUP, name, "helpers.go: ParseCSR, the first block", &Csr::new()).request(request);
+    let named = |name, request: String| {
+        case(GROUP, name, "helpers.go: ParseCSR, the first block", &Csr::new()).request(request)
+    };
     let with_headers = pem().replace("REQUEST-----\nM", "REQUEST-----\nProc-Type: 4\n\nM");
     let one_line = {
         let text = pem();

@@ -1,6 +1,7 @@
 //! The cases, by area.
 
 mod alt_names;
+mod approval;
 mod conditions;
 mod keys;
 mod subjects;
@@ -9,7 +10,15 @@ mod usages;
 use crate::case::Case;
 
 pub fn all() -> Vec<Case> {
-    [subjects::cases(), alt_names::cases(), usages::cases(), keys::cases(), conditions::cases()].concat()
+    [
+        subjects::cases(),
+        alt_names::cases(),
+        usages::cases(),
+        keys::cases(),
+        conditions::cases(),
+        approval::cases(),
+    ]
+    .concat()
 }
 
 /// An approval as the API would have stored it.

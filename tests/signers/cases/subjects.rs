@@ -43,19 +43,41 @@ pub fn cases() -> Vec<Case> {
         ordered("every attribute that survives", &all()),
         ordered("an empty subject", &Csr::new()),
         ordered("an empty subject with names", &Csr::new().dns("a.example").email("a@example.org")),
-        ordered("groups keep all values in another order", &Csr::new().cn("a").org("o2").org("o1").org("o10")),
+        ordered(
+            "groups keep all values in another order",
+            &Csr::new().cn("a").org("o2").org("o1").org("o10"),
+        ),
         ordered("a shorter group comes first", &Csr::new().cn("a").org("bbb").org("z").org("aa")),
         ordered("a group twice stays twice", &Csr::new().cn("a").org("same").org("same")),
         ordered("units, towns and regions in sets", &{
-            Csr::new().cn("a").text(OU, "u2").text(OU, "u1").text(L, "l2").text(L, "l1").text(ST, "s2").text(ST, "s1")
+            Csr::new()
+                .cn("a")
+                .text(OU, "u2")
+                .text(OU, "u1")
+                .text(L, "l2")
+                .text(L, "l1")
+                .text(ST, "s2")
+                .text(ST, "s1")
         }),
         ordered("several countries, streets and postal codes", &{
-            Csr::new().text(C, "FR").text(C, "DE").text(STREET, "b").text(STREET, "a").text(POSTAL, "2").text(POSTAL, "1")
+            Csr::new()
+                .text(C, "FR")
+                .text(C, "DE")
+                .text(STREET, "b")
+                .text(STREET, "a")
+                .text(POSTAL, "2")
+                .text(POSTAL, "1")
         }),
         ordered("the last of several common names", &Csr::new().cn("first").cn("last")),
-        ordered("the last of several serial numbers", &Csr::new().cn("a").text(SERIAL, "1").text(SERIAL, "2")),
+        ordered(
+            "the last of several serial numbers",
+            &Csr::new().cn("a").text(SERIAL, "1").text(SERIAL, "2"),
+        ),
         ordered("several attributes in one RDN", &multi),
-        ordered("the groups of a person", &Csr::new().cn("jane").org("dev").org("ops:night").org("system:masters2")),
+        ordered(
+            "the groups of a person",
+            &Csr::new().cn("jane").org("dev").org("ops:night").org("system:masters2"),
+        ),
         ordered("attributes that vanish", &{
             Csr::new()
                 .cn("a")
@@ -68,13 +90,19 @@ pub fn cases() -> Vec<Case> {
                 .text("2.5.4.12", "Title")
         }),
         ordered("only attributes that vanish", &Csr::new().attr(DC, IA5, b"example").attr(DC, IA5, b"org")),
-        ordered("only attributes that vanish, with names", &Csr::new().attr(DC, IA5, b"org").dns("b.example")),
+        ordered(
+            "only attributes that vanish, with names",
+            &Csr::new().attr(DC, IA5, b"org").dns("b.example"),
+        ),
         ordered("an empty group stays", &Csr::new().cn("a").org("")),
         ordered("an empty common name vanishes", &Csr::new().cn("").org("o")),
         ordered("an empty serial number vanishes", &Csr::new().cn("a").text(SERIAL, "")),
         ordered("a common name of 300 letters", &Csr::new().cn(&"n".repeat(300))),
         ordered("a country of three letters", &Csr::new().cn("a").text(C, "DEU")),
-        ordered("a hundred groups", &(0..100).fold(Csr::new().cn("many"), |csr, i| csr.org(&format!("group-{i}")))),
+        ordered(
+            "a hundred groups",
+            &(0..100).fold(Csr::new().cn("many"), |csr, i| csr.org(&format!("group-{i}"))),
+        ),
         ordered("a common name that becomes empty last", &Csr::new().cn("first").cn("")),
     ];
     for (name, tag, value) in [

@@ -54,7 +54,8 @@ pub fn cases() -> Vec<Case> {
         legacy("all usages backwards", &backwards),
         legacy("two names of one usage", &["signing", "digital signature", "s/mime", "email protection"]),
         legacy("a usage twice", &["client auth", "client auth", "digital signature", "digital signature"]),
-        legacy("no usage", &[]),
+        // The API judges the whole request again when anything is written, and refuses.
+        legacy("no usage", &[]).conditions(&[super::stored_approval()]).steps(&[]).nothing(),
         legacy("an unknown usage", &["client auth", "teleportation"]).nothing(),
         legacy("an unknown usage in other letters", &["Client Auth"]).nothing(),
     ]);
@@ -98,7 +99,8 @@ fn kubelets() -> Vec<Case> {
         kubelet("kubelet: another organization", &Csr::new().org("nodes").cn("system:node:n1")).fails(),
         kubelet("kubelet: two organizations", &node().org("other")).fails(),
         kubelet("kubelet: system:nodes twice", &node().org("system:nodes")).fails(),
-        kubelet("kubelet: system:masters, too", &Csr::new().org("system:masters").cn("system:node:n1")).fails(),
+        kubelet("kubelet: system:masters, too", &Csr::new().org("system:masters").cn("system:node:n1"))
+            .fails(),
         kubelet("kubelet: a DNS name", &node().dns("n1")).fails(),
         kubelet("kubelet: an e-mail address", &node().email("a@b.c")).fails(),
         kubelet("kubelet: an address", &node().ip("192.0.2.1")).fails(),
@@ -112,10 +114,14 @@ fn kubelets() -> Vec<Case> {
         })
         .fails(),
         kubelet("kubelet: another common name", &Csr::new().org("system:nodes").cn("node:n1")).fails(),
-        kubelet("kubelet: the common name in capitals", &Csr::new().org("system:nodes").cn("System:Node:n1")).fails(),
+        kubelet("kubelet: the common name in capitals", &Csr::new().org("system:nodes").cn("System:Node:n1"))
+            .fails(),
         kubelet("kubelet: no common name", &Csr::new().org("system:nodes")).fails(),
         kubelet("kubelet: the last common name counts", &node().cn("alice")).fails(),
-        kubelet("kubelet: the last common name is good", &Csr::new().cn("alice").org("system:nodes").cn("system:node:a")),
+        kubelet(
+            "kubelet: the last common name is good",
+            &Csr::new().cn("alice").org("system:nodes").cn("system:node:a"),
+        ),
         kubelet("kubelet: the name comes before the usages", &Csr::new().org("system:nodes").cn("x"))
             .usages(&["server auth"])
             .fails(),
@@ -123,7 +129,9 @@ fn kubelets() -> Vec<Case> {
             .usages(&["digital signature", "key encipherment", "client auth", "server auth"])
             .fails(),
         kubelet("kubelet: only client auth", &node()).usages(&["client auth"]).fails(),
-        kubelet("kubelet: no client auth", &node()).usages(&["digital signature", "key encipherment"]).fails(),
+        kubelet("kubelet: no client auth", &node())
+            .usages(&["digital signature", "key encipherment"])
+            .fails(),
         kubelet("kubelet: the organization as IA5", &{
             Csr::new().attr(crate::pki::O, crate::pki::string::IA5, b"system:nodes").cn("system:node:n1")
         }),
@@ -139,18 +147,23 @@ fn servings() -> Vec<Case> {
         serving("serving: a DNS name", &node().dns("n1.example")),
         serving("serving: an address", &node().ip("192.0.2.1")),
         serving("serving: both", &node().ip("192.0.2.1").dns("n1").ip("2001:db8::1")),
-        serving("serving: without key encipherment", &node().dns("n1")).usages(&["digital signature", "server auth"]),
+        serving("serving: without key encipherment", &node().dns("n1"))
+            .usages(&["digital signature", "server auth"]),
         serving("serving: no names", &node()).fails(),
         serving("serving: an e-mail address", &node().dns("n1").email("a@b.c")).fails(),
         serving("serving: a URI", &node().dns("n1").uri("https://a/")).fails(),
         serving("serving: only a URI", &node().uri("https://a/")).fails(),
-        serving("serving: an e-mail address and a URI", &node().dns("n1").uri("https://a/").email("a@b.c")).fails(),
+        serving("serving: an e-mail address and a URI", &node().dns("n1").uri("https://a/").email("a@b.c"))
+            .fails(),
         serving("serving: no organization", &Csr::new().cn("system:node:n1").dns("n1")).fails(),
         serving("serving: two organizations", &node().org("x").dns("n1")).fails(),
         serving("serving: another common name", &Csr::new().org("system:nodes").cn("n1").dns("n1")).fails(),
-        serving("serving: the usages come before the name", &Csr::new().org("system:nodes").cn("n1").dns("n1"))
-            .usages(&["client auth"])
-            .fails(),
+        serving(
+            "serving: the usages come before the name",
+            &Csr::new().org("system:nodes").cn("n1").dns("n1"),
+        )
+        .usages(&["client auth"])
+        .fails(),
         serving("serving: client auth", &node().dns("n1"))
             .usages(&["digital signature", "key encipherment", "client auth"])
             .fails(),
@@ -183,7 +196,7 @@ fn durations() -> Vec<Case> {
     cases.extend([
         stored("stored: an hour", 3600),
         // The API judges the whole request again when the certificate is written, and refuses.
-        stored("stored: too short", 599).conditions(&[crate::cases::stored_approval()]).steps(&[]).nothing(),
+        stored("stored: too short", 599).conditions(&[super::stored_approval()]).steps(&[]).nothing(),
     ]);
     cases
 }
