@@ -35,13 +35,16 @@ mod case;
 mod cases;
 mod certificate;
 mod client;
+mod cluster_info;
 #[path = "../support/csr.rs"]
 mod csr;
 #[path = "../support/pki.rs"]
 mod pki;
 mod run;
+mod scenario;
 #[path = "../support/servers.rs"]
 mod servers;
+mod tokens;
 
 use std::process::ExitCode;
 use std::sync::Arc;

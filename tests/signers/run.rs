@@ -10,7 +10,8 @@ use tokio::sync::OnceCell;
 
 use crate::bed::{Bed, Cluster, Lab, Side};
 use crate::case::{Case, Expect, Outcome};
-use crate::cases;
+use crate::scenario::Scenario;
+use crate::{cases, cluster_info, tokens};
 
 /// A case, and what became of it on the reference, which is asked once.
 struct Played {
@@ -20,9 +21,22 @@ struct Played {
 
 enum Kind {
     /// One case on the reference and on another side.
-    Compare { played: Arc<Played>, side: Side },
+    Compare {
+        played: Arc<Played>,
+        side: Side,
+    },
     /// Every case of a group in which something happens differs where no controller runs.
-    Differs { played: Vec<Arc<Played>> },
+    Differs {
+        played: Vec<Arc<Played>>,
+    },
+    /// The same of what is not about certificate requests.
+    Scenario {
+        scenario: Arc<Scenario>,
+        side: Side,
+    },
+    ScenariosDiffer {
+        scenarios: Vec<Arc<Scenario>>,
+    },
     /// The harness fails where it should.
     Rule(fn() -> Result<(), String>),
 }
@@ -56,6 +70,7 @@ impl Plan {
             planned
                 .push(Planned { name: format!("proof::differs::{group}"), kind: Kind::Differs { played } });
         }
+        plan_scenarios(&mut planned);
         for (name, rule) in RULES {
             planned.push(Planned {
                 name: format!("proof::rules::{}", test_name(name)),
@@ -73,8 +88,8 @@ impl Plan {
     /// The clusters that the tests need.
     pub fn sides(&self) -> Vec<Side> {
         let sides = self.planned.iter().filter_map(|test| match &test.kind {
-            Kind::Compare { side, .. } => Some(*side),
-            Kind::Differs { .. } => Some(Side::Bare),
+            Kind::Compare { side, .. } | Kind::Scenario { side, .. } => Some(*side),
+            Kind::Differs { .. } | Kind::ScenariosDiffer { .. } => Some(Side::Bare),
             Kind::Rule(_) => None,
         });
         sides.collect::<BTreeSet<_>>().into_iter().collect()
@@ -92,6 +107,24 @@ impl Plan {
             })
         };
         self.planned.into_iter().map(trial).collect()
+    }
+}
+
+fn plan_scenarios(planned: &mut Vec<Planned>) {
+    let scenarios = [tokens::scenarios(), cluster_info::scenarios()];
+    for group in scenarios {
+        let group: Vec<Arc<Scenario>> = group.into_iter().map(Arc::new).collect();
+        for (prefix, side) in [("gateway", Side::Gateway), ("proof::same", Side::Second)] {
+            planned.extend(group.iter().map(|scenario| Planned {
+                name: format!("{prefix}::{}::{}", scenario.group, test_name(&scenario.name)),
+                kind: Kind::Scenario { scenario: Arc::clone(scenario), side },
+            }));
+        }
+        if let Some(first) = group.first() {
+            let name = format!("proof::differs::{}", first.group);
+            let scenarios = group.iter().filter(|scenario| scenario.acts).map(Arc::clone).collect();
+            planned.push(Planned { name, kind: Kind::ScenariosDiffer { scenarios } });
+        }
     }
 }
 
@@ -138,6 +171,20 @@ impl Played {
 async fn run(bed: &Bed, kind: &Kind) -> Result<(), String> {
     match kind {
         Kind::Rule(_) => Ok(()),
+        Kind::Scenario { scenario, side } => scenario.compare(bed, *side).await,
+        Kind::ScenariosDiffer { scenarios } => {
+            let mut equal = Vec::new();
+            for scenario in scenarios {
+                if scenario.compare(bed, Side::Bare).await.is_ok() {
+                    equal.push(&scenario.name);
+                }
+            }
+            if equal.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("without controllers, these are equal: {equal:?}"))
+            }
+        }
         Kind::Compare { played, side } => {
             let (differences, subject) = played.differences(bed, bed.cluster(*side)?).await?;
             judge(&played.case, *side, &differences, &subject)

@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
             "a bootstrap token, with an RSA key",
             FLOW,
             &node().with_key(Key::pooled(KeyKind::Rsa2048, 100)),
-            { Person::bootstrap("abcdef") },
+            Person::bootstrap("abcdef"),
         ),
         asks("a node renews", FLOW, &node(), Person::node("n1")),
         asks("a node asks for another's name", FLOW, &node(), Person::node("n2")).nothing(),
