@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 pub use authorities::Authorities;
+pub use starter::eventually;
 
 use crate::build::{self, Programs};
 use crate::client::{Api, text};

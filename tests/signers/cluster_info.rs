@@ -329,7 +329,7 @@ pub fn scenarios() -> Vec<Scenario> {
         let info = Arc::new(info);
         Scenario::new(GROUP, name, from, expected, move |_, cluster| {
             let info = Arc::clone(&info);
-            async move { info.play(cluster).await }.boxed()
+            async move { info.play(cluster).await }.boxed_local()
         })
         .acts(acts)
     };

@@ -38,6 +38,7 @@ mod client;
 mod cluster_info;
 #[path = "../support/csr.rs"]
 mod csr;
+mod kubelet;
 #[path = "../support/pki.rs"]
 mod pki;
 mod run;

@@ -1,12 +1,13 @@
 //! Cases that are not about certificate requests: something is played on a cluster, and what came of it is a JSON value.
 
-use futures_util::future::BoxFuture;
+use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::bed::{Bed, Cluster, Side};
 
-type Play = Box<dyn for<'a> Fn(&'a Bed, &'a Cluster) -> BoxFuture<'a, Result<Value, String>> + Send + Sync>;
+type Play =
+    Box<dyn for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
 
 pub struct Scenario {
     pub group: &'static str,
@@ -27,7 +28,7 @@ impl Scenario {
         name: &str,
         from: &'static str,
         expected: Value,
-        play: impl for<'a> Fn(&'a Bed, &'a Cluster) -> BoxFuture<'a, Result<Value, String>>
+        play: impl for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>>
         + Send
         + Sync
         + 'static,

@@ -244,7 +244,7 @@ pub fn scenarios() -> Vec<Scenario> {
         let token = Arc::new(token);
         Scenario::new(GROUP, &name, from, expected, move |_, cluster| {
             let token = Arc::clone(&token);
-            async move { token.play(cluster).await }.boxed()
+            async move { token.play(cluster).await }.boxed_local()
         })
         .acts(gone)
     };
