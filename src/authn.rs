@@ -12,7 +12,6 @@ mod json;
 pub mod jwt;
 pub mod lookup;
 pub mod oidc;
-mod pem;
 pub mod remarks;
 pub mod request_header;
 pub mod service_account;

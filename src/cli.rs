@@ -3,11 +3,14 @@
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
 mod check;
+mod cluster;
+mod cluster_info;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
 mod foreign_flags;
 mod serve;
+mod token;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -48,6 +51,15 @@ enum Command {
     /// it is accepted, 1 if not, 64 if the configuration is bad.
     #[command(after_help = explain::EXAMPLE)]
     Explain(Box<explain::ExplainFlags>),
+    /// Manage bootstrap tokens: what a node joins a cluster with.
+    ///
+    /// A token is six public characters, a dot and sixteen secret ones, and lives in a Secret in kube-system. Clients
+    /// authenticate with it, and it signs the ConfigMap kube-public/cluster-info, by which they know the cluster.
+    #[command(subcommand, after_help = token::EXAMPLE)]
+    Token(token::TokenCommand),
+    /// Publish where the cluster is, and check it as a joining node does.
+    #[command(subcommand, after_help = cluster_info::EXAMPLE)]
+    ClusterInfo(cluster_info::ClusterInfoCommand),
     /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
     ///
     /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -97,6 +109,8 @@ impl Cli {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),
             Command::Explain(flags) => explain::run(&flags),
+            Command::Token(command) => token::run(&command),
+            Command::ClusterInfo(command) => cluster_info::run(&command),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {

@@ -2,11 +2,12 @@
 //! the step between ([`resolve`]), which reads every file and reports every error at once.
 
 mod authentication_configuration;
+mod controller_flags;
 pub mod error;
 mod file;
 pub mod flags;
 pub mod inputs;
-mod kubeconfig;
+pub(crate) mod kubeconfig;
 pub mod resolve;
 pub mod sections;
 pub mod settings;

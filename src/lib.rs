@@ -1,11 +1,14 @@
 //! Portcullis: an authenticating and admitting front proxy for Kubernetes-style API servers.
 
 pub mod authn;
+pub mod bootstrap;
 pub mod cel;
+pub mod certificates;
 pub mod cli;
 pub mod clock;
 pub mod clusters;
 pub mod config;
+pub mod controllers;
 #[cfg(feature = "dev")]
 pub mod dev;
 pub mod escape;
@@ -31,3 +34,4 @@ mod telemetry;
 mod token_review;
 mod transport;
 pub mod user;
+pub mod x509;

@@ -2,6 +2,7 @@
 //! paths, names and resources are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+pub(crate) mod controllers;
 pub(crate) mod jwt;
 mod known;
 pub(crate) mod service_accounts;
@@ -92,6 +93,8 @@ pub(crate) struct Metrics {
     pub(crate) endpoint_trusted: IntGaugeVec,
     /// What is counted of service-account tokens.
     pub(crate) service_accounts: service_accounts::ServiceAccounts,
+    /// What is counted of controllers.
+    pub(crate) controllers: controllers::Controllers,
     /// What is counted of issuers of JSON Web Tokens.
     pub(crate) jwt: jwt::Issuers,
     /// By `result`: success, failure.
@@ -302,6 +305,7 @@ impl Metrics {
                 &["cluster", "endpoint"],
             )?,
             service_accounts: service_accounts::ServiceAccounts::new(&registry)?,
+            controllers: controllers::Controllers::new(&registry)?,
             jwt: jwt::Issuers {
                 latency: histograms(
                     "apiserver_authentication_jwt_authenticator_latency_seconds",

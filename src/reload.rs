@@ -41,7 +41,7 @@ pub(crate) struct Signals {
     /// An API server has refused the gateway's credential.
     pub(crate) refused: Arc<Notify>,
     /// Told of each new snapshot.
-    pub(crate) swapped: Arc<Notify>,
+    pub(crate) swapped: [Arc<Notify>; 2],
 }
 
 /// Why the configuration is looked at.
@@ -161,7 +161,7 @@ impl Reloader {
         self.wanted = wanted;
         let next = Arc::new(next);
         self.current.store(Arc::clone(&next));
-        self.signals.swapped.notify_one();
+        self.signals.swapped.iter().for_each(|told| told.notify_one());
         self.means.metrics.config_reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {

@@ -1,5 +1,6 @@
 //! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
 
+mod controllers;
 mod observe;
 mod shutdown;
 mod supervise;
@@ -103,7 +104,8 @@ impl Server {
             .map(|index| worker(index, &snapshot, &health, &metrics, draining.clone()))
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
-        let (refused, swapped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (refused, swapped, controlled) =
+            (Arc::default(), Arc::<Notify>::default(), Arc::<Notify>::default());
         let check = SelfCheck {
             current: Arc::clone(&snapshot),
             metrics: Arc::clone(&metrics),
@@ -111,6 +113,7 @@ impl Server {
             reload: Arc::clone(&reload),
             refused: Arc::clone(&refused),
         };
+        let swapped = [swapped, Arc::clone(&controlled)];
         let signals = Signals { asked: Arc::clone(&reload), refused, swapped };
         let current = Arc::clone(&snapshot);
         let reloader = Reloader::new(source, settings, current, means, Clock::system(), signals);
@@ -118,6 +121,13 @@ impl Server {
         let controlling =
             async move { tokio::join!(supervise(reloader, &counted), supervise(check, &counted)) };
         control(controlling, draining.clone()).map_err(StartError::Thread)?;
+        let controllers = controllers::Running {
+            current: Arc::clone(&snapshot),
+            swapped: controlled,
+            metrics: Arc::clone(&metrics),
+            clock: Clock::system(),
+        };
+        let controllers = controllers.start(draining.clone()).map_err(StartError::Thread)?;
         let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
         if let Some(listener) = metrics_listener {
             let observed = Observed { metrics: Arc::clone(&metrics), health };
@@ -130,7 +140,7 @@ impl Server {
         info!(%address, metrics = ?metrics_address, "serving");
         let events = Events::new();
         let hasten = events.hasten();
-        let ending = Some(Ending { workers, events }).into();
+        let ending = Some(Ending { workers, controllers, events }).into();
         Ok(Self { address, metrics_address, drain, hasten, ending, metrics, snapshot, reload })
     }
 

@@ -13,6 +13,7 @@ use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 use crate::clusters::{Cluster, settings};
 use crate::config::settings::{Backend, Settings, Shutdown};
+use crate::controllers::OfCluster;
 use crate::listen::settings::Limits;
 use crate::listen::tls;
 use crate::methods::{Means, Methods};
@@ -26,6 +27,8 @@ pub(crate) struct Snapshot {
     pub(crate) router: Router<Cluster>,
     /// What their authenticators know, in the same order.
     pub(crate) methods: Vec<Methods>,
+    /// The controllers of those that have any.
+    pub(crate) controllers: Vec<OfCluster>,
     /// What each new connection is accepted with.
     pub(crate) tls: Arc<ServerConfig>,
     /// The limits of each new connection.
@@ -74,9 +77,16 @@ impl Snapshot {
         means: &Means,
     ) -> Result<Self, SnapshotError> {
         let serving = &settings.serving;
-        let (mut clusters, mut methods) = (Vec::new(), Vec::new());
+        let (mut clusters, mut methods, mut controllers) = (Vec::new(), Vec::new(), Vec::new());
         for cluster in &settings.clusters {
             let (built, known) = build_cluster(cluster, &serving.provider, before, means)?;
+            if let Some(settings) = settings.controllers.get(&cluster.name) {
+                controllers.push(OfCluster {
+                    cluster: cluster.name.as_str().into(),
+                    upstream: Arc::clone(&built.upstream),
+                    settings: Arc::clone(settings),
+                });
+            }
             clusters.push((cluster.routes.clone(), Arc::new(built)));
             methods.push(known);
         }
@@ -84,6 +94,7 @@ impl Snapshot {
             generation: before.map_or(1, |before| before.generation + 1),
             router: Router::new(clusters),
             methods,
+            controllers,
             tls: tls::server_config(serving, hints(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,
             strict_transport_security: serving.strict_transport_security.clone(),

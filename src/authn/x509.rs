@@ -7,18 +7,8 @@
 //!
 //! An unverified chain has no subject. [`CaBundle::verify`] is the only way to one.
 
-mod bundle;
-mod certificate;
-mod constraints;
-mod der;
-mod name;
-mod policy;
-mod signature;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(super) mod time;
-mod uri;
-mod verify;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,13 +22,9 @@ use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuth
 use crate::clock::{self, UnixTime};
 use crate::status::quote::Quoted;
 use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
-
-pub use bundle::{BundleError, CaBundle};
-use certificate::Certificate;
-pub use certificate::ParseError;
-use name::Subject;
-pub use signature::SignatureError;
-pub use verify::VerifyError;
+use crate::x509::certificate::{self, Certificate};
+use crate::x509::name::Subject;
+use crate::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
 
 /// How many certificates a client may present. Go knows no such limit beside the size of the message.
 const MAX_CERTIFICATES: usize = 100;
@@ -120,12 +106,12 @@ pub enum SubjectError {
 impl VerifiedChain {
     /// The last common name of the subject; empty if there is none.
     pub fn common_name(&self) -> &str {
-        &self.subject.common_name
+        &self.subject.name.common_name
     }
 
     /// Every organisation of the subject, in order, duplicates kept.
     pub fn organizations(&self) -> &[String] {
-        &self.subject.organizations
+        &self.subject.name.organization
     }
 
     /// The uid the subject carries, if any.

@@ -317,7 +317,7 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
 
 /// Why a kubeconfig cannot be read. The YAML parser's words would quote the lines around the error, and secrets with
 /// them, so only the place is told.
-fn unreadable(error: &KubeconfigError) -> String {
+pub(crate) fn unreadable(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => match error.location() {
             Some(place) => {

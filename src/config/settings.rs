@@ -1,11 +1,14 @@
 //! What a configuration resolves to: values that were read, parsed and found to fit together.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
 pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort};
 pub use crate::clusters::settings::{Cluster, Routes};
+pub use crate::controllers::settings::Controllers;
 pub use crate::listen::settings::{Limits, Serving, ServingCertificate};
 pub use crate::user::IdentityMode;
 
@@ -17,6 +20,8 @@ pub struct Settings {
     pub serving: Serving,
     /// The clusters behind the gateway; at least one.
     pub clusters: Vec<Cluster>,
+    /// The controllers of those clusters that have any, by the cluster's name.
+    pub controllers: BTreeMap<String, Arc<Controllers>>,
     /// How the gateway runs.
     pub operation: Operation,
 }

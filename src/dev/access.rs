@@ -1,7 +1,7 @@
 //! Who may do what in the embedded backend. Four rules, so that a newcomer can predict every answer:
 //!
 //! 1. `system:masters`, and the gateway asking for itself, may do everything, impersonation included.
-//! 2. Everybody may read `/version` and the health checks.
+//! 2. Everybody may read `/version`, the health checks, and by its name `kube-public/cluster-info`.
 //! 3. Everybody authenticated may do everything else, except impersonate, decide over signing requests, write to
 //!    `kube-system`, and see the Secrets there (or in all namespaces at once).
 //! 4. Nobody else may do anything.
@@ -30,6 +30,13 @@ pub(super) fn may(user: &UserInfo, attempt: &Attempt<'_>) -> bool {
             });
             reads && (authenticated || public)
         }
+        AttemptTarget::Resource {
+            resource: "configmaps",
+            subresource: "",
+            namespace: "kube-public",
+            name: "cluster-info",
+            ..
+        } if attempt.verb == "get" => true,
         AttemptTarget::Resource { resource, subresource, namespace, .. } => {
             let protected = namespace == PROTECTED_NAMESPACE;
             let secrets =
@@ -85,6 +92,12 @@ mod tests {
         (NOBODY, "post", "/version", "", false),
         (NOBODY, "get", "/api", "", false),
         (PERSON, "get", "/api", "", true),
+        (NOBODY, "get", "configmaps=cluster-info", "kube-public", true),
+        (NOBODY, "list", "configmaps=cluster-info", "kube-public", false),
+        (NOBODY, "update", "configmaps=cluster-info", "kube-public", false),
+        (NOBODY, "get", "configmaps=cluster-info", "default", false),
+        (NOBODY, "get", "configmaps=other", "kube-public", false),
+        (NOBODY, "get", "secrets=cluster-info", "kube-public", false),
     ];
 
     #[test]
@@ -92,12 +105,11 @@ mod tests {
         for case @ (groups, verb, resource, namespace, want) in CASES {
             let groups = groups.iter().map(|&group| group.to_owned()).collect();
             let user = UserInfo { groups, ..UserInfo::named("u") };
+            let (resource, name) = resource.split_once('=').unwrap_or((resource, ""));
             let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
             let on = match resource.strip_prefix('/') {
                 Some(_) => AttemptTarget::Path(resource),
-                None => {
-                    AttemptTarget::Resource { group: "", resource: plural, subresource, namespace, name: "" }
-                }
+                None => AttemptTarget::Resource { group: "", resource: plural, subresource, namespace, name },
             };
             assert_eq!(may(&user, &Attempt { user: "u", verb, on }), *want, "{case:?}");
         }

@@ -38,12 +38,13 @@ use super::store::Store;
 use super::watch::watch;
 use super::{access, discovery, objects, reviews, table};
 use crate::authn::ConnInfo;
-use crate::authn::x509::{CaBundle, UnverifiedChain, VerdictMemo};
+use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::clock::Clock;
 use crate::escape::decode_path;
 use crate::request::info::{self, RequestInfo};
 use crate::status::Status;
 use crate::status::render::{Negotiation, render};
+use crate::x509::CaBundle;
 
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 

@@ -10,12 +10,13 @@ use super::pki::GATEWAY_CLIENT_NAME;
 use crate::authn::chain::Chain;
 use crate::authn::remarks::Remarks;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
-use crate::authn::x509::{CaBundle, FrontProxyVerifier};
+use crate::authn::x509::FrontProxyVerifier;
 use crate::authn::{AuthnInput, ConnInfo};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::status::Status;
 use crate::user::UserInfo;
+use crate::x509::CaBundle;
 
 /// Reads identities.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! What the embedded backend serves: one table, from which discovery, routing and validation are made.
 
-use k8s_openapi::api::{certificates, core};
+use k8s_openapi::api::{certificates, core, rbac};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -53,9 +53,11 @@ pub(super) const SIGNING_REQUESTS: &str = "certificatesigningrequests";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const CERTIFICATES: &str = "certificates.k8s.io";
+/// Kept and shown, and nothing more: who may do what is fixed.
+const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Every API group that is served; each in version v1 alone.
-pub(super) const GROUPS: &[&str] = &["", AUTHENTICATION, AUTHORIZATION, CERTIFICATES];
+pub(super) const GROUPS: &[&str] = &["", AUTHENTICATION, AUTHORIZATION, CERTIFICATES, RBAC];
 
 const CLUSTER: bool = false;
 const NAMESPACED: bool = true;
@@ -80,6 +82,9 @@ pub(super) static RESOURCES: &[Resource] = &[
     row(CERTIFICATES, SIGNING_REQUESTS, "CertificateSigningRequest", "csr", CLUSTER,
         Does::Store(roundtrip::<certificates::v1::CertificateSigningRequest>,
             &["Name", "Age", "SignerName", "Requestor", "RequestedDuration", "Condition"])),
+    row(RBAC, "rolebindings", "RoleBinding", "", NAMESPACED,
+        Does::Store(roundtrip::<rbac::v1::RoleBinding>, &["Name", "Role", "Age"])),
+    row(RBAC, "roles", "Role", "", NAMESPACED, Does::Store(roundtrip::<rbac::v1::Role>, &["Name", "Age"])),
 ];
 
 const fn row(

@@ -55,6 +55,7 @@ fn cell(column: &str, object: &Value, now: Timestamp) -> Value {
         },
         "Data" => (count("/data") + count("/binaryData")).into(),
         "Secrets" => count("/secrets").into(),
+        "Role" => format!("{}/{}", text(object, "/roleRef/kind"), text(object, "/roleRef/name")).into(),
         "Status" => at(object, "/status/phase").clone(),
         "Type" => at(object, "/type").clone(),
         "SignerName" => at(object, "/spec/signerName").clone(),

@@ -9,14 +9,12 @@ use rustls_pki_types::CertificateDer;
 use super::ready;
 use crate::authn::remarks::Remarks;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
-use crate::authn::x509::{
-    BundleError, CaBundle, FrontProxyVerifier, ParseError, UnverifiedChain, VerdictMemo, VerifyError,
-    parse_chain_for_handshake,
-};
+use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
 use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::Identity;
+use crate::x509::{BundleError, CaBundle, ParseError, VerifyError};
 
 /// The roots, as a PEM file. `cargo test --test it -- --ignored makes_a_new_authority` makes others.
 const ROOTS: &[u8] = include_bytes!("authority/roots");

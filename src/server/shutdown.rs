@@ -48,6 +48,8 @@ pub(super) struct Events {
 pub(super) struct Ending {
     /// The workers, once no more connections are accepted.
     pub(super) workers: Receiver<Vec<Worker>>,
+    /// Once no controller works and all leases are given up.
+    pub(super) controllers: Receiver<()>,
     pub(super) events: Events,
 }
 
@@ -71,7 +73,7 @@ impl Events {
 pub(super) fn run(
     settings: Shutdown,
     drain: &watch::Sender<Drain>,
-    Ending { workers, events }: Ending,
+    Ending { workers, controllers, events }: Ending,
     metrics: &Metrics,
 ) {
     let Shutdown { delay, send_retry_after, grace_period } = settings;
@@ -108,6 +110,8 @@ pub(super) fn run(
             events.within(LAST_BYTES);
         }
     }
+    // They were told long ago; if nothing was in progress, only just.
+    controllers.recv_timeout(LAST_BYTES).ok();
     drain.send_replace(Drain::Abort);
     if joining.join().is_err() {
         warn!("a thread panicked while shutting down");

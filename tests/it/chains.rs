@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use portcullis::authn::x509::{BundleError, CaBundle, UnverifiedChain, parse_for_handshake};
+use portcullis::authn::x509::{UnverifiedChain, parse_for_handshake};
+use portcullis::x509::{BundleError, CaBundle};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 

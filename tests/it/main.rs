@@ -44,5 +44,6 @@ mod stalled;
 mod streaming;
 mod support;
 mod token_review;
+mod transcripts;
 mod tunnels;
 mod webhook;

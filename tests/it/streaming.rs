@@ -210,6 +210,56 @@ async fn an_http2_body_that_is_reset_is_never_a_whole_one_to_the_backend() {
     }
 }
 
+/// What is behind a body that is longer or shorter than it says would be taken for the next request's by somebody.
+#[tokio::test]
+async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_the_backend() {
+    for alpn in [H1, H2] {
+        let pki = Pki::new();
+        let (backend, mut bodies) = collecting(&pki, alpn, false).await;
+        let gateway = Gateway::start(&pki, &backend);
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut whole = 0;
+        for (lengths, is_true) in [
+            (&["5"][..], false),
+            (&["20"], false),
+            (&["0"], false),
+            (&["10", "5"], false),
+            (&["+10"], false),
+            (&["-10"], false),
+            (&["ten"], false),
+            (&["10, 11"], false),
+            (&["99999999999999999999999"], false),
+            (&["10"], true),
+        ] {
+            let stream = gateway.tls(b"h2", Some(&alice)).await;
+            let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let uri = format!("https://{}/api/v1/namespaces/n/configmaps", gateway.address);
+            let mut request = Request::post(uri);
+            for length in lengths {
+                request = request.header("content-length", *length);
+            }
+            let (response, mut sending) = client.send_request(request.body(()).unwrap(), false).unwrap();
+            // A gateway that has refused it already takes no more.
+            sending.send_data(Bytes::from_static(b"0123456789"), true).ok();
+            let answer = soon(response).await;
+            assert_eq!(
+                answer.is_ok_and(|answer| answer.status().is_success()),
+                is_true,
+                "{lengths:?}, {alpn:?}"
+            );
+            connection.abort();
+            whole += usize::from(is_true);
+        }
+        drop((gateway, backend));
+        let mut arrived = 0;
+        while let Some(body) = soon(bodies.recv()).await {
+            arrived += usize::from(body.is_ok());
+        }
+        assert_eq!(arrived, whole, "{alpn:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_anonymous_or_refused_http2_request_ends_its_connection() {
     let pki = Pki::new();

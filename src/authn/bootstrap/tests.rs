@@ -9,6 +9,7 @@ use secrecy::SecretSlice;
 use super::super::lookup::{Found, Identity, LookupError, ServiceAccount};
 use super::super::testing::TestRequest;
 use super::*;
+use crate::bootstrap::secret::GROUP;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 

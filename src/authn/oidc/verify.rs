@@ -16,9 +16,9 @@ use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
 use crate::authn::remarks::Outcome;
-use crate::authn::x509::time::{is_after, is_before, rfc3339};
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
+use crate::x509::time::{is_after, is_before, rfc3339};
 
 /// How long before its time a token is taken.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);

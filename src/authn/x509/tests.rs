@@ -7,8 +7,8 @@ use std::time::Duration;
 use rustls_pki_types::CertificateDer;
 
 use super::{
-    BundleError, CaBundle, FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator,
-    parse_chain_for_handshake, parse_for_handshake,
+    FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
+    parse_for_handshake,
 };
 use crate::authn::remarks::Remarks;
 use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
@@ -16,6 +16,7 @@ use crate::outbound::testing::pki::{
     self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
 };
 use crate::request::credentials::Credentials;
+use crate::x509::{BundleError, CaBundle};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

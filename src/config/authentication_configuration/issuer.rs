@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Issuer;
 use super::field::FieldError;
 use super::url;
-use crate::authn::x509::CaBundle;
+use crate::x509::CaBundle;
 
 const MATCH_ANY: &str = "MatchAny";
 

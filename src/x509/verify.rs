@@ -94,10 +94,10 @@ enum Place {
 }
 
 /// The seconds between which a path does not change its validity, both included.
-pub(super) type Validity = (i64, i64);
+pub(crate) type Validity = (i64, i64);
 
 /// Finds a path from `leaf` to `bundle` and returns the time span in which all of it is valid.
-pub(super) fn verify(
+pub(crate) fn verify(
     bundle: &CaBundle,
     leaf: &Certificate,
     others: &[Certificate],

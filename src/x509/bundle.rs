@@ -7,7 +7,7 @@ use rustls::DistinguishedName;
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::{Certificate, ParseError};
-use crate::authn::pem;
+use super::pem;
 
 /// Trusted certificates. Every one of them counts as a root, whoever issued it.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub struct CaBundle {
 }
 
 /// Names the content of a bundle: equal for equal certificates in the same order.
-pub(super) type Fingerprint = [u8; 32];
+pub(crate) type Fingerprint = [u8; 32];
 
 /// Why a file is no bundle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,15 +71,15 @@ impl CaBundle {
         self.certificates.iter().any(|certificate| other.contains(certificate))
     }
 
-    pub(super) fn certificates(&self) -> &[Certificate] {
+    pub(crate) fn certificates(&self) -> &[Certificate] {
         &self.certificates
     }
 
-    pub(super) fn contains(&self, certificate: &Certificate) -> bool {
+    pub(crate) fn contains(&self, certificate: &Certificate) -> bool {
         self.certificates.iter().any(|own| own.der == certificate.der)
     }
 
-    pub(super) fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 }

@@ -5,9 +5,10 @@
 
 use rustls_pki_types::CertificateDer;
 
-use super::constraints::{NameConstraints, Names};
+use super::alt_names::Names;
+use super::constraints::NameConstraints;
 use super::der::{Der, Malformed, tag};
-use super::name::Subject;
+use super::name::{Reader, Subject};
 use super::policy::Policies;
 use super::signature::{Algorithm, PublicKey};
 use super::time;
@@ -15,75 +16,75 @@ use super::time;
 /// Why a certificate does not parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ParseError(pub(super) &'static str);
+pub struct ParseError(pub(crate) &'static str);
 
 /// A certificate, of which nothing has been verified.
 #[derive(Debug, Clone)]
-pub(super) struct Certificate {
-    pub(super) der: CertificateDer<'static>,
+pub(crate) struct Certificate {
+    pub(crate) der: CertificateDer<'static>,
     /// The signed part.
-    pub(super) tbs: Vec<u8>,
+    pub(crate) tbs: Vec<u8>,
     /// 1, 2 or 3.
-    pub(super) version: i64,
+    pub(crate) version: i64,
     /// Big-endian, without leading zeros except for zero itself.
-    pub(super) serial: Vec<u8>,
-    pub(super) algorithm: Algorithm,
+    pub(crate) serial: Vec<u8>,
+    pub(crate) algorithm: Algorithm,
     /// The encoded issuer; names are compared as they are encoded.
-    pub(super) issuer: Vec<u8>,
+    pub(crate) issuer: Vec<u8>,
     /// The encoded subject.
-    pub(super) raw_subject: Vec<u8>,
-    pub(super) subject: Subject,
+    pub(crate) raw_subject: Vec<u8>,
+    pub(crate) subject: Subject,
     /// Seconds since 1970.
-    pub(super) not_before: i64,
+    pub(crate) not_before: i64,
     /// Seconds since 1970.
-    pub(super) not_after: i64,
+    pub(crate) not_after: i64,
     /// The encoded `SubjectPublicKeyInfo`.
-    pub(super) spki: Vec<u8>,
-    pub(super) public_key: PublicKey,
-    pub(super) signature: Vec<u8>,
-    pub(super) extensions: Extensions,
+    pub(crate) spki: Vec<u8>,
+    pub(crate) public_key: PublicKey,
+    pub(crate) signature: Vec<u8>,
+    pub(crate) extensions: Extensions,
 }
 
 /// What the extensions say, as far as verification asks.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Extensions {
+pub(crate) struct Extensions {
     /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if there is no such extension.
-    pub(super) key_usage: u16,
-    pub(super) basic_constraints: Option<BasicConstraints>,
-    pub(super) extended_key_usage: ExtendedKeyUsage,
+    pub(crate) key_usage: u16,
+    pub(crate) basic_constraints: Option<BasicConstraints>,
+    pub(crate) extended_key_usage: ExtendedKeyUsage,
     /// Empty if absent.
-    pub(super) subject_key_id: Vec<u8>,
+    pub(crate) subject_key_id: Vec<u8>,
     /// Empty if absent.
-    pub(super) authority_key_id: Vec<u8>,
+    pub(crate) authority_key_id: Vec<u8>,
     /// The content of the subject alternative name extension.
-    pub(super) alternative_names: Option<Vec<u8>>,
-    pub(super) names: Names,
-    pub(super) constraints: Option<NameConstraints>,
-    pub(super) policies: Policies,
-    pub(super) unhandled_critical: bool,
+    pub(crate) alternative_names: Option<Vec<u8>>,
+    pub(crate) names: Names,
+    pub(crate) constraints: Option<NameConstraints>,
+    pub(crate) policies: Policies,
+    pub(crate) unhandled_critical: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BasicConstraints {
-    pub(super) is_ca: bool,
-    pub(super) path_length: Option<u64>,
+pub(crate) struct BasicConstraints {
+    pub(crate) is_ca: bool,
+    pub(crate) path_length: Option<u64>,
 }
 
 /// The purposes a certificate names.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ExtendedKeyUsage {
+pub(crate) struct ExtendedKeyUsage {
     /// Whether any purpose is named; an empty list says nothing.
-    pub(super) limited: bool,
-    pub(super) any: bool,
-    pub(super) client_auth: bool,
+    pub(crate) limited: bool,
+    pub(crate) any: bool,
+    pub(crate) client_auth: bool,
 }
 
-pub(super) const KEY_CERT_SIGN: u16 = 1 << 5;
+pub(crate) const KEY_CERT_SIGN: u16 = 1 << 5;
 
 impl Certificate {
     /// Parses one certificate that fills `der` entirely.
     // go: crypto/x509/parser.go, parseCertificate
-    pub(super) fn parse(der: CertificateDer<'static>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(der: CertificateDer<'static>) -> Result<Self, ParseError> {
         let mut input = Der::new(&der);
         let mut outer = input.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed certificate"))?;
         let tbs_whole = outer.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed tbs certificate"))?;
@@ -117,12 +118,12 @@ impl Certificate {
         let algorithm = Algorithm::parse(inner)?;
         let issuer = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
         // Decoded only to be refused when it cannot be: the issuer's attributes matter to nobody.
-        Subject::parse(issuer)?;
+        Subject::parse(issuer, Reader::Certificate)?;
         let mut validity = tbs.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed validity"))?;
         let not_before = time::read(&mut validity)?;
         let not_after = time::read(&mut validity)?;
         let raw_subject = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
-        let subject = Subject::parse(raw_subject)?;
+        let subject = Subject::parse(raw_subject, Reader::Certificate)?;
         let spki = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?;
         let public_key =
             PublicKey::parse(Der::new(spki).read(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?)?;
@@ -158,8 +159,8 @@ impl Certificate {
     }
 
     /// The name an operator knows the certificate by: its CN, else its first O, else its serial number.
-    pub(super) fn label(&self) -> String {
-        match (self.subject.common_name.as_str(), self.subject.organizations.first()) {
+    pub(crate) fn label(&self) -> String {
+        match (self.subject.name.common_name.as_str(), self.subject.name.organization.first()) {
             ("", Some(organization)) => organization.clone(),
             ("", None) => format!("serial:{}", decimal(&self.serial)),
             (name, _) => name.to_owned(),
@@ -320,7 +321,7 @@ fn check_information_access(mut der: Der<'_>, critical: bool) -> Result<(), Pars
 }
 
 /// A big-endian number in decimal digits.
-pub(super) fn decimal(octets: &[u8]) -> String {
+pub(crate) fn decimal(octets: &[u8]) -> String {
     // Little-endian decimal digits; serial numbers are short.
     let mut digits = vec![0_u32];
     for octet in octets {

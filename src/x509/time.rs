@@ -10,7 +10,7 @@ use super::der::{Der, tag};
 /// Go takes more than RFC 5280 allows: offsets from UTC and, in a UTCTime, minutes without seconds. Years 50 to 99 of
 /// a UTCTime lie in the twentieth century.
 // go: crypto/x509/parser.go, parseTime; cryptobyte/asn1.go, ReadASN1UTCTime, ReadASN1GeneralizedTime
-pub(super) fn read(der: &mut Der<'_>) -> Result<i64, ParseError> {
+pub(crate) fn read(der: &mut Der<'_>) -> Result<i64, ParseError> {
     if der.peek(tag::UTC_TIME) {
         der.read(tag::UTC_TIME).and_then(utc_time).ok_or(ParseError("x509: malformed UTCTime"))
     } else if der.peek(tag::GENERALIZED_TIME) {
@@ -88,17 +88,17 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// Whether `now` is before the second `limit`.
-pub(in crate::authn) fn is_before(now: UnixTime, limit: i64) -> bool {
+pub(crate) fn is_before(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).is_ok_and(|limit| now < UnixTime::from_secs(limit))
 }
 
 /// Whether `now` is after the second `limit`, if only by a fraction.
-pub(in crate::authn) fn is_after(now: UnixTime, limit: i64) -> bool {
+pub(crate) fn is_after(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).map_or(true, |limit| now > UnixTime::from_secs(limit))
 }
 
 /// RFC 3339, in UTC and whole seconds.
-pub(in crate::authn) fn rfc3339(seconds: i64) -> String {
+pub(crate) fn rfc3339(seconds: i64) -> String {
     let days = seconds.div_euclid(86_400);
     let second = seconds.rem_euclid(86_400);
     let shifted = days + 719_468;

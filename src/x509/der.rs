@@ -5,7 +5,7 @@
 //! trailing bytes), hence this small one. It never panics: every access is checked.
 
 /// Tags, as whole identifier octets.
-pub(super) mod tag {
+pub(crate) mod tag {
     pub(crate) const BOOLEAN: u8 = 0x01;
     pub(crate) const INTEGER: u8 = 0x02;
     pub(crate) const BIT_STRING: u8 = 0x03;
@@ -35,44 +35,44 @@ pub(super) mod tag {
 
 /// A cursor over encoded elements. Reading takes from the front; `None` means "not what was asked for".
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Der<'a>(&'a [u8]);
+pub(crate) struct Der<'a>(&'a [u8]);
 
 /// One element.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Element<'a> {
-    pub(super) tag: u8,
-    pub(super) content: &'a [u8],
+pub(crate) struct Element<'a> {
+    pub(crate) tag: u8,
+    pub(crate) content: &'a [u8],
     /// Tag, length and content.
-    pub(super) whole: &'a [u8],
+    pub(crate) whole: &'a [u8],
 }
 
 /// An element begins as expected and is broken.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// A BIT STRING.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bits<'a> {
+pub(crate) struct Bits<'a> {
     bytes: &'a [u8],
     unused: u8,
 }
 
 impl<'a> Der<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(super) fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether the next element has this tag.
-    pub(super) fn peek(self, tag: u8) -> bool {
+    pub(crate) fn peek(self, tag: u8) -> bool {
         self.0.first() == Some(&tag)
     }
 
     /// The next element, whatever it is. High tag numbers, indefinite and padded lengths are refused.
-    pub(super) fn any(&mut self) -> Option<Element<'a>> {
+    pub(crate) fn any(&mut self) -> Option<Element<'a>> {
         let [tag, first, rest @ ..] = self.0 else {
             return None;
         };
@@ -101,29 +101,29 @@ impl<'a> Der<'a> {
 
     /// The content of the next element, if it has this tag. On failure the cursor is spent, as in Go: every caller
     /// gives up then.
-    pub(super) fn read(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub(crate) fn read(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.any().filter(|element| element.tag == tag).map(|element| element.content)
     }
 
     /// A cursor over the content of the next element.
-    pub(super) fn enter(&mut self, tag: u8) -> Option<Self> {
+    pub(crate) fn enter(&mut self, tag: u8) -> Option<Self> {
         self.read(tag).map(Der)
     }
 
     /// The next element with its header.
-    pub(super) fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub(crate) fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.any().filter(|element| element.tag == tag).map(|element| element.whole)
     }
 
     /// The content of the next element if it has this tag; `Ok(None)` if something else, or nothing, comes next.
-    pub(super) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
+    pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
         if !self.peek(tag) {
             return Ok(None);
         }
         self.read(tag).map(Some).ok_or(Malformed)
     }
 
-    pub(super) fn boolean(&mut self) -> Option<bool> {
+    pub(crate) fn boolean(&mut self) -> Option<bool> {
         match self.read(tag::BOOLEAN)? {
             [0] => Some(false),
             [0xff] => Some(true),
@@ -132,15 +132,15 @@ impl<'a> Der<'a> {
     }
 
     /// The content of a minimally encoded INTEGER, two's complement.
-    pub(super) fn integer(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn integer(&mut self) -> Option<&'a [u8]> {
         self.read(tag::INTEGER).filter(|content| minimal(content))
     }
 
-    pub(super) fn int64(&mut self) -> Option<i64> {
+    pub(crate) fn int64(&mut self) -> Option<i64> {
         self.int64_tagged(tag::INTEGER)
     }
 
-    pub(super) fn int64_tagged(&mut self, tag: u8) -> Option<i64> {
+    pub(crate) fn int64_tagged(&mut self, tag: u8) -> Option<i64> {
         let content = self.read(tag).filter(|content| minimal(content) && content.len() <= 8)?;
         let fill = if content.first()? & 0x80 == 0 { 0 } else { 0xff };
         let mut octets = [fill; 8];
@@ -150,7 +150,7 @@ impl<'a> Der<'a> {
 
     /// The content of an OBJECT IDENTIFIER whose arcs are minimally encoded and below 2³¹. Two such contents are
     /// equal exactly when the identifiers are.
-    pub(super) fn oid(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn oid(&mut self) -> Option<&'a [u8]> {
         self.read(tag::OID).filter(|content| {
             let mut arc = None;
             for octet in *content {
@@ -169,7 +169,7 @@ impl<'a> Der<'a> {
         })
     }
 
-    pub(super) fn bits(&mut self) -> Option<Bits<'a>> {
+    pub(crate) fn bits(&mut self) -> Option<Bits<'a>> {
         let [unused, bytes @ ..] = self.read(tag::BIT_STRING)? else {
             return None;
         };
@@ -184,12 +184,12 @@ impl<'a> Der<'a> {
 
 impl Bits<'_> {
     /// Whether bit `index` is set, counted from the highest bit of the first octet.
-    pub(super) fn at(&self, index: usize) -> bool {
+    pub(crate) fn at(&self, index: usize) -> bool {
         self.bytes.get(index / 8).is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
     }
 
     /// The bits as octets, shifted down so that no unused bits are left at the end.
-    pub(super) fn right_aligned(&self) -> Vec<u8> {
+    pub(crate) fn right_aligned(&self) -> Vec<u8> {
         if self.unused == 0 {
             return self.bytes.to_vec();
         }

@@ -4,6 +4,8 @@
 //! MD5 and SHA-1 are refused before anything is computed. Stricter than Go: RSA moduli outside 2048–8192 bits verify
 //! nothing, and P-224 does not parse.
 
+use std::fmt;
+
 use aws_lc_rs::signature::{
     self, EcdsaVerificationAlgorithm, ParsedPublicKey, RsaParameters, RsaPublicKeyComponents,
     UnparsedPublicKey,
@@ -12,9 +14,12 @@ use aws_lc_rs::signature::{
 use super::certificate::ParseError;
 use super::der::{Der, tag};
 
+/// The one curve that Go knows and nobody here does.
+pub(crate) const P224_UNSUPPORTED: ParseError = ParseError("x509: P-224 keys are not supported");
+
 /// A public key, parsed as far as Go parses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PublicKey {
+pub(crate) enum PublicKey {
     /// Modulus and exponent, without leading zeros.
     Rsa {
         modulus: Vec<u8>,
@@ -33,7 +38,7 @@ pub(super) enum PublicKey {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Curve {
+pub(crate) enum Curve {
     P256,
     P384,
     P521,
@@ -41,7 +46,7 @@ pub(super) enum Curve {
 
 /// A signature algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(crate) enum Algorithm {
     /// With the name Go prints.
     Insecure(&'static str, Family),
     RsaPkcs1(Hash),
@@ -53,7 +58,7 @@ pub(super) enum Algorithm {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hash {
+pub(crate) enum Hash {
     Sha256,
     Sha384,
     Sha512,
@@ -61,7 +66,7 @@ pub(super) enum Hash {
 
 /// The kind of key an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Rsa,
     Dsa,
     Ecdsa,
@@ -94,7 +99,7 @@ pub enum SignatureError {
 impl Algorithm {
     /// Reads the content of an `AlgorithmIdentifier`. Parameters count for Ed25519 and RSA-PSS alone.
     // go: crypto/x509/x509.go, getSignatureAlgorithmFromAI
-    pub(super) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
         let (oid, parameters) = algorithm_identifier(identifier)?;
         Ok(match oid {
             // 1.2.840.113549.1.1.{4,5,11,12,13,10}
@@ -193,7 +198,7 @@ fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseE
 impl PublicKey {
     /// Reads the content of a `SubjectPublicKeyInfo`.
     // go: crypto/x509/parser.go, parsePublicKey
-    pub(super) fn parse(info: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(info: &[u8]) -> Result<Self, ParseError> {
         let mut info = Der::new(info);
         let algorithm =
             info.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed public key algorithm identifier"))?;
@@ -244,7 +249,7 @@ impl PublicKey {
             [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => (Curve::P256, 65),
             [0x2b, 0x81, 0x04, 0x00, 0x22] => (Curve::P384, 97),
             [0x2b, 0x81, 0x04, 0x00, 0x23] => (Curve::P521, 133),
-            [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(ParseError("x509: P-224 keys are not supported")),
+            [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(P224_UNSUPPORTED),
             _ => return Err(ParseError("x509: unsupported elliptic curve")),
         };
         // Length and form are checked here, because aws-lc-rs reads compressed points as well.
@@ -272,7 +277,7 @@ impl PublicKey {
     }
 
     /// Whether a TLS client can prove possession of the key.
-    pub(super) fn usable_in_tls(&self) -> bool {
+    pub(crate) fn usable_in_tls(&self) -> bool {
         match self {
             // Go: larger moduli end the handshake.
             Self::Rsa { modulus, .. } => bit_length(modulus) <= 8192,
@@ -282,13 +287,13 @@ impl PublicKey {
     }
 
     /// Whether a TLS peer may send the key in any certificate of its chain.
-    pub(super) fn allowed_in_tls(&self) -> bool {
+    pub(crate) fn allowed_in_tls(&self) -> bool {
         matches!(self, Self::Dsa | Self::Unknown) || self.usable_in_tls()
     }
 
     /// Checks a signature made with this key.
     // go: crypto/x509/x509.go, checkSignature
-    pub(super) fn verify(
+    pub(crate) fn verify(
         &self,
         algorithm: Algorithm,
         message: &[u8],
@@ -323,6 +328,21 @@ impl PublicKey {
                     Self::Unknown => "<nil>",
                 },
             }),
+        }
+    }
+}
+
+/// `RSA 2048`, `ECDSA P-256`, `Ed25519`, `DSA`, `unknown`.
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rsa { modulus, .. } => write!(f, "RSA {}", bit_length(modulus)),
+            Self::Ecdsa { curve: Curve::P256, .. } => f.write_str("ECDSA P-256"),
+            Self::Ecdsa { curve: Curve::P384, .. } => f.write_str("ECDSA P-384"),
+            Self::Ecdsa { curve: Curve::P521, .. } => f.write_str("ECDSA P-521"),
+            Self::Ed25519(_) => f.write_str("Ed25519"),
+            Self::Dsa => f.write_str("DSA"),
+            Self::Unknown => f.write_str("unknown"),
         }
     }
 }
@@ -388,7 +408,7 @@ fn positive(content: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn bit_length(octets: &[u8]) -> usize {
+pub(crate) fn bit_length(octets: &[u8]) -> usize {
     let leading = octets.first().map_or(0, |first| first.leading_zeros());
     (octets.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0))
 }

@@ -5,18 +5,18 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 /// One block.
-pub(super) struct Block {
+pub(crate) struct Block {
     /// What its first line calls it.
-    pub(super) kind: Vec<u8>,
+    pub(crate) kind: Vec<u8>,
     /// Whether there are headers before its content.
-    pub(super) headers: bool,
+    pub(crate) headers: bool,
     /// Its content, decoded.
-    pub(super) content: Vec<u8>,
+    pub(crate) content: Vec<u8>,
 }
 
 /// Every block; broken ones are passed over.
 // go: encoding/pem, Decode
-pub(super) fn blocks(pem: &[u8]) -> Vec<Block> {
+pub(crate) fn blocks(pem: &[u8]) -> Vec<Block> {
     // Like Go's, the decoder does not look at unused bits of the last character.
     const BASE64: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,

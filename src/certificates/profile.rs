@@ -1,0 +1,324 @@
+//! Profiles: what a signer may sign.
+//!
+//! The rules and texts of the four signers of Kubernetes are kube-controller-manager's. A profile has no public fields
+//! and cannot be changed once made.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+pub use super::pattern::{IpRange, IpRangeError, Pattern, PatternError};
+use super::request::CertificateRequest;
+pub use super::signer_name::{SignerName, SignerNameError};
+use super::usage::Usage;
+
+/// `kubernetes.io/kube-apiserver-client`
+pub const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// `kubernetes.io/kube-apiserver-client-kubelet`
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// `kubernetes.io/kubelet-serving`
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// `kubernetes.io/legacy-unknown`
+pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+
+/// The group that no rule can take anything from.
+const SYSTEM_MASTERS: &str = "system:masters";
+
+/// What one signer may sign.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    name: String,
+    rules: Rules,
+}
+
+#[derive(Debug, Clone)]
+enum Rules {
+    ApiServerClient,
+    KubeletClient,
+    KubeletServing,
+    Anything,
+    Custom(Box<CustomRules>),
+    /// Issued by hand to a client.
+    Client,
+    /// Issued by hand to a server.
+    Serving,
+}
+
+/// Why a profile does not allow a request; what it displays is the message of the Failed condition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(String);
+
+/// What a signer of an operator's own may sign. Everything that is not listed is refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CustomRules {
+    /// The common name must match one; with none, only requests without a common name pass.
+    pub common_names: Vec<Pattern>,
+    /// Each organisation must match one. `system:masters` is matched only by a pattern that spells it out.
+    pub organizations: Vec<Pattern>,
+    /// Each DNS name must match one.
+    pub dns_names: Vec<Pattern>,
+    /// Each address must lie in one.
+    pub ip_ranges: Vec<IpRange>,
+    /// Each mailbox must match one.
+    pub emails: Vec<Pattern>,
+    /// Each URI must match one, as Go's `net/url` writes it.
+    pub uris: Vec<Pattern>,
+    /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities.
+    pub allowed_usages: BTreeSet<Usage>,
+    /// Each of these must be asked for.
+    pub required_usages: BTreeSet<Usage>,
+    /// The longest life a certificate gets, whatever the flags say; a request for more gets this. Without it, the
+    /// signing duration of the flags.
+    pub max_duration: Option<Duration>,
+    /// The life a certificate gets that asks for none; without it, the longest one.
+    pub default_duration: Option<Duration>,
+}
+
+impl Profile {
+    fn new(name: &str, rules: Rules) -> Self {
+        Self { name: name.to_owned(), rules }
+    }
+
+    /// `kubernetes.io/kube-apiserver-client`: clients of the API server.
+    pub fn kube_apiserver_client() -> Self {
+        Self::new(KUBE_APISERVER_CLIENT, Rules::ApiServerClient)
+    }
+
+    /// `kubernetes.io/kube-apiserver-client-kubelet`: kubelets as clients.
+    pub fn kubelet_client() -> Self {
+        Self::new(KUBELET_CLIENT, Rules::KubeletClient)
+    }
+
+    /// `kubernetes.io/kubelet-serving`: kubelets as servers.
+    pub fn kubelet_serving() -> Self {
+        Self::new(KUBELET_SERVING, Rules::KubeletServing)
+    }
+
+    /// `kubernetes.io/legacy-unknown`: any subject, any names, any usages.
+    pub fn legacy_unknown() -> Self {
+        Self::new(LEGACY_UNKNOWN, Rules::Anything)
+    }
+
+    /// The profile of a signer of Kubernetes.
+    pub fn kubernetes(signer_name: &str) -> Option<Self> {
+        match signer_name {
+            KUBE_APISERVER_CLIENT => Some(Self::kube_apiserver_client()),
+            KUBELET_CLIENT => Some(Self::kubelet_client()),
+            KUBELET_SERVING => Some(Self::kubelet_serving()),
+            LEGACY_UNKNOWN => Some(Self::legacy_unknown()),
+            _ => None,
+        }
+    }
+
+    /// A signer of an operator's own.
+    pub fn custom(name: &SignerName, rules: CustomRules) -> Self {
+        Self::new(name.as_str(), Rules::Custom(Box::new(rules)))
+    }
+
+    /// A client certificate issued by hand: any subject with a common name.
+    pub fn client() -> Self {
+        Self::new("client", Rules::Client)
+    }
+
+    /// A serving certificate issued by hand: any subject, with a DNS name or an address.
+    pub fn serving() -> Self {
+        Self::new("serving", Rules::Serving)
+    }
+
+    /// The client certificate of a front proxy: any subject with a common name.
+    pub fn front_proxy() -> Self {
+        Self::new("front-proxy", Rules::Client)
+    }
+
+    /// The name of the signer, or of the kind of certificate.
+    pub fn signer_name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the request may be signed with these usages.
+    pub fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+        match &self.rules {
+            Rules::ApiServerClient => usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth),
+            Rules::KubeletClient => kubelet_client(request, usages),
+            Rules::KubeletServing => kubelet_serving(request, usages),
+            Rules::Anything => Ok(()),
+            Rules::Custom(rules) => rules.check(request, usages),
+            Rules::Client => {
+                if request.subject().common_name.is_empty() {
+                    return refuse("subject common name is required");
+                }
+                usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth)
+            }
+            Rules::Serving => {
+                let names = request.alt_names();
+                if names.dns.is_empty() && names.ips.is_empty() {
+                    return refuse("DNS or IP subjectAltName is required");
+                }
+                usages_within(usages, "serving", &SERVING_USAGES, Usage::ServerAuth)
+            }
+        }
+    }
+
+    /// Whether certificates without the CA bit may carry `cert sign`: kube-controller-manager signs that for the
+    /// legacy signer, which cannot be asked for any more.
+    pub(super) fn signs_cert_sign(&self) -> bool {
+        matches!(self.rules, Rules::Anything)
+    }
+
+    /// The usages this profile can sign at most, by its own rules; `None` if it has none.
+    pub(super) fn allowed_usages(&self) -> Option<BTreeSet<Usage>> {
+        match &self.rules {
+            Rules::ApiServerClient | Rules::KubeletClient | Rules::Client => Some(CLIENT_USAGES.into()),
+            Rules::KubeletServing | Rules::Serving => Some(SERVING_USAGES.into()),
+            Rules::Anything => None,
+            Rules::Custom(rules) => Some(rules.allowed_usages.clone()),
+        }
+    }
+
+    /// The longest life, and the one that is given when none is asked for.
+    pub(super) fn durations(&self, signing_duration: Duration) -> (Duration, Duration) {
+        let Rules::Custom(rules) = &self.rules else { return (signing_duration, signing_duration) };
+        let longest = rules.max_duration.unwrap_or(signing_duration);
+        (longest, rules.default_duration.unwrap_or(longest).min(longest))
+    }
+}
+
+const CLIENT_USAGES: [Usage; 3] = [Usage::ClientAuth, Usage::DigitalSignature, Usage::KeyEncipherment];
+const SERVING_USAGES: [Usage; 3] = [Usage::DigitalSignature, Usage::KeyEncipherment, Usage::ServerAuth];
+
+fn refuse<T>(reason: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal(reason.into()))
+}
+
+// kubernetes: pkg/controller/certificates/signer/signer.go, validAPIServerClientUsages
+fn usages_within(words: &[String], kind: &str, allowed: &[Usage], required: Usage) -> Result<(), Refusal> {
+    if let Some(other) = words.iter().find(|word| !allowed.iter().any(|usage| usage.word() == word.as_str()))
+    {
+        return refuse(format!("invalid usage for {kind} certificate: {other}"));
+    }
+    if !words.iter().any(|word| word == required.word()) {
+        return refuse(format!("missing required usage for {kind} certificate: {required}"));
+    }
+    Ok(())
+}
+
+/// Whether the set of usages is the wanted one, or the wanted one without key encipherment.
+// kubernetes: pkg/apis/certificates/helpers.go — the text names the longer set
+fn usages_equal(words: &[String], wanted: &[Usage; 3]) -> Result<(), Refusal> {
+    let words: BTreeSet<&str> = words.iter().map(String::as_str).collect();
+    let all: BTreeSet<&str> = wanted.iter().map(|usage| usage.word()).collect();
+    let mut without = all.clone();
+    without.remove(Usage::KeyEncipherment.word());
+    if words == all || words == without {
+        return Ok(());
+    }
+    let all: Vec<&str> = all.into_iter().collect();
+    refuse(format!("usages did not match [{}]", all.join(" ")))
+}
+
+fn of_system_nodes(request: &CertificateRequest) -> Result<(), Refusal> {
+    if request.subject().organization == ["system:nodes"] {
+        Ok(())
+    } else {
+        refuse("subject organization is not system:nodes")
+    }
+}
+
+fn of_a_node(request: &CertificateRequest) -> Result<(), Refusal> {
+    if request.subject().common_name.starts_with("system:node:") {
+        Ok(())
+    } else {
+        refuse("subject common name does not begin with system:node:")
+    }
+}
+
+fn without<T>(names: &[T], kind: &str) -> Result<(), Refusal> {
+    if names.is_empty() { Ok(()) } else { refuse(format!("{kind} subjectAltNames are not allowed")) }
+}
+
+// kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletClientCSR
+fn kubelet_client(request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+    let names = request.alt_names();
+    of_system_nodes(request)?;
+    without(&names.dns, "DNS")?;
+    without(&names.emails, "Email")?;
+    without(&names.ips, "IP")?;
+    without(&names.uris, "URI")?;
+    of_a_node(request)?;
+    usages_equal(usages, &CLIENT_USAGES)
+}
+
+// kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletServingCSR
+fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+    let names = request.alt_names();
+    of_system_nodes(request)?;
+    if names.dns.is_empty() && names.ips.is_empty() {
+        return refuse("DNS or IP subjectAltName is required");
+    }
+    without(&names.emails, "Email")?;
+    without(&names.uris, "URI")?;
+    usages_equal(usages, &SERVING_USAGES)?;
+    of_a_node(request)
+}
+
+impl CustomRules {
+    fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+        let (subject, names) = (request.subject(), request.alt_names());
+        // There is no rule by which these could be allowed.
+        let others: [(&str, bool); 7] = [
+            ("country", subject.country.is_empty()),
+            ("province", subject.province.is_empty()),
+            ("locality", subject.locality.is_empty()),
+            ("street address", subject.street_address.is_empty()),
+            ("postal code", subject.postal_code.is_empty()),
+            ("organizational unit", subject.organizational_unit.is_empty()),
+            ("serial number", subject.serial_number.is_empty()),
+        ];
+        if let Some((name, _)) = others.iter().find(|(_, absent)| !absent) {
+            return refuse(format!("subject {name} is not allowed"));
+        }
+        let name = &subject.common_name;
+        if !(self.common_names.is_empty() && name.is_empty()) {
+            listed(&self.common_names, std::slice::from_ref(name), "subject common name")?;
+        }
+        let masters = subject.organization.iter().any(|group| group == SYSTEM_MASTERS);
+        if masters && !self.organizations.iter().any(|pattern| pattern.names(SYSTEM_MASTERS)) {
+            return refuse(format!("subject organization {SYSTEM_MASTERS:?} is not allowed"));
+        }
+        listed(&self.organizations, &subject.organization, "subject organization")?;
+        listed(&self.dns_names, &names.dns, "DNS subjectAltName")?;
+        listed(&self.emails, &names.emails, "Email subjectAltName")?;
+        let outside = |ip| !self.ip_ranges.iter().any(|range| range.contains(ip));
+        if let Some(ip) = names.ips.iter().copied().find(|ip| outside(*ip)) {
+            return refuse(format!("IP subjectAltName {ip} is not allowed"));
+        }
+        listed(&self.uris, &names.uris, "URI subjectAltName")?;
+        self.check_usages(usages)
+    }
+
+    fn check_usages(&self, words: &[String]) -> Result<(), Refusal> {
+        let mut asked = BTreeSet::new();
+        for word in words {
+            match word.parse() {
+                Ok(usage) if usage != Usage::CertSign && self.allowed_usages.contains(&usage) => {
+                    asked.insert(usage);
+                }
+                _ => return refuse(format!("usage {word:?} is not allowed")),
+            }
+        }
+        match self.required_usages.difference(&asked).next() {
+            Some(missing) => refuse(format!("missing required usage: {missing}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn listed(patterns: &[Pattern], texts: &[String], what: &str) -> Result<(), Refusal> {
+    match texts.iter().find(|text| !patterns.iter().any(|pattern| pattern.matches(text))) {
+        Some(text) => refuse(format!("{what} {text:?} is not allowed")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

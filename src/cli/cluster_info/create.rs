@@ -1,0 +1,185 @@
+//! `portcullis cluster-info create`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use http::Uri;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::{PemObject as _, SectionKind};
+
+use super::super::cluster::{Cluster, ClusterFlags};
+use super::super::token::{Failure, say};
+use crate::bootstrap::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
+use crate::user::ANONYMOUS;
+
+/// Who makes the role and its binding.
+const MANAGER: &str = "portcullis";
+// kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go
+const ROLE: &str = "kubeadm:bootstrap-signer-clusterinfo";
+
+/// The flags of `portcullis cluster-info create`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct CreateFlags {
+    /// Where nodes reach the cluster. Default: what the kubeconfig says.
+    #[arg(long, value_name = "URL", value_parser = super::server)]
+    server: Option<Uri>,
+    /// The CA of that server's certificate, PEM. Default: what the kubeconfig says.
+    #[arg(long, value_name = "FILE")]
+    certificate_authority: Option<PathBuf>,
+    /// Replace what the ConfigMap says now; its signatures go, and bootstrapsigner makes new ones.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    cluster: ClusterFlags,
+}
+
+pub(super) async fn run(flags: &CreateFlags) -> Result<(), Failure> {
+    let given = flags.certificate_authority.as_deref().map(authorities).transpose()?;
+    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+    let ca_pem = given
+        .or_else(|| cluster.config.root_cert.as_deref().filter(|roots| !roots.is_empty()).map(pem))
+        .ok_or_else(|| {
+            let problem =
+                "--certificate-authority: give the CA of the server's certificate: the kubeconfig has none";
+            Failure::Usage(problem.to_owned())
+        })?;
+    let server = flags.server.as_ref().unwrap_or(cluster.server());
+    let wanted = kubeconfig(server, ca_pem.as_bytes());
+    let done = write(&cluster, wanted, flags.force).await?;
+    say(&format!("configmap {NAMESPACE}/{NAME} {done}\n"))?;
+    share(&cluster).await?;
+    say(&format!("role {NAMESPACE}/{ROLE} applied\nrolebinding {NAMESPACE}/{ROLE} applied\n"))
+}
+
+/// The certificates of a file, and nothing else that may be in it.
+fn authorities(file: &Path) -> Result<String, Failure> {
+    let bad =
+        |problem: String| Failure::Usage(format!("--certificate-authority {}: {problem}", file.display()));
+    let content = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
+    let blocks = <(SectionKind, Vec<u8>)>::pem_slice_iter(&content).collect::<Result<Vec<_>, _>>();
+    let blocks = blocks.map_err(|error| bad(format!("it is not PEM: {error}")))?;
+    if blocks.iter().any(|(kind, _)| *kind != SectionKind::Certificate) {
+        return Err(bad("there is more than certificates in it, and everybody would read it".to_owned()));
+    }
+    let ders: Vec<Vec<u8>> = blocks.into_iter().map(|(_, der)| der).collect();
+    if ders.is_empty() {
+        return Err(bad("there is no certificate in it".to_owned()));
+    }
+    if ders.iter().any(|der| x509_parser::parse_x509_certificate(der).is_err()) {
+        return Err(bad("there is a certificate in it that cannot be read".to_owned()));
+    }
+    Ok(pem(&ders))
+}
+
+/// Certificates as PEM.
+// RFC 7468, section 5
+fn pem(certificates: &[Vec<u8>]) -> String {
+    let mut text = String::new();
+    for der in certificates {
+        text.push_str("-----BEGIN CERTIFICATE-----\n");
+        let mut line = 0;
+        for letter in STANDARD.encode(CertificateDer::from(der.as_slice())).chars() {
+            text.push(letter);
+            line = (line + 1) % 64;
+            if line == 0 {
+                text.push('\n');
+            }
+        }
+        text.push_str(if line == 0 {
+            "-----END CERTIFICATE-----\n"
+        } else {
+            "\n-----END CERTIFICATE-----\n"
+        });
+    }
+    text
+}
+
+/// Writes the ConfigMap; says what was done.
+// kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateBootstrapConfigMapIfNotExists; replaces unasked
+async fn write(cluster: &Cluster, wanted: String, force: bool) -> Result<&'static str, Failure> {
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let doing = |verb: &str| format!("{verb} the ConfigMap {NAMESPACE}/{NAME}");
+    let found = cluster.ask(&doing("read"), maps.get_opt(NAME)).await.map_err(Failure::Cluster)?;
+    let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+    let Some(mut found) = found else {
+        let data = Some(BTreeMap::from([(KUBECONFIG.to_owned(), wanted)]));
+        let map = ConfigMap { metadata, data, ..ConfigMap::default() };
+        let created = cluster.ask(&doing("create"), maps.create(&PostParams::default(), &map)).await;
+        return created.map(|_| "created").map_err(Failure::Cluster);
+    };
+    if found.data.as_ref().and_then(|data| data.get(KUBECONFIG)) == Some(&wanted) {
+        return Ok("unchanged");
+    }
+    if !force {
+        return Err(Failure::Cluster(format!(
+            "there is a ConfigMap {NAMESPACE}/{NAME} already, and it says something else\n  fix: --force, to replace it"
+        )));
+    }
+    // Signatures of what was there before would make nodes give up; without any they wait for new ones.
+    found.data = Some(BTreeMap::from([(KUBECONFIG.to_owned(), wanted)]));
+    let replaced = cluster.ask(&doing("replace"), maps.replace(NAME, &PostParams::default(), &found)).await;
+    replaced.map(|_| "replaced").map_err(Failure::Cluster)
+}
+
+/// Lets everybody read it.
+// kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateClusterInfoRBACRules
+async fn share(cluster: &Cluster) -> Result<(), Failure> {
+    let metadata = ObjectMeta { name: Some(ROLE.to_owned()), ..ObjectMeta::default() };
+    let role = Role {
+        metadata: metadata.clone(),
+        rules: Some(vec![PolicyRule {
+            verbs: vec!["get".to_owned()],
+            api_groups: Some(vec![String::new()]),
+            resources: Some(vec!["configmaps".to_owned()]),
+            resource_names: Some(vec![NAME.to_owned()]),
+            ..PolicyRule::default()
+        }]),
+    };
+    let group = "rbac.authorization.k8s.io".to_owned();
+    let binding = RoleBinding {
+        metadata,
+        role_ref: RoleRef { api_group: Some(group.clone()), kind: "Role".to_owned(), name: ROLE.to_owned() },
+        subjects: Some(vec![Subject {
+            api_group: Some(group),
+            kind: "User".to_owned(),
+            name: ANONYMOUS.to_owned(),
+            namespace: None,
+        }]),
+    };
+    let options = PatchParams::apply(MANAGER).force();
+    let roles: Api<Role> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let bindings: Api<RoleBinding> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let (applied, doing) = (Patch::Apply(&role), format!("apply the Role {NAMESPACE}/{ROLE}"));
+    cluster.ask(&doing, roles.patch(ROLE, &options, &applied)).await.map_err(Failure::Cluster)?;
+    let (applied, doing) = (Patch::Apply(&binding), format!("apply the RoleBinding {NAMESPACE}/{ROLE}"));
+    cluster.ask(&doing, bindings.patch(ROLE, &options, &applied)).await.map_err(Failure::Cluster)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem_is_written_as_openssl_does() {
+        let written = include_str!("../../bootstrap/cluster_info/pinned.pem");
+        let ders: Vec<_> =
+            CertificateDer::pem_slice_iter(written.as_bytes()).map(|der| der.unwrap().to_vec()).collect();
+        assert_eq!(pem(&ders), written);
+        // A last line that is full.
+        let full = pem(&[vec![0; 48], vec![0; 49]]);
+        let line = "A".repeat(64);
+        let expected = format!(
+            "-----BEGIN CERTIFICATE-----\n{line}\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\n{line}\nAA==\n\
+             -----END CERTIFICATE-----\n"
+        );
+        assert_eq!(full, expected);
+    }
+}

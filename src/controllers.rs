@@ -1,0 +1,140 @@
+//! The controllers that `portcullis serve` runs beside the gateway if it is asked to: one set for each cluster.
+//!
+//! A controller is an async function `run(Context) -> Infallible`: it reads and writes objects of one cluster and never
+//! ends by itself. Which name stands for which function is told in `server/controllers.rs`. What a controller must keep:
+//! - It works on one replica at a time ([`election`]); when the lease is lost or the gateway drains, its future is
+//!   dropped between two awaits. So every write is one request, under the `resourceVersion` that was read, and what runs
+//!   on another thread (`spawn_blocking`) writes nothing itself.
+//! - It must not block: it shares a thread with all other controllers, and with the lease that has to be renewed.
+//! - A panic is caught, logged and counted, and the function is called again after a while.
+//! - Failures are its own: it logs them and tries again. [`worker`] has the watch, the queue and the loop for that.
+
+pub(crate) mod csr;
+mod election;
+mod name;
+pub(crate) mod queue;
+pub mod settings;
+pub(crate) mod worker;
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::clock::Clock;
+use crate::clusters::upstream::Upstream;
+use crate::forward::own;
+use crate::metrics::Metrics;
+pub(crate) use name::selected;
+use settings::{Controllers, Name};
+
+/// How long what panicked rests at first; doubled with each panic in a row.
+const REST: Duration = Duration::from_secs(1);
+/// At most.
+const LONGEST_REST: Duration = Duration::from_mins(1);
+
+/// What a controller works with. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context {
+    /// The cluster's name, for logs and metrics.
+    pub(crate) cluster: Arc<str>,
+    /// This replica, among those that may lead.
+    pub(crate) identity: Arc<str>,
+    /// Speaks to its API server as `system:portcullis`.
+    pub(crate) client: kube::Client,
+    /// What the controllers of this cluster run by.
+    pub(crate) settings: Arc<Controllers>,
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Tells what has expired.
+    pub(crate) clock: Clock,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+/// Calls the function that a name stands for.
+pub(crate) type Start = fn(Name, Context) -> BoxFuture<'static, Infallible>;
+
+/// The controllers of one cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct OfCluster {
+    /// Its name.
+    pub(crate) cluster: Arc<str>,
+    /// Its API server.
+    pub(crate) upstream: Arc<Upstream>,
+    /// What they run by.
+    pub(crate) settings: Arc<Controllers>,
+}
+
+impl OfCluster {
+    /// Whether what runs for `self` can go on for `other`.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.cluster == other.cluster
+            && Arc::ptr_eq(&self.upstream, &other.upstream)
+            && self.settings == other.settings
+    }
+
+    /// Runs them once the API server is trusted and for as long as this replica leads, until `stop`; gives the lease up
+    /// then. Must be called within a tokio runtime.
+    pub(crate) async fn run(
+        self,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+        start: Start,
+        stop: CancellationToken,
+    ) {
+        let Self { cluster, upstream, settings } = self;
+        if stop.run_until_cancelled(upstream.until_trusted()).await.is_none() {
+            return;
+        }
+        let client = own::client(&upstream);
+        let context = Context { cluster, identity: identity().into(), client, settings, metrics, clock };
+        let leading = lasting(&context, "leader election", || {
+            election::lead(&context, &stop, || work(&context, start))
+        });
+        leading.await;
+    }
+}
+
+/// All controllers of a cluster, each kept at work.
+async fn work(context: &Context, start: Start) {
+    let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
+    info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
+    let each = context.settings.names.iter().map(|name| {
+        lasting(context, name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
+    });
+    join_all(each).await;
+}
+
+/// The host's name and something unique, as in client-go's users.
+// kubernetes: cmd/kube-controller-manager/app/controllermanager.go, Run
+fn identity() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}_{}", uuid::Uuid::new_v4())
+}
+
+/// Does it again when it panics, until it ends.
+async fn lasting<F: Future<Output = ()>>(context: &Context, name: &str, run: impl Fn() -> F) {
+    let mut rest = REST;
+    loop {
+        let begun = Instant::now();
+        if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
+            return;
+        }
+        context.metrics.panics.inc();
+        error!(cluster = &*context.cluster, controller = name, "panicked and begins again");
+        rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
+        sleep(rest).await;
+        rest = (rest * 2).min(LONGEST_REST);
+    }
+}

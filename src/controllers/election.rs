@@ -1,0 +1,252 @@
+//! Which replica's controllers work: the one that holds the cluster's lease.
+//!
+//! Follows client-go's `tools/leaderelection`. Clocks of replicas are never compared: a lease has expired when its
+//! record has not changed for its duration as seen from here. Every write is under the `resourceVersion` that was read,
+//! so of two who take a lease at once one fails. Two things are stricter than there: the deadline counts from when the
+//! last renewal that was good was *sent*, and a leader that sees somebody else in the record stops at once.
+
+mod record;
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::PostParams;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Resource as _};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use super::Context;
+use super::settings::Election;
+use record::{Candidate, Step};
+
+/// What the gateway is called where events say who reports them.
+const REPORTER: &str = "portcullis";
+/// How long it may take to tell others about a change of leader.
+const TELLING: Duration = Duration::from_secs(2);
+
+/// Works for as long as this replica leads, again and again, until `stop`. Then the lease is given up, once the work has
+/// ended.
+pub(super) async fn lead<F: Future<Output = ()>>(
+    context: &Context,
+    stop: &CancellationToken,
+    work: impl Fn() -> F,
+) {
+    let Some(settings) = &context.settings.election else {
+        stop.run_until_cancelled(work()).await;
+        return;
+    };
+    let mut elector = Elector::new(context, settings);
+    while stop.run_until_cancelled(elector.acquire()).await.is_some() {
+        elector.became_leader();
+        tokio::select! {
+            // What comes first decides: work must never go on without the lease.
+            biased;
+            () = stop.cancelled() => {}
+            () = elector.renew() => {}
+            () = work() => {}
+        }
+        // The work was dropped with the braces above: nothing of it goes on when somebody else is let in.
+        elector.stopped_leading();
+        if stop.is_cancelled() {
+            elector.release().await;
+            return;
+        }
+    }
+}
+
+struct Elector<'a> {
+    context: &'a Context,
+    settings: &'a Election,
+    candidate: Candidate,
+    api: Api<Lease>,
+    /// The lease as last read or written.
+    lease: Option<Lease>,
+    /// What events are about.
+    subject: Option<ObjectReference>,
+    /// When the last good renewal was sent.
+    renewed: Instant,
+    recorder: Recorder,
+    told: Option<String>,
+}
+
+impl<'a> Elector<'a> {
+    fn new(context: &'a Context, settings: &'a Election) -> Self {
+        let reporter =
+            Reporter { controller: REPORTER.to_owned(), instance: Some(context.identity.to_string()) };
+        let elector = Self {
+            context,
+            settings,
+            candidate: Candidate::new(&context.identity, settings.lease_duration),
+            api: Api::namespaced(context.client.clone(), &settings.namespace),
+            lease: None,
+            subject: None,
+            renewed: Instant::now(),
+            recorder: Recorder::new(context.client.clone(), reporter),
+            told: None,
+        };
+        elector.gauge(0);
+        elector
+    }
+
+    fn gauge(&self, leads: i64) {
+        let labels = [&*self.context.cluster, &*self.settings.name];
+        self.context.metrics.controllers.leads.with_label_values(&labels).set(leads);
+    }
+
+    /// Tries until this replica holds the lease.
+    async fn acquire(&mut self) {
+        debug!(cluster = &*self.context.cluster, lease = self.settings.name, "waiting for the lease");
+        loop {
+            let sent = Instant::now();
+            match timeout(self.settings.renew_deadline, self.attempt()).await {
+                Ok(Ok(true)) => {
+                    self.renewed = sent;
+                    return;
+                }
+                Ok(Ok(false)) => self.told = None,
+                Ok(Err(error)) => self.complain(&error.to_string()),
+                Err(_) => self.complain("the API server does not answer in time"),
+            }
+            sleep(jittered(self.settings.retry_period)).await;
+        }
+    }
+
+    /// Keeps the lease; returns when this replica leads no more, or might not.
+    async fn renew(&mut self) {
+        loop {
+            let deadline = self.renewed + self.settings.renew_deadline;
+            let cluster = &*self.context.cluster;
+            let kept = tokio::select! {
+                biased;
+                () = sleep_until(deadline) => false,
+                kept = self.renewal() => kept,
+            };
+            if !kept {
+                warn!(cluster, lease = self.settings.name, "the lease is lost: controllers stop");
+                return;
+            }
+        }
+    }
+
+    /// One renewal, tried until it is good or somebody else leads.
+    async fn renewal(&mut self) -> bool {
+        loop {
+            sleep(self.settings.retry_period).await;
+            let sent = Instant::now();
+            match self.attempt().await {
+                Ok(true) => {
+                    self.renewed = sent;
+                    self.told = None;
+                    return true;
+                }
+                Ok(false) => return false,
+                Err(error) => self.complain(&error.to_string()),
+            }
+        }
+    }
+
+    /// Takes or renews the lease if it is free or ours. A leader writes at once; whoever fails reads first the next time.
+    async fn attempt(&mut self) -> kube::Result<bool> {
+        let known = self.lease.take().filter(|lease| self.candidate.holds(lease));
+        let lease = match known {
+            Some(lease) => Some(lease),
+            None => self.api.get_opt(&self.settings.name).await?,
+        };
+        let now = Instant::now();
+        if let Some(lease) = &lease {
+            self.candidate.observe(lease, now);
+        }
+        let wall = self.context.clock.now();
+        let written = match self.candidate.step(lease, now, wall) {
+            Step::Wait => return Ok(false),
+            Step::Create(spec) => {
+                let lease = record::lease(&self.settings.name, spec);
+                self.api.create(&PostParams::default(), &lease).await?
+            }
+            Step::Replace(lease) => {
+                self.api.replace(&self.settings.name, &PostParams::default(), &lease).await?
+            }
+        };
+        self.candidate.observe(&written, Instant::now());
+        self.subject = Some(written.object_ref(&()));
+        self.lease = Some(written);
+        Ok(true)
+    }
+
+    /// Gives the lease up, if it is still ours, so that nobody has to wait for its end.
+    async fn release(&mut self) {
+        let releasing = async {
+            let Some(lease) = self.api.get_opt(&self.settings.name).await? else {
+                return Ok::<(), kube::Error>(());
+            };
+            if let Some(released) = self.candidate.released(lease, self.context.clock.now()) {
+                self.api.replace(&self.settings.name, &PostParams::default(), &released).await?;
+                info!(cluster = &*self.context.cluster, lease = self.settings.name, "the lease is given up");
+            }
+            Ok(())
+        };
+        match timeout(self.settings.renew_deadline, releasing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.complain(&error.to_string()),
+            Err(_) => self.complain("the API server does not answer in time"),
+        }
+    }
+
+    fn became_leader(&self) {
+        self.gauge(1);
+        info!(
+            cluster = &*self.context.cluster,
+            lease = self.settings.name,
+            identity = &*self.context.identity,
+            "the lease is ours: controllers work here"
+        );
+        self.tell("became leader", "Lead");
+    }
+
+    fn stopped_leading(&self) {
+        self.gauge(0);
+        self.tell("stopped leading", "Stop");
+    }
+
+    /// Records an event, beside everything else.
+    // client-go: tools/leaderelection/resourcelock/leaselock.go, RecordEvent
+    fn tell(&self, what: &str, action: &str) {
+        let Some(subject) = self.subject.clone() else { return };
+        let event = Event {
+            type_: EventType::Normal,
+            reason: "LeaderElection".to_owned(),
+            note: Some(format!("{} {what}", self.context.identity)),
+            // Events of one action are one series.
+            action: action.to_owned(),
+            secondary: None,
+        };
+        let (recorder, cluster) = (self.recorder.clone(), self.context.cluster.clone());
+        tokio::spawn(async move {
+            if let Ok(Err(error)) = timeout(TELLING, recorder.publish(&event, &subject)).await {
+                debug!(cluster = &*cluster, %error, "cannot record who leads");
+            }
+        });
+    }
+
+    /// Says what is wrong, once.
+    fn complain(&mut self, problem: &str) {
+        let (cluster, lease) = (&*self.context.cluster, &*self.settings.name);
+        if self.told.as_deref() == Some(problem) {
+            debug!(cluster, lease, "no lease for controllers: {problem}");
+        } else {
+            warn!(cluster, lease, "no lease for controllers: {problem}");
+            self.told = Some(problem.to_owned());
+        }
+    }
+}
+
+/// The time and up to 1.2 times as much again, so that replicas do not ask in step.
+// client-go: tools/leaderelection, JitterFactor
+fn jittered(time: Duration) -> Duration {
+    let [random, ..] = *Uuid::new_v4().as_bytes();
+    time + time.mul_f64(1.2 * f64::from(random) / 255.0)
+}

@@ -1,0 +1,123 @@
+//! The controllers by their names, and which of them a list of names turns on.
+// kubernetes: cmd/kube-controller-manager/names/controller_names.go, app/certificates.go, app/bootstrap.go
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// A controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    /// Signs approved certificate signing requests.
+    CsrSigning,
+    /// Approves those of kubelets.
+    CsrApproving,
+    /// Deletes those that are over.
+    CsrCleaner,
+    /// Deletes bootstrap tokens that have expired.
+    TokenCleaner,
+    /// Signs the cluster-info that nodes join by.
+    BootstrapSigner,
+}
+
+impl Name {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::CsrSigning, Self::CsrApproving, Self::CsrCleaner, Self::TokenCleaner, Self::BootstrapSigner];
+
+    /// What kube-controller-manager's older documents call it, and logs and metrics here.
+    pub const fn alias(self) -> &'static str {
+        match self {
+            Self::CsrSigning => "csrsigning",
+            Self::CsrApproving => "csrapproving",
+            Self::CsrCleaner => "csrcleaner",
+            Self::TokenCleaner => "tokencleaner",
+            Self::BootstrapSigner => "bootstrapsigner",
+        }
+    }
+
+    /// What kube-controller-manager calls it.
+    pub const fn canonical(self) -> &'static str {
+        match self {
+            Self::CsrSigning => "certificatesigningrequest-signing-controller",
+            Self::CsrApproving => "certificatesigningrequest-approving-controller",
+            Self::CsrCleaner => "certificatesigningrequest-cleaner-controller",
+            Self::TokenCleaner => "token-cleaner-controller",
+            Self::BootstrapSigner => "bootstrap-signer-controller",
+        }
+    }
+
+    /// Whether `*` stands for it, too.
+    // kubernetes: cmd/kube-controller-manager/app/{controllermanager,bootstrap}.go, ControllersDisabledByDefault
+    const fn is_in_star(self) -> bool {
+        !matches!(self, Self::TokenCleaner | Self::BootstrapSigner)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|name| name.alias() == text || name.canonical() == text)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.alias())
+    }
+}
+
+/// The controllers that a list turns on: what is named, what `*` stands for, without what is named with a `-`; what is
+/// said of a controller first counts. Or the names that are unknown.
+// kubernetes: k8s.io/controller-manager/app/helper.go, IsControllerEnabled
+pub fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
+    let (mut said, mut unknown) = (BTreeMap::new(), Vec::new());
+    let mut star = false;
+    for item in list {
+        if item == "*" {
+            star = true;
+            continue;
+        }
+        let (on, text) = item.strip_prefix('-').map_or((true, item.as_str()), |text| (false, text));
+        match Name::parse(text) {
+            Some(name) => {
+                said.entry(name).or_insert(on);
+            }
+            None => unknown.push(text.to_owned()),
+        }
+    }
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    let is_on = |name: &Name| said.get(name).copied().unwrap_or(star && name.is_in_star());
+    Ok(Name::ALL.into_iter().filter(is_on).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_turns_controllers_on_as_in_kube_controller_manager() {
+        let cases: [(&[&str], &[Name]); 9] = [
+            (&[], &[]),
+            (&["csrsigning"], &[Name::CsrSigning]),
+            (&["certificatesigningrequest-signing-controller"], &[Name::CsrSigning]),
+            (&["*"], &[Name::CsrSigning, Name::CsrApproving, Name::CsrCleaner]),
+            (&["*", "-csrcleaner"], &[Name::CsrSigning, Name::CsrApproving]),
+            (
+                &["*", "-certificatesigningrequest-cleaner-controller"],
+                &[Name::CsrSigning, Name::CsrApproving],
+            ),
+            (&["*", "bootstrapsigner", "tokencleaner"], &Name::ALL),
+            (&["csrsigning", "-csrsigning"], &[Name::CsrSigning]),
+            (&["-csrsigning", "csrsigning"], &[]),
+        ];
+        for (list, expected) in cases {
+            let given: Vec<String> = list.iter().map(|&item| item.to_owned()).collect();
+            assert_eq!(selected(&given), Ok(expected.iter().copied().collect()), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_told() {
+        let given = ["*", "-csrsinging", "replicaset-controller"].map(str::to_owned);
+        assert_eq!(selected(&given), Err(vec!["csrsinging".to_owned(), "replicaset-controller".to_owned()]));
+    }
+}

@@ -1,0 +1,184 @@
+//! The loop of a controller: what a watch reports goes into its queue, and a few items are worked on at a time.
+//!
+//! All of it is one future: dropping it ends the work between two awaits, which is how a replica that leads no more
+//! stops. Whatever writes must therefore be whole in one request, under the version that was read.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt as _};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use super::Context;
+use super::name::Name;
+use super::queue::{Outcome, Pace, Queue};
+
+/// How many items of a controller are worked on at a time.
+// kubernetes: cmd/kube-controller-manager/app/certificates.go
+const WORKERS: usize = 5;
+/// How long one attempt may take: an API server that does not answer must not hold a place for ever.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The name of an object, and its namespace if it has one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    /// Empty if the kind has none.
+    pub(crate) namespace: String,
+    /// The name in it.
+    pub(crate) name: String,
+}
+
+impl Key {
+    fn of<K: Resource>(object: &K) -> Self {
+        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+
+    /// The object in a store.
+    pub(crate) fn within<K>(&self, store: &Store<K>) -> Option<std::sync::Arc<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + 'static,
+    {
+        let name = ObjectRef::new(&self.name);
+        let name = if self.namespace.is_empty() { name } else { name.within(&self.namespace) };
+        store.get(&name)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name } = self;
+        if namespace.is_empty() { f.write_str(name) } else { write!(f, "{namespace}/{name}") }
+    }
+}
+
+/// The objects of a kind as a watch keeps them, and the names of those that changed: all of them once they are all
+/// known, then each as it changes or goes.
+pub(crate) fn watch<K>(
+    context: &Context,
+    resource: &'static str,
+    api: Api<K>,
+    config: watcher::Config,
+) -> (Store<K>, impl Stream<Item = Key> + Send + use<K>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut writer = Writer::<K>::default();
+    let store = writer.as_reader();
+    let cluster = context.cluster.clone();
+    let mut listed = BTreeSet::new();
+    let mut told: Option<String> = None;
+    // The store comes first: whoever is told of a change finds it there.
+    let events = watcher(api, config).default_backoff().inspect(move |event| {
+        if let Ok(event) = event {
+            writer.apply_watcher_event(event);
+        }
+    });
+    let changed = events.map(move |event| match event {
+        Ok(Event::Apply(object) | Event::Delete(object)) => vec![Key::of(&object)],
+        Ok(Event::Init) => {
+            listed.clear();
+            Vec::new()
+        }
+        Ok(Event::InitApply(object)) => {
+            listed.insert(Key::of(&object));
+            Vec::new()
+        }
+        Ok(Event::InitDone) => {
+            if told.take().is_some() {
+                info!(cluster = &*cluster, resource, "watching again");
+            }
+            std::mem::take(&mut listed).into_iter().collect()
+        }
+        Err(error) => {
+            let text = error.to_string();
+            if told.as_ref() == Some(&text) {
+                debug!(cluster = &*cluster, resource, "cannot watch: {text}");
+            } else {
+                warn!(
+                    cluster = &*cluster,
+                    resource,
+                    "cannot watch, its controllers wait: {text}; they need the verbs list and watch"
+                );
+            }
+            told = Some(text);
+            Vec::new()
+        }
+    });
+    (store, changed.flat_map(futures_util::stream::iter))
+}
+
+/// Works on what `changes` name, with at most [`WORKERS`] at a time, by `handle`. An attempt that takes too long is one
+/// that failed.
+pub(crate) async fn work<K, F>(
+    context: &Context,
+    name: Name,
+    pace: Pace,
+    changes: impl Stream<Item = K> + Send,
+    handle: impl Fn(K) -> F + Send + Sync,
+) -> Infallible
+where
+    K: Clone + Ord + fmt::Display + Send,
+    F: Future<Output = Outcome> + Send,
+{
+    let metrics = &context.metrics.controllers;
+    let labels = [&*context.cluster, name.alias()];
+    let (depth, adds) = (metrics.depth.with_label_values(&labels), metrics.adds.with_label_values(&labels));
+    let (waited, worked) =
+        (metrics.waited.with_label_values(&labels), metrics.worked.with_label_values(&labels));
+    let retries = metrics.retries.with_label_values(&labels);
+    let mut changes = pin!(changes);
+    let mut queue = Queue::new(pace);
+    let mut attempts = FuturesUnordered::new();
+    let attempt = async |key: K| {
+        let begun = Instant::now();
+        let outcome = timeout(PATIENCE, handle(key.clone())).await.unwrap_or_else(|_| {
+            warn!(cluster = labels[0], controller = labels[1], item = %key, "the API server does not answer in time");
+            Outcome::Retry
+        });
+        worked.observe(begun.elapsed().as_secs_f64());
+        (key, outcome)
+    };
+    loop {
+        while attempts.len() < WORKERS
+            && let Some((key, since)) = queue.take()
+        {
+            waited.observe(since.elapsed().as_secs_f64());
+            attempts.push(attempt(key));
+        }
+        depth.set(i64::try_from(queue.len()).unwrap_or(i64::MAX));
+        let due = queue.due();
+        let now = tokio::select! {
+            Some(key) = changes.next() => {
+                let now = Instant::now();
+                if queue.add(key, now) {
+                    adds.inc();
+                }
+                now
+            }
+            Some((key, outcome)) = attempts.next() => {
+                let now = Instant::now();
+                if outcome == Outcome::Retry {
+                    retries.inc();
+                }
+                queue.done(key, outcome, now);
+                now
+            }
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Instant::now(),
+            // Nothing changes any more, nothing is left to do.
+            else => std::future::pending().await,
+        };
+        adds.inc_by(u64::try_from(queue.ripen(now)).unwrap_or_default());
+    }
+}

@@ -1,0 +1,123 @@
+//! Controllers, on a thread of their own: those of the snapshot in force run, others end. Here every name has its
+//! function.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use arc_swap::ArcSwap;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::clock::Clock;
+use crate::controllers::settings::Name;
+use crate::controllers::{Context, OfCluster, csr};
+use crate::listen::Drain;
+use crate::metrics::Metrics;
+use crate::snapshot::Snapshot;
+
+/// The function that a name stands for.
+fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
+    match name {
+        Name::CsrSigning => Box::pin(csr::signing::run(context)),
+        Name::CsrApproving => Box::pin(csr::approving::run(context)),
+        Name::CsrCleaner => Box::pin(csr::cleaning::run(context)),
+        Name::TokenCleaner | Name::BootstrapSigner => {
+            drop(context);
+            Box::pin(std::future::pending())
+        }
+    }
+}
+
+/// What controllers are run by.
+pub(super) struct Running {
+    /// Says which are to run.
+    pub(super) current: Arc<ArcSwap<Snapshot>>,
+    /// Tells of each new snapshot.
+    pub(super) swapped: Arc<Notify>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
+}
+
+/// The controllers of a cluster, at work.
+struct AtWork {
+    of: OfCluster,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl AtWork {
+    /// Ends the work, gives the lease up.
+    async fn end(self) {
+        self.stop.cancel();
+        // It ends by itself, or has panicked and was logged.
+        self.task.await.ok();
+    }
+}
+
+impl Running {
+    /// Starts the thread. When the server drains, all controllers end and give their leases up, and what is returned
+    /// tells of it; when it aborts, they are gone at once.
+    pub(super) fn start(self, mut drain: watch::Receiver<Drain>) -> io::Result<Receiver<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (ended, ending) = channel();
+        std::thread::Builder::new().name("controllers".to_owned()).spawn(move || {
+            let mut aborted = drain.clone();
+            runtime.block_on(async {
+                tokio::select! {
+                    () = self.follow(&mut drain) => {}
+                    _ = aborted.wait_for(|phase| *phase == Drain::Abort) => {}
+                }
+            });
+            // A signature in the making may take as long as it likes: nobody waits for it.
+            runtime.shutdown_background();
+            ended.send(()).ok();
+        })?;
+        Ok(ending)
+    }
+
+    /// Runs what is to run, until the server drains.
+    async fn follow(self, drain: &mut watch::Receiver<Drain>) {
+        let mut at_work: BTreeMap<Arc<str>, AtWork> = BTreeMap::new();
+        loop {
+            let wanted = self.current.load().controllers.clone();
+            let mut before = std::mem::take(&mut at_work);
+            for of in wanted {
+                let known = before.remove(&of.cluster);
+                let next = match known {
+                    Some(known) if known.of.is(&of) => known,
+                    known => self.begin(of, known),
+                };
+                at_work.insert(Arc::clone(&next.of.cluster), next);
+            }
+            for (cluster, gone) in before {
+                info!(cluster = &*cluster, "controllers end");
+                tokio::spawn(gone.end());
+            }
+            tokio::select! {
+                () = self.swapped.notified() => {}
+                _ = drain.wait_for(|phase| *phase >= Drain::Leaving) => break,
+            }
+        }
+        join_all(at_work.into_values().map(AtWork::end)).await;
+    }
+
+    /// Begins a cluster's work, once what was there before has ended: without a lease nothing else keeps them apart.
+    fn begin(&self, of: OfCluster, before: Option<AtWork>) -> AtWork {
+        let stop = CancellationToken::new();
+        let (metrics, clock) = (Arc::clone(&self.metrics), self.clock.clone());
+        let (next, until) = (of.clone(), stop.clone());
+        let task = tokio::spawn(async move {
+            if let Some(before) = before {
+                before.end().await;
+            }
+            next.run(metrics, clock, start, until).await;
+        });
+        AtWork { of, stop, task }
+    }
+}

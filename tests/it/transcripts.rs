@@ -1,0 +1,9 @@
+//! The transcripts of `docs/` are what the program prints.
+
+#[path = "../support/transcript.rs"]
+mod transcript;
+
+#[test]
+fn a_page_that_says_something_else_is_found() {
+    transcript::rules().unwrap();
+}
