@@ -220,18 +220,9 @@ impl Case {
 
     /// The same, when the caller holds the lock of the authorities.
     pub async fn play_with(&self, bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<Outcome, String> {
-        let name = format!("case-{}", unique());
-        let path = format!("{CSRS}/{}", escaped(&name));
         let begun = now();
-        if self.stored {
-            bed.store(cluster.side, &name, &self.object(&name)).await?;
-        } else {
-            let object = self.object(&name);
-            cluster.api.send(Some(&self.by), Method::POST, CSRS, Some(&object)).await?.ok()?;
-        }
-        for step in &self.steps {
-            self.step(cluster, &name, step).await?;
-        }
+        let name = self.create(bed, cluster).await?;
+        let path = format!("{CSRS}/{}", escaped(&name));
         let expect = self.expected_on(cluster.side);
         if cluster.side != Side::Bare {
             cluster.check()?;
@@ -252,6 +243,21 @@ impl Case {
         }
         let object = cluster.api.get(&path).await?.ok()?;
         Ok(Outcome::of(&object, ca, (begun, now())))
+    }
+
+    /// Creates it and does what is to be done to it; the name that it got.
+    pub async fn create(&self, bed: &Bed, cluster: &Cluster) -> Result<String, String> {
+        let name = format!("case-{}", unique());
+        let object = self.object(&name);
+        if self.stored {
+            bed.store(cluster.side, &name, &object).await?;
+        } else {
+            cluster.api.send(Some(&self.by), Method::POST, CSRS, Some(&object)).await?.ok()?;
+        }
+        for step in &self.steps {
+            self.step(cluster, &name, step).await?;
+        }
+        Ok(name)
     }
 
     /// Whether what is expected has happened, or something else after which nothing more comes.
@@ -319,6 +325,11 @@ fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
     object["status"]["conditions"].as_array().into_iter().flatten()
 }
 
+/// Whether an object of a watch or a list has its certificate.
+pub fn is_signed(object: Option<&Value>) -> bool {
+    object.is_some_and(|object| object["status"]["certificate"].is_string())
+}
+
 /// A request of the administrator's that is through when its certificate is there. Those of kubelets pass the approver, too.
 async fn fence(cluster: &Cluster, signer: &str) -> Result<(), String> {
     let fence = match signer {
@@ -333,7 +344,7 @@ async fn fence(cluster: &Cluster, signer: &str) -> Result<(), String> {
     }
     let signed =
         |object: Option<&Value>| object.is_some_and(|object| object["status"]["certificate"].is_string());
-    cluster.api.until(CSRS, &name, signed).await.map(drop).map_err(|error| format!("the fence: {error}"))
+    cluster.api.until(CSRS, &name, is_signed).await.map(drop).map_err(|error| format!("the fence: {error}"))
 }
 
 impl Outcome {

@@ -22,9 +22,9 @@ pub struct Certificate {
 }
 
 /// One DER element.
-struct Element<'a> {
+pub struct Element<'a> {
     tag: u8,
-    content: &'a [u8],
+    pub content: &'a [u8],
     whole: &'a [u8],
 }
 
@@ -43,7 +43,8 @@ fn next<'a>(input: &mut &'a [u8]) -> Option<Element<'a>> {
     Some(Element { tag, content, whole: &start[..start.len() - rest.len()] })
 }
 
-fn all(mut input: &[u8]) -> Option<Vec<Element<'_>>> {
+/// The elements that stand one after the other.
+pub fn all(mut input: &[u8]) -> Option<Vec<Element<'_>>> {
     let mut elements = Vec::new();
     while !input.is_empty() {
         elements.push(next(&mut input)?);

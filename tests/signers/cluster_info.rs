@@ -327,7 +327,7 @@ pub fn scenarios() -> Vec<Scenario> {
         });
         let acts = began != expected;
         let info = Arc::new(info);
-        Scenario::new(GROUP, name, from, expected, move |_, cluster| {
+        Scenario::new(GROUP, name, from, Some(expected), move |_, cluster| {
             let info = Arc::clone(&info);
             async move { info.play(cluster).await }.boxed_local()
         })

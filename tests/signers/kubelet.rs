@@ -14,7 +14,7 @@ use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Cluster, Side, unique};
-use crate::case::{CSRS, KUBELET, SERVING};
+use crate::case::{CSRS, KUBELET, SERVING, is_signed};
 use crate::client::{Api, escaped, text};
 use crate::csr::Csr;
 use crate::pki::{Issued, Key, KeyKind};
@@ -165,7 +165,7 @@ async fn serving(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
     cluster.api.put(&format!("{path}/approval"), &made).await?.ok()?;
     let signed =
         |object: Option<&Value>| object.is_some_and(|object| object["status"]["certificate"].is_string());
-    let object = api.until(CSRS, &name, signed).await?.unwrap_or_default();
+    let object = api.until(CSRS, &name, is_signed).await?.unwrap_or_default();
     let pem = STANDARD.decode(object["status"]["certificate"].as_str().unwrap_or_default()).map_err(text)?;
     let certificate = CertificateDer::from_pem_slice(&pem).map_err(|error| format!("{error:?}"))?;
     let authority = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
@@ -231,12 +231,12 @@ pub fn scenarios() -> Vec<Scenario> {
         [("from a token to a renewal", KeyKind::P256), ("the same with RSA keys", KeyKind::Rsa2048)]
             .into_iter()
             .map(|(name, kind)| {
-                Scenario::new(GROUP, name, FLOW, flow.clone(), move |bed, cluster| {
+                Scenario::new(GROUP, name, FLOW, Some(flow.clone()), move |bed, cluster| {
                     from_token_to_renewal(bed, cluster, kind).boxed_local()
                 })
             })
             .collect();
-    scenarios.push(Scenario::new(GROUP, "a serving certificate", ROTATION, names, |bed, cluster| {
+    scenarios.push(Scenario::new(GROUP, "a serving certificate", ROTATION, Some(names), |bed, cluster| {
         serving(bed, cluster).boxed_local()
     }));
     scenarios

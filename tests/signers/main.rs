@@ -28,6 +28,7 @@
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 
+mod authorities;
 mod bed;
 #[path = "../support/build.rs"]
 mod build;

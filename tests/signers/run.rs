@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use crate::bed::{Bed, Cluster, Lab, Side};
 use crate::case::{Case, Expect, Outcome};
 use crate::scenario::Scenario;
-use crate::{cases, cluster_info, kubelet, tokens};
+use crate::{authorities, cases, cluster_info, kubelet, tokens};
 
 /// A case, and what became of it on the reference, which is asked once.
 struct Played {
@@ -111,7 +111,8 @@ impl Plan {
 }
 
 fn plan_scenarios(planned: &mut Vec<Planned>) {
-    let scenarios = [tokens::scenarios(), cluster_info::scenarios(), kubelet::scenarios()];
+    let scenarios =
+        [tokens::scenarios(), cluster_info::scenarios(), kubelet::scenarios(), authorities::scenarios()];
     for group in scenarios {
         let group: Vec<Arc<Scenario>> = group.into_iter().map(Arc::new).collect();
         for (prefix, side) in [("gateway", Side::Gateway), ("proof::same", Side::Second)] {

@@ -242,7 +242,7 @@ pub fn scenarios() -> Vec<Scenario> {
         let name = if from == TIMES { format!("time {number} {name:?}") } else { name.to_owned() };
         let (gone, expected) = (token.gone, json!({"gone": token.gone, "early": false}));
         let token = Arc::new(token);
-        Scenario::new(GROUP, &name, from, expected, move |_, cluster| {
+        Scenario::new(GROUP, &name, from, Some(expected), move |_, cluster| {
             let token = Arc::clone(&token);
             async move { token.play(cluster).await }.boxed_local()
         })
