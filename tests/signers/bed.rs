@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 pub use authorities::Authorities;
-pub use starter::eventually;
+pub use starter::{CONTROLLERS, DURATION, Gateway, Starter, eventually, plainly};
 
 use crate::build::{self, Programs};
 use crate::client::{Api, text};
@@ -130,8 +130,7 @@ impl Bed {
         let authorities = Authorities::new();
         authorities.write(&dir).map_err(text)?;
         let (etcd_port, etcd) = starter::etcd(&programs, &dir).await?;
-        let starter =
-            starter::Starter { programs: &programs, dir: &dir, authorities: &authorities, etcd_port };
+        let starter = Starter { programs: &programs, dir: &dir, authorities: &authorities, etcd_port };
         let mut clusters = BTreeMap::new();
         let mut sides = vec![Side::Reference];
         sides.extend(wanted);
@@ -157,16 +156,16 @@ impl Bed {
         }
     }
 
-    pub fn starter(&self) -> starter::Starter<'_> {
+    pub fn starter(&self) -> Starter<'_> {
         let (programs, dir, authorities) = (&self.programs, &self.dir, &self.authorities);
-        starter::Starter { programs, dir, authorities, etcd_port: self.etcd.port() }
+        Starter { programs, dir, authorities, etcd_port: self.etcd.port() }
     }
 
     /// Stores a request as it is, past the API server and its checks.
     pub async fn store(&self, side: Side, name: &str, object: &Value) -> Result<(), String> {
         let key = format!("/{}/certificatesigningrequests/{name}", side.name());
         let body = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(object.to_string())});
-        starter::post_plainly(self.etcd, "/v3/kv/put", &body).await
+        plainly(self.etcd, "/v3/kv/put", Some(&body)).await.map(drop)
     }
 }
 

@@ -342,8 +342,6 @@ async fn fence(cluster: &Cluster, signer: &str) -> Result<(), String> {
     for step in &fence.steps {
         fence.step(cluster, &name, step).await?;
     }
-    let signed =
-        |object: Option<&Value>| object.is_some_and(|object| object["status"]["certificate"].is_string());
     cluster.api.until(CSRS, &name, is_signed).await.map(drop).map_err(|error| format!("the fence: {error}"))
 }
 

@@ -163,8 +163,6 @@ async fn serving(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
         json!({"conditions": [{"type": "Approved", "status": "True", "reason": "ByHand", "message": ""}]});
     let path = format!("{CSRS}/{}", escaped(&name));
     cluster.api.put(&format!("{path}/approval"), &made).await?.ok()?;
-    let signed =
-        |object: Option<&Value>| object.is_some_and(|object| object["status"]["certificate"].is_string());
     let object = api.until(CSRS, &name, is_signed).await?.unwrap_or_default();
     let pem = STANDARD.decode(object["status"]["certificate"].as_str().unwrap_or_default()).map_err(text)?;
     let certificate = CertificateDer::from_pem_slice(&pem).map_err(|error| format!("{error:?}"))?;

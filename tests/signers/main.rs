@@ -35,6 +35,7 @@ mod build;
 mod case;
 mod cases;
 mod certificate;
+mod cleaner;
 mod client;
 mod cluster_info;
 #[path = "../support/csr.rs"]
@@ -42,6 +43,7 @@ mod csr;
 mod kubelet;
 #[path = "../support/pki.rs"]
 mod pki;
+mod replicas;
 mod run;
 mod scenario;
 #[path = "../support/servers.rs"]

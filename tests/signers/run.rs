@@ -5,13 +5,16 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::sync::OnceCell;
 
 use crate::bed::{Bed, Cluster, Lab, Side};
 use crate::case::{Case, Expect, Outcome};
+use crate::replicas::Who;
 use crate::scenario::Scenario;
-use crate::{authorities, cases, cluster_info, kubelet, tokens};
+use crate::{authorities, cases, cleaner, cluster_info, kubelet, replicas, tokens};
 
 /// A case, and what became of it on the reference, which is asked once.
 struct Played {
@@ -37,9 +40,16 @@ enum Kind {
     ScenariosDiffer {
         scenarios: Vec<Arc<Scenario>>,
     },
+    /// A test of its own, and the clusters that it needs.
+    Other {
+        test: Other,
+        sides: &'static [Side],
+    },
     /// The harness fails where it should.
     Rule(fn() -> Result<(), String>),
 }
+
+type Other = for<'a> fn(&'a Bed) -> LocalBoxFuture<'a, Result<(), String>>;
 
 struct Planned {
     name: String,
@@ -71,6 +81,9 @@ impl Plan {
                 .push(Planned { name: format!("proof::differs::{group}"), kind: Kind::Differs { played } });
         }
         plan_scenarios(&mut planned);
+        for (name, sides, test) in OTHERS {
+            planned.push(Planned { name: (*name).to_owned(), kind: Kind::Other { test: *test, sides } });
+        }
         for (name, rule) in RULES {
             planned.push(Planned {
                 name: format!("proof::rules::{}", test_name(name)),
@@ -87,10 +100,11 @@ impl Plan {
 
     /// The clusters that the tests need.
     pub fn sides(&self) -> Vec<Side> {
-        let sides = self.planned.iter().filter_map(|test| match &test.kind {
-            Kind::Compare { side, .. } | Kind::Scenario { side, .. } => Some(*side),
-            Kind::Differs { .. } | Kind::ScenariosDiffer { .. } => Some(Side::Bare),
-            Kind::Rule(_) => None,
+        let sides = self.planned.iter().flat_map(|test| match &test.kind {
+            Kind::Compare { side, .. } | Kind::Scenario { side, .. } => vec![*side],
+            Kind::Differs { .. } | Kind::ScenariosDiffer { .. } => vec![Side::Bare],
+            Kind::Other { sides, .. } => sides.to_vec(),
+            Kind::Rule(_) => Vec::new(),
         });
         sides.collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -172,6 +186,7 @@ impl Played {
 async fn run(bed: &Bed, kind: &Kind) -> Result<(), String> {
     match kind {
         Kind::Rule(_) => Ok(()),
+        Kind::Other { test, .. } => test(bed).await,
         Kind::Scenario { scenario, side } => scenario.compare(bed, *side).await,
         Kind::ScenariosDiffer { scenarios } => {
             let mut equal = Vec::new();
@@ -231,6 +246,23 @@ fn judge(case: &Case, side: Side, differences: &[String], subject: &Outcome) -> 
     }
     Ok(())
 }
+
+/// Those that are not a case played on two sides.
+const OTHERS: &[(&str, &[Side], Other)] = &[
+    ("gateway::cleaner", &[Side::Bare, Side::Gateway], |bed| cleaner::compare(bed).boxed_local()),
+    ("gateway::replicas::killed_in_turn", &[Side::Gateway], |bed| {
+        replicas::killed(bed, "killed", Who::Gateways).boxed_local()
+    }),
+    ("gateway::replicas::racing", &[Side::Gateway], |bed| {
+        replicas::racing(bed, "racing", Who::Gateways).boxed_local()
+    }),
+    ("proof::same::replicas::killed_in_turn", &[Side::Second], |bed| {
+        replicas::killed(bed, "proof-killed", Who::ControllerManagers).boxed_local()
+    }),
+    ("proof::same::replicas::racing", &[Side::Second], |bed| {
+        replicas::racing(bed, "proof-racing", Who::ControllerManagers).boxed_local()
+    }),
+];
 
 /// The harness must fail where it should.
 const RULES: &[(&str, fn() -> Result<(), String>)] = &[

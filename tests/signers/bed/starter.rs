@@ -22,12 +22,12 @@ use crate::servers::{Process, free_ports};
 const STARTING: Duration = Duration::from_mins(2);
 
 /// The controllers, by the names that kube-controller-manager gives them.
-const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-controller,\
+pub const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-cleaner-controller,\
     token-cleaner-controller,bootstrap-signer-controller";
 
 /// Thirty years, so that some certificates end after 2049, when times are written otherwise.
-const DURATION: &str = "--cluster-signing-duration=262800h";
+pub const DURATION: &str = "--cluster-signing-duration=262800h";
 
 /// What is needed to start a server.
 pub struct Starter<'a> {
@@ -35,6 +35,13 @@ pub struct Starter<'a> {
     pub dir: &'a Path,
     pub authorities: &'a Authorities,
     pub etcd_port: u16,
+}
+
+/// A running gateway.
+pub struct Gateway {
+    pub address: SocketAddr,
+    pub metrics: SocketAddr,
+    pub process: Process,
 }
 
 impl Starter<'_> {
@@ -56,13 +63,19 @@ impl Starter<'_> {
         };
         let controllers = match side {
             Side::Bare => None,
-            Side::Reference | Side::Second => Some(self.controller_manager(side, server)?),
-            Side::Gateway => {
-                let mut flags = vec!["--leader-elect=false".to_owned(), DURATION.to_owned()];
+            Side::Reference | Side::Second => {
+                let mut flags =
+                    vec!["--leader-elect=false".to_owned(), CONTROLLERS.to_owned(), DURATION.to_owned()];
                 flags.extend(self.signing_flags(side));
-                let (gateway, process) = self.gateway("gateway-controllers", server, &flags).await?;
-                cluster.gateway = Some(gateway);
-                Some(process)
+                Some(self.controller_manager(&format!("{}-controllers", side.name()), server, &flags)?)
+            }
+            Side::Gateway => {
+                let mut flags =
+                    vec!["--leader-elect=false".to_owned(), CONTROLLERS.to_owned(), DURATION.to_owned()];
+                flags.extend(self.signing_flags(side));
+                let gateway = self.gateway("gateway-controllers", server, &flags).await?;
+                cluster.gateway = Some(gateway.address);
+                Some(gateway.process)
             }
         };
         cluster.controllers = Mutex::new(controllers);
@@ -115,23 +128,24 @@ impl Starter<'_> {
         retry_on_collision(start).await
     }
 
-    fn controller_manager(&self, side: Side, server: SocketAddr) -> Result<Process, String> {
-        let name = format!("{}-controllers", side.name());
+    pub fn controller_manager(
+        &self,
+        name: &str,
+        server: SocketAddr,
+        more: &[String],
+    ) -> Result<Process, String> {
         let config = self.dir.join(format!("{name}.kubeconfig"));
         fs::write(&config, kubeconfig(self.dir, server, "admin.crt", "admin.key").to_string())
             .map_err(text)?;
         let mut flags = vec![
             format!("--kubeconfig={}", config.display()),
-            CONTROLLERS.to_owned(),
-            DURATION.to_owned(),
-            "--leader-elect=false".to_owned(),
             "--use-service-account-credentials=false".to_owned(),
             "--secure-port=0".to_owned(),
             "--kube-api-qps=1000".to_owned(),
             "--kube-api-burst=1000".to_owned(),
         ];
-        flags.extend(self.signing_flags(side));
-        Process::start(self.dir, &name, &self.programs.kube_controller_manager, flags)
+        flags.extend_from_slice(more);
+        Process::start(self.dir, name, &self.programs.kube_controller_manager, flags)
     }
 
     pub fn signing_flags(&self, side: Side) -> Vec<String> {
@@ -147,13 +161,8 @@ impl Starter<'_> {
             .collect()
     }
 
-    /// The real binary with all controllers.
-    pub async fn gateway(
-        &self,
-        name: &str,
-        server: SocketAddr,
-        more: &[String],
-    ) -> Result<(SocketAddr, Process), String> {
+    /// The real binary; which controllers it has is for the caller to say.
+    pub async fn gateway(&self, name: &str, server: SocketAddr, more: &[String]) -> Result<Gateway, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let config = self.dir.join(format!("{name}.kubeconfig"));
         fs::write(&config, kubeconfig(self.dir, server, "front.crt", "front.key").to_string())
@@ -171,7 +180,6 @@ impl Starter<'_> {
                 format!("--client-ca-file={}", file("clients-ca.crt")),
                 "--enable-bootstrap-token-auth".to_owned(),
                 format!("--backend-kubeconfig={}", config.display()),
-                CONTROLLERS.to_owned(),
             ];
             flags.extend_from_slice(more);
             let program = Path::new(env!("CARGO_BIN_EXE_portcullis"));
@@ -184,7 +192,7 @@ impl Starter<'_> {
             })
             .await
             .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok((address, process))
+            Ok(Gateway { address, metrics: ([127, 0, 0, 1], metrics).into(), process })
         })
         .await
     }
@@ -256,17 +264,20 @@ pub async fn etcd(programs: &Programs, dir: &Path) -> Result<(u16, Process), Str
     .await
 }
 
-/// To etcd's JSON door.
-pub async fn post_plainly(address: SocketAddr, path: &str, body: &Value) -> Result<(), String> {
+/// Without TLS: a POST of a body, else a GET; the body of a success.
+pub async fn plainly(address: SocketAddr, path: &str, body: Option<&Value>) -> Result<String, String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let request = http::Request::post(format!("http://{address}{path}"))
+    let request = http::Request::builder()
+        .method(if body.is_some() { "POST" } else { "GET" })
+        .uri(format!("http://{address}{path}"))
         .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body.to_string())))
+        .body(Full::new(Bytes::from(body.map(Value::to_string).unwrap_or_default())))
         .map_err(text)?;
     let answer = client.request(request).await.map_err(text)?;
     let status = answer.status();
     let body = answer.into_body().collect().await.map_err(text)?.to_bytes();
-    if status == 200 { Ok(()) } else { Err(format!("etcd: {status} {}", String::from_utf8_lossy(&body))) }
+    let body = String::from_utf8_lossy(&body).into_owned();
+    if status == 200 { Ok(body) } else { Err(format!("{path}: {status} {body}")) }
 }
 
 /// Asks again and again until the condition holds, fails for good, or patience ends.
