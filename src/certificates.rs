@@ -18,5 +18,6 @@ pub mod request;
 pub mod signer;
 mod signer_name;
 pub mod subject;
+mod tbs;
 pub mod usage;
 pub mod validity;

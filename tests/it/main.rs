@@ -22,6 +22,7 @@ mod cli;
 mod clusters;
 mod configuration;
 mod connections;
+mod controllers;
 mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;

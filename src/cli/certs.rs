@@ -1,0 +1,77 @@
+//! `portcullis certs`: authorities, certificates and requests, with no cluster at all and with one.
+
+mod authority;
+mod error;
+mod files;
+mod flags;
+mod index;
+mod init;
+mod inspect;
+mod issue;
+mod kind;
+mod kubeconfig;
+mod listing;
+mod passphrase;
+mod progress;
+mod sign;
+mod signing;
+mod table;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use error::CommandError;
+
+/// The commands of `portcullis certs`.
+#[derive(Debug, Subcommand)]
+pub(super) enum CertsCommand {
+    /// Make authorities: a root, and below it one for clients, one for servers and one for front proxies.
+    #[command(after_help = init::EXAMPLE)]
+    Init(init::InitFlags),
+    /// Issue a certificate with a new key.
+    #[command(after_help = issue::EXAMPLE)]
+    Issue(issue::IssueFlags),
+    /// Sign a certificate request: the key stays with whoever made the request.
+    #[command(after_help = sign::EXAMPLE)]
+    Sign(sign::SignFlags),
+    /// Inspect certificates, requests, keys, kubeconfigs or a server: what they say, and what is wrong.
+    #[command(after_help = inspect::EXAMPLE)]
+    Inspect(inspect::InspectFlags),
+    /// Verify a client certificate: would the gateway accept it, and as whom.
+    ///
+    /// Judged by the gateway's own authenticator, with the CAs of its --client-ca-file, or of a cluster in its
+    /// configuration. Exits 0 if it is accepted, 1 if not, 64 if the configuration is bad.
+    #[command(after_help = verify::EXAMPLE)]
+    Verify(Box<verify::VerifyFlags>),
+    /// List what an authority has signed.
+    ///
+    /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
+    /// of JSON with its serial number, subject, profile, end and SHA-256, written before the certificate is.
+    Index(listing::IndexFlags),
+}
+
+impl CertsCommand {
+    pub(super) fn run(&self) -> ExitCode {
+        let done = match self {
+            Self::Init(flags) => init::run(flags),
+            Self::Issue(flags) => issue::run(flags),
+            Self::Sign(flags) => sign::run(flags),
+            Self::Inspect(flags) => inspect::run(flags),
+            Self::Verify(flags) => return verify::run(flags),
+            Self::Index(flags) => listing::run(flags),
+        };
+        done.unwrap_or_else(|error: CommandError| error.tell())
+    }
+}
+
+/// Octets in lower-case hexadecimal digits.
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// What a certificate is told by: its SHA-256.
+fn fingerprint(der: &[u8]) -> String {
+    hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der).as_ref())
+}
