@@ -2,6 +2,7 @@
 //! the step between ([`resolve`]), which reads every file and reports every error at once.
 
 mod authentication_configuration;
+mod controller_flags;
 pub mod error;
 mod file;
 pub mod flags;

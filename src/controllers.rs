@@ -10,7 +10,8 @@
 //! - Failures are its own: it logs them and tries again. [`worker`] has the watch, the queue and the loop for that.
 
 pub(crate) mod bootstrap_signer;
-pub(crate) mod election;
+pub(crate) mod csr;
+mod election;
 mod name;
 pub(crate) mod queue;
 pub mod settings;

@@ -37,7 +37,7 @@ pub fn unescape(text: &str, mode: Mode) -> Result<Cow<'_, str>, BadEscape> {
 
 /// The bytes behind a text, unless they are those of the text itself.
 // net/url: unescape
-fn unescape_bytes(text: &str, mode: Mode) -> Result<Option<Vec<u8>>, BadEscape> {
+pub(crate) fn unescape_bytes(text: &str, mode: Mode) -> Result<Option<Vec<u8>>, BadEscape> {
     let plus = |byte: u8| byte == b'+' && mode == Mode::Query;
     if !text.as_bytes().contains(&b'%') && (mode == Mode::Path || !text.as_bytes().contains(&b'+')) {
         return Ok(None);

@@ -3,6 +3,7 @@
 //! Shared by who judges certificates (`authn`) and who issues them (`certificates`), so that both read one way.
 //! General libraries accept and refuse other certificates than kube-apiserver does; hence a reader of our own.
 
+pub(crate) mod alt_names;
 pub(crate) mod bundle;
 pub(crate) mod certificate;
 mod constraints;

@@ -106,12 +106,12 @@ pub enum SubjectError {
 impl VerifiedChain {
     /// The last common name of the subject; empty if there is none.
     pub fn common_name(&self) -> &str {
-        &self.subject.common_name
+        &self.subject.name.common_name
     }
 
     /// Every organisation of the subject, in order, duplicates kept.
     pub fn organizations(&self) -> &[String] {
-        &self.subject.organizations
+        &self.subject.name.organization
     }
 
     /// The uid the subject carries, if any.

@@ -1,14 +1,27 @@
 //! Profiles: what a signer may sign.
 //!
-//! A profile has no public fields and cannot be changed once made.
+//! The rules and texts of the four signers of Kubernetes are kube-controller-manager's. A profile has no public fields
+//! and cannot be changed once made.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
+pub use super::pattern::{IpRange, IpRangeError, Pattern, PatternError};
 use super::request::CertificateRequest;
+pub use super::signer_name::{SignerName, SignerNameError};
 use super::usage::Usage;
+
+/// `kubernetes.io/kube-apiserver-client`
+pub const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// `kubernetes.io/kube-apiserver-client-kubelet`
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// `kubernetes.io/kubelet-serving`
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// `kubernetes.io/legacy-unknown`
+pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+
+/// The group that no rule can take anything from.
+const SYSTEM_MASTERS: &str = "system:masters";
 
 /// What one signer may sign.
 #[derive(Debug, Clone)]
@@ -24,12 +37,16 @@ enum Rules {
     KubeletServing,
     Anything,
     Custom(Box<CustomRules>),
+    /// Issued by hand to a client.
+    Client,
+    /// Issued by hand to a server.
+    Serving,
 }
 
 /// Why a profile does not allow a request; what it displays is the message of the Failed condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(pub(super) String);
+pub struct Refusal(String);
 
 /// What a signer of an operator's own may sign. Everything that is not listed is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,118 +61,18 @@ pub struct CustomRules {
     pub ip_ranges: Vec<IpRange>,
     /// Each mailbox must match one.
     pub emails: Vec<Pattern>,
-    /// Each URI must match one.
+    /// Each URI must match one, as Go's `net/url` writes it.
     pub uris: Vec<Pattern>,
-    /// Each usage must be one of these.
+    /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities.
     pub allowed_usages: BTreeSet<Usage>,
     /// Each of these must be asked for.
     pub required_usages: BTreeSet<Usage>,
-    /// The longest life a certificate gets; a request for more gets this.
+    /// The longest life a certificate gets, whatever the flags say; a request for more gets this. Without it, the
+    /// signing duration of the flags.
     pub max_duration: Option<Duration>,
-    /// The life a certificate gets that asks for none; without it, the signing duration of the flags.
+    /// The life a certificate gets that asks for none; without it, the longest one.
     pub default_duration: Option<Duration>,
 }
-
-/// A text, or a text with one `*` at its beginning or its end that stands for anything, also for nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pattern {
-    /// Exactly this.
-    Exact(String),
-    /// `text*`
-    Prefix(String),
-    /// `*text`
-    Suffix(String),
-}
-
-/// A text is no pattern.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
-pub struct PatternError(String);
-
-impl FromStr for Pattern {
-    type Err = PatternError;
-
-    fn from_str(text: &str) -> Result<Self, PatternError> {
-        Err(PatternError(text.to_owned()))
-    }
-}
-
-impl Pattern {
-    /// Whether the whole text matches.
-    pub fn matches(&self, _text: &str) -> bool {
-        false
-    }
-}
-
-/// A block of addresses in CIDR notation, or a single address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IpRange {
-    address: IpAddr,
-    prefix: u8,
-}
-
-/// A text is no block of addresses.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no block of addresses: write it as 10.0.0.0/8 or fd00::/8")]
-pub struct IpRangeError(String);
-
-impl FromStr for IpRange {
-    type Err = IpRangeError;
-
-    fn from_str(text: &str) -> Result<Self, IpRangeError> {
-        Err(IpRangeError(text.to_owned()))
-    }
-}
-
-impl IpRange {
-    /// Whether the address lies in the block.
-    pub fn contains(&self, _address: IpAddr) -> bool {
-        let _ = (self.address, self.prefix);
-        false
-    }
-}
-
-/// The name of a signer of an operator's own, `example.com/name`; never one of `kubernetes.io`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SignerName(String);
-
-/// A text is no name of such a signer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SignerNameError {
-    /// There is not exactly one `/`.
-    #[error("must be a fully qualified domain and path of the form 'example.com/signer-name'")]
-    Form,
-    /// The rule of the API that the name breaks.
-    #[error("{0}")]
-    Invalid(String),
-    /// The name belongs to Kubernetes.
-    #[error("signers of kubernetes.io have rules of their own: choose another domain")]
-    Reserved,
-}
-
-impl FromStr for SignerName {
-    type Err = SignerNameError;
-
-    fn from_str(text: &str) -> Result<Self, SignerNameError> {
-        if text.split('/').count() == 2 { Ok(Self(text.to_owned())) } else { Err(SignerNameError::Form) }
-    }
-}
-
-impl SignerName {
-    /// The name as written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// `kubernetes.io/kube-apiserver-client`
-pub const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// `kubernetes.io/kube-apiserver-client-kubelet`
-pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// `kubernetes.io/kubelet-serving`
-pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
-/// `kubernetes.io/legacy-unknown`
-pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
 impl Profile {
     fn new(name: &str, rules: Rules) -> Self {
@@ -177,9 +94,20 @@ impl Profile {
         Self::new(KUBELET_SERVING, Rules::KubeletServing)
     }
 
-    /// `kubernetes.io/legacy-unknown`: anything but an authority.
+    /// `kubernetes.io/legacy-unknown`: any subject, any names, any usages.
     pub fn legacy_unknown() -> Self {
         Self::new(LEGACY_UNKNOWN, Rules::Anything)
+    }
+
+    /// The profile of a signer of Kubernetes.
+    pub fn kubernetes(signer_name: &str) -> Option<Self> {
+        match signer_name {
+            KUBE_APISERVER_CLIENT => Some(Self::kube_apiserver_client()),
+            KUBELET_CLIENT => Some(Self::kubelet_client()),
+            KUBELET_SERVING => Some(Self::kubelet_serving()),
+            LEGACY_UNKNOWN => Some(Self::legacy_unknown()),
+            _ => None,
+        }
     }
 
     /// A signer of an operator's own.
@@ -189,17 +117,17 @@ impl Profile {
 
     /// A client certificate issued by hand: any subject with a common name.
     pub fn client() -> Self {
-        Self::new("client", Rules::ApiServerClient)
+        Self::new("client", Rules::Client)
     }
 
-    /// A serving certificate issued by hand.
+    /// A serving certificate issued by hand: any subject, with a DNS name or an address.
     pub fn serving() -> Self {
-        Self::new("serving", Rules::Anything)
+        Self::new("serving", Rules::Serving)
     }
 
-    /// The client certificate of a front proxy.
+    /// The client certificate of a front proxy: any subject with a common name.
     pub fn front_proxy() -> Self {
-        Self::new("front-proxy", Rules::ApiServerClient)
+        Self::new("front-proxy", Rules::Client)
     }
 
     /// The name of the signer, or of the kind of certificate.
@@ -208,11 +136,189 @@ impl Profile {
     }
 
     /// Whether the request may be signed with these usages.
-    pub fn check(&self, _request: &CertificateRequest, _usages: &[String]) -> Result<(), Refusal> {
+    pub fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
         match &self.rules {
-            Rules::ApiServerClient | Rules::KubeletClient | Rules::KubeletServing | Rules::Anything => {}
-            Rules::Custom(_) => {}
+            Rules::ApiServerClient => usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth),
+            Rules::KubeletClient => kubelet_client(request, usages),
+            Rules::KubeletServing => kubelet_serving(request, usages),
+            Rules::Anything => Ok(()),
+            Rules::Custom(rules) => rules.check(request, usages),
+            Rules::Client => {
+                if request.subject().common_name.is_empty() {
+                    return refuse("subject common name is required");
+                }
+                usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth)
+            }
+            Rules::Serving => {
+                let names = request.alt_names();
+                if names.dns.is_empty() && names.ips.is_empty() {
+                    return refuse("DNS or IP subjectAltName is required");
+                }
+                usages_within(usages, "serving", &SERVING_USAGES, Usage::ServerAuth)
+            }
         }
-        Err(Refusal("not implemented".to_owned()))
+    }
+
+    /// Whether certificates without the CA bit may carry `cert sign`: kube-controller-manager signs that for the
+    /// legacy signer, which cannot be asked for any more.
+    pub(super) fn signs_cert_sign(&self) -> bool {
+        matches!(self.rules, Rules::Anything)
+    }
+
+    /// The usages this profile can sign at most, by its own rules; `None` if it has none.
+    pub(super) fn allowed_usages(&self) -> Option<BTreeSet<Usage>> {
+        match &self.rules {
+            Rules::ApiServerClient | Rules::KubeletClient | Rules::Client => Some(CLIENT_USAGES.into()),
+            Rules::KubeletServing | Rules::Serving => Some(SERVING_USAGES.into()),
+            Rules::Anything => None,
+            Rules::Custom(rules) => Some(rules.allowed_usages.clone()),
+        }
+    }
+
+    /// The longest life, and the one that is given when none is asked for.
+    pub(super) fn durations(&self, signing_duration: Duration) -> (Duration, Duration) {
+        let Rules::Custom(rules) = &self.rules else { return (signing_duration, signing_duration) };
+        let longest = rules.max_duration.unwrap_or(signing_duration);
+        (longest, rules.default_duration.unwrap_or(longest).min(longest))
     }
 }
+
+const CLIENT_USAGES: [Usage; 3] = [Usage::ClientAuth, Usage::DigitalSignature, Usage::KeyEncipherment];
+const SERVING_USAGES: [Usage; 3] = [Usage::DigitalSignature, Usage::KeyEncipherment, Usage::ServerAuth];
+
+fn refuse<T>(reason: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal(reason.into()))
+}
+
+// kubernetes: pkg/controller/certificates/signer/signer.go, validAPIServerClientUsages
+fn usages_within(words: &[String], kind: &str, allowed: &[Usage], required: Usage) -> Result<(), Refusal> {
+    if let Some(other) = words.iter().find(|word| !allowed.iter().any(|usage| usage.word() == word.as_str()))
+    {
+        return refuse(format!("invalid usage for {kind} certificate: {other}"));
+    }
+    if !words.iter().any(|word| word == required.word()) {
+        return refuse(format!("missing required usage for {kind} certificate: {required}"));
+    }
+    Ok(())
+}
+
+/// Whether the set of usages is the wanted one, or the wanted one without key encipherment.
+// kubernetes: pkg/apis/certificates/helpers.go — the text names the longer set
+fn usages_equal(words: &[String], wanted: &[Usage; 3]) -> Result<(), Refusal> {
+    let words: BTreeSet<&str> = words.iter().map(String::as_str).collect();
+    let all: BTreeSet<&str> = wanted.iter().map(|usage| usage.word()).collect();
+    let mut without = all.clone();
+    without.remove(Usage::KeyEncipherment.word());
+    if words == all || words == without {
+        return Ok(());
+    }
+    let all: Vec<&str> = all.into_iter().collect();
+    refuse(format!("usages did not match [{}]", all.join(" ")))
+}
+
+fn of_system_nodes(request: &CertificateRequest) -> Result<(), Refusal> {
+    if request.subject().organization == ["system:nodes"] {
+        Ok(())
+    } else {
+        refuse("subject organization is not system:nodes")
+    }
+}
+
+fn of_a_node(request: &CertificateRequest) -> Result<(), Refusal> {
+    if request.subject().common_name.starts_with("system:node:") {
+        Ok(())
+    } else {
+        refuse("subject common name does not begin with system:node:")
+    }
+}
+
+fn without<T>(names: &[T], kind: &str) -> Result<(), Refusal> {
+    if names.is_empty() { Ok(()) } else { refuse(format!("{kind} subjectAltNames are not allowed")) }
+}
+
+// kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletClientCSR
+fn kubelet_client(request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+    let names = request.alt_names();
+    of_system_nodes(request)?;
+    without(&names.dns, "DNS")?;
+    without(&names.emails, "Email")?;
+    without(&names.ips, "IP")?;
+    without(&names.uris, "URI")?;
+    of_a_node(request)?;
+    usages_equal(usages, &CLIENT_USAGES)
+}
+
+// kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletServingCSR
+fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+    let names = request.alt_names();
+    of_system_nodes(request)?;
+    if names.dns.is_empty() && names.ips.is_empty() {
+        return refuse("DNS or IP subjectAltName is required");
+    }
+    without(&names.emails, "Email")?;
+    without(&names.uris, "URI")?;
+    usages_equal(usages, &SERVING_USAGES)?;
+    of_a_node(request)
+}
+
+impl CustomRules {
+    fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+        let (subject, names) = (request.subject(), request.alt_names());
+        // There is no rule by which these could be allowed.
+        let others: [(&str, bool); 7] = [
+            ("country", subject.country.is_empty()),
+            ("province", subject.province.is_empty()),
+            ("locality", subject.locality.is_empty()),
+            ("street address", subject.street_address.is_empty()),
+            ("postal code", subject.postal_code.is_empty()),
+            ("organizational unit", subject.organizational_unit.is_empty()),
+            ("serial number", subject.serial_number.is_empty()),
+        ];
+        if let Some((name, _)) = others.iter().find(|(_, absent)| !absent) {
+            return refuse(format!("subject {name} is not allowed"));
+        }
+        let name = &subject.common_name;
+        if !(self.common_names.is_empty() && name.is_empty()) {
+            listed(&self.common_names, std::slice::from_ref(name), "subject common name")?;
+        }
+        let masters = subject.organization.iter().any(|group| group == SYSTEM_MASTERS);
+        if masters && !self.organizations.iter().any(|pattern| pattern.names(SYSTEM_MASTERS)) {
+            return refuse(format!("subject organization {SYSTEM_MASTERS:?} is not allowed"));
+        }
+        listed(&self.organizations, &subject.organization, "subject organization")?;
+        listed(&self.dns_names, &names.dns, "DNS subjectAltName")?;
+        listed(&self.emails, &names.emails, "Email subjectAltName")?;
+        let outside = |ip| !self.ip_ranges.iter().any(|range| range.contains(ip));
+        if let Some(ip) = names.ips.iter().copied().find(|ip| outside(*ip)) {
+            return refuse(format!("IP subjectAltName {ip} is not allowed"));
+        }
+        listed(&self.uris, &names.uris, "URI subjectAltName")?;
+        self.check_usages(usages)
+    }
+
+    fn check_usages(&self, words: &[String]) -> Result<(), Refusal> {
+        let mut asked = BTreeSet::new();
+        for word in words {
+            match word.parse() {
+                Ok(usage) if usage != Usage::CertSign && self.allowed_usages.contains(&usage) => {
+                    asked.insert(usage);
+                }
+                _ => return refuse(format!("usage {word:?} is not allowed")),
+            }
+        }
+        match self.required_usages.difference(&asked).next() {
+            Some(missing) => refuse(format!("missing required usage: {missing}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn listed(patterns: &[Pattern], texts: &[String], what: &str) -> Result<(), Refusal> {
+    match texts.iter().find(|text| !patterns.iter().any(|pattern| pattern.matches(text))) {
+        Some(text) => refuse(format!("{what} {text:?} is not allowed")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

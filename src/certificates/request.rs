@@ -2,14 +2,27 @@
 //!
 //! A [`CertificateRequest`] exists only if it parsed, its own signature verified and its key is strong enough.
 
-use std::fmt;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use super::alt_names::AltNames;
+use super::public_key::{BadKey, PublicKey};
 use super::signer::{PemKey, SignError};
 use super::subject::Subject;
+use crate::x509::ParseError;
+use crate::x509::alt_names::Names;
+use crate::x509::der::{Der, tag};
+use crate::x509::name::{self, Reader};
+use crate::x509::pem;
+use crate::x509::signature::{Algorithm, SignatureError};
 
 /// The longest request that is read, in DER. A limit of our own: the longest sensible ones are a few kilobytes.
 pub const MAX_REQUEST: usize = 64 * 1024;
+
+/// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
+const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+/// 2.5.29.17
+const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// A request whose signature and key have been checked.
 #[derive(Debug, Clone)]
@@ -18,13 +31,6 @@ pub struct CertificateRequest {
     subject: Subject,
     alt_names: AltNames,
     public_key: PublicKey,
-}
-
-/// The key a request was signed with, strong enough for a certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublicKey {
-    spki: Vec<u8>,
-    kind: String,
 }
 
 /// Why bytes are no request that can be signed. The texts are Go's, except for those of our own policy.
@@ -68,13 +74,46 @@ impl RequestError {
 impl CertificateRequest {
     /// Reads `spec.request`: the first PEM block counts, text around it does not.
     // kubernetes: pkg/apis/certificates/helpers.go, ParseCSR
-    pub fn from_pem(_pem: &[u8]) -> Result<Self, RequestError> {
-        Err(RequestError::NotPem)
+    pub fn from_pem(pem: &[u8]) -> Result<Self, RequestError> {
+        // Four characters carry three octets; lines, headers and text around the block have the other half.
+        if pem.len() > 4 * MAX_REQUEST {
+            return Err(RequestError::TooLarge);
+        }
+        let first = pem::blocks(pem).into_iter().next().filter(|block| block.kind == b"CERTIFICATE REQUEST");
+        Self::from_der(&first.ok_or(RequestError::NotPem)?.content)
     }
 
     /// Reads a request that fills `der` entirely.
-    pub fn from_der(_der: &[u8]) -> Result<Self, RequestError> {
-        Err(RequestError::Malformed(String::new()))
+    // go: crypto/x509/x509.go, ParseCertificateRequest, CheckSignature
+    pub fn from_der(der: &[u8]) -> Result<Self, RequestError> {
+        if der.len() > MAX_REQUEST {
+            return Err(RequestError::TooLarge);
+        }
+        let parts = Parts::split(der).ok_or(MALFORMED)?;
+        let algorithm = Algorithm::parse(parts.algorithm)?;
+        let public_key = PublicKey::from_spki(parts.spki);
+        // Malformed comes before weak: what does not parse is retried, as upstream does.
+        if let Err(BadKey::Malformed(error)) = public_key {
+            return Err(error.into());
+        }
+        let subject = name::Subject::parse(parts.subject, Reader::Request)?.name;
+        let alt_names = requested_names(parts.attributes)?;
+        let public_key = public_key.map_err(|bad| match bad {
+            BadKey::Malformed(error) => error.into(),
+            BadKey::Unsupported => RequestError::Signature(SignatureError::Unimplemented.to_string()),
+            BadKey::Weak(reason) => RequestError::WeakKey(reason),
+            BadKey::Encode(error) => RequestError::Malformed(error.to_string()),
+        })?;
+        if let Algorithm::Insecure(name, _) = algorithm {
+            return Err(RequestError::WeakSignature(format!(
+                "certificate requests that are signed with {name} are not accepted: sign it with SHA-256 or better"
+            )));
+        }
+        public_key
+            .key()
+            .verify(algorithm, parts.signed, &parts.signature)
+            .map_err(|error| RequestError::Signature(error.to_string()))?;
+        Ok(Self { der: der.to_vec(), subject, alt_names, public_key })
     }
 
     /// The encoded request.
@@ -99,22 +138,104 @@ impl CertificateRequest {
 
     /// The request as a PEM block.
     pub fn to_pem(&self) -> String {
-        String::new()
+        armour("CERTIFICATE REQUEST", &self.der)
     }
 }
 
-impl PublicKey {
-    /// The encoded `SubjectPublicKeyInfo`.
-    pub fn spki(&self) -> &[u8] {
-        &self.spki
+impl From<ParseError> for RequestError {
+    fn from(error: ParseError) -> Self {
+        Self::Malformed(error.to_string())
     }
 }
 
-/// `RSA 2048`, `ECDSA P-256`, `Ed25519`.
-impl fmt::Display for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.kind)
+/// What a request is made of.
+struct Parts<'a> {
+    /// The signed part, as it is written.
+    signed: &'a [u8],
+    subject: &'a [u8],
+    spki: &'a [u8],
+    /// The content of the attributes.
+    attributes: &'a [u8],
+    /// The content of the identifier of the signature's algorithm.
+    algorithm: &'a [u8],
+    signature: Vec<u8>,
+}
+
+const MALFORMED: ParseError = ParseError("asn1: structure error: malformed certificate request");
+
+impl<'a> Parts<'a> {
+    /// Elements may follow at the end of each SEQUENCE, as Go has it, but not after the request.
+    // RFC 2986 §4
+    fn split(der: &'a [u8]) -> Option<Self> {
+        let mut input = Der::new(der);
+        let mut request = input.enter(tag::SEQUENCE)?;
+        let signed = request.whole(tag::SEQUENCE)?;
+        let algorithm = request.read(tag::SEQUENCE)?;
+        let signature = request.bits()?.right_aligned();
+        let mut info = Der::new(signed).enter(tag::SEQUENCE)?;
+        // Go does not look at the version.
+        info.int64()?;
+        let subject = info.whole(tag::SEQUENCE)?;
+        let spki = info.whole(tag::SEQUENCE)?;
+        let attributes = info.read(tag::explicit(0))?;
+        input.is_empty().then_some(Self { signed, subject, spki, attributes, algorithm, signature })
     }
+}
+
+/// The alternative names among the requested extensions, of which nothing else is taken.
+// go: crypto/x509/x509.go, parseCSRExtensions
+fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
+    let mut attributes = Der::new(attributes);
+    let mut seen: Vec<&[u8]> = Vec::new();
+    let mut names = AltNames::default();
+    while !attributes.is_empty() {
+        let attribute = attributes.any().ok_or(MALFORMED)?;
+        // Attributes that do not parse are passed over.
+        let Some(list) = extension_request(attribute.whole) else { continue };
+        let mut list = Der::new(list).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
+        while !list.is_empty() {
+            let mut extension = list.enter(tag::SEQUENCE).ok_or(MALFORMED)?;
+            let oid = extension.oid().ok_or(MALFORMED)?;
+            if extension.peek(tag::BOOLEAN) {
+                extension.boolean().ok_or(MALFORMED)?;
+            }
+            let value = extension.read(tag::OCTET_STRING).ok_or(MALFORMED)?;
+            if seen.contains(&oid) {
+                return Err(
+                    ParseError("x509: certificate request contains duplicate requested extensions").into()
+                );
+            }
+            seen.push(oid);
+            if oid == SUBJECT_ALT_NAME {
+                names = AltNames::from_names(Names::parse(Der::new(value))?);
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// The first value of an attribute that carries extensions; `None` for every other attribute.
+fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
+    let mut attribute = Der::new(attribute).enter(tag::SEQUENCE)?;
+    let kind = attribute.oid()?;
+    let mut values = attribute.enter(tag::SET)?;
+    let first = values.any()?.whole;
+    while !values.is_empty() {
+        values.any()?;
+    }
+    (kind == EXTENSION_REQUEST).then_some(first)
+}
+
+/// One PEM block of lines of 64 characters.
+// go: encoding/pem, Encode
+pub(super) fn armour(kind: &str, content: &[u8]) -> String {
+    let text = STANDARD.encode(content);
+    let mut pem = format!("-----BEGIN {kind}-----\n");
+    for line in text.as_bytes().chunks(64) {
+        pem.extend(line.iter().copied().map(char::from));
+        pem.push('\n');
+    }
+    pem + "-----END " + kind + "-----\n"
 }
 
 /// Builds and signs a request for a key that is at hand.

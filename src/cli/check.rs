@@ -12,11 +12,13 @@ use crate::authn::anonymous::Anonymous;
 use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
+use crate::clock::rfc3339;
 use crate::clusters::settings::{Cluster, Endpoint, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
+use crate::controllers::settings::{Controllers, SignerSettings};
 use crate::methods::Means;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
@@ -77,6 +79,18 @@ struct ClusterReport {
     authenticators: Vec<String>,
     tokens: usize,
     issuers: Vec<IssuerReport>,
+    controllers: Vec<&'static str>,
+    signers: Vec<SignerReport>,
+    leader_election: Option<String>,
+}
+
+/// A signer of certificates.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SignerReport {
+    name: String,
+    authority: String,
+    not_after: String,
 }
 
 /// An issuer of JSON Web Tokens.
@@ -142,7 +156,14 @@ impl Report {
                 MetricsAddress::Off => None,
             },
             request_timeout_seconds: settings.operation.request_timeout.as_secs(),
-            clusters: settings.clusters.into_iter().map(ClusterReport::of).collect(),
+            clusters: settings
+                .clusters
+                .into_iter()
+                .map(|cluster| {
+                    let controllers = settings.controllers.get(&cluster.name).map(|running| &**running);
+                    ClusterReport::of(cluster, controllers)
+                })
+                .collect(),
             warnings,
         }
     }
@@ -170,7 +191,7 @@ impl Report {
 }
 
 impl ClusterReport {
-    fn of(cluster: Cluster) -> Self {
+    fn of(cluster: Cluster, controllers: Option<&Controllers>) -> Self {
         let Cluster { name, routes, authentication, backend } = cluster;
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let identity = backend.identity.to_possible_value();
@@ -185,10 +206,15 @@ impl ClusterReport {
             authenticators: authenticators(&authentication),
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
+            controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
+            signers: controllers.iter().flat_map(|run| &run.signers).map(SignerReport::of).collect(),
+            leader_election: controllers
+                .and_then(|run| run.election.as_ref())
+                .map(|election| format!("{}/{}", election.namespace, election.name)),
         }
     }
 
-    fn rows(&self) -> [(&'static str, Vec<String>); 5] {
+    fn rows(&self) -> Vec<(&'static str, Vec<String>)> {
         let matching = match &self.routes {
             None => vec!["every request".to_owned()],
             Some(Match { server_names, path_prefix }) => {
@@ -196,13 +222,38 @@ impl ClusterReport {
                 server_names.iter().cloned().chain(prefix).collect()
             }
         };
-        [
+        let mut rows = vec![
             ("cluster", vec![self.name.clone()]),
             ("match", matching),
             ("backend", self.endpoints.clone()),
             ("identity", vec![self.identity.clone()]),
             ("clients", self.authenticators.clone()),
-        ]
+        ];
+        if !self.controllers.is_empty() {
+            let lease = match &self.leader_election {
+                Some(lease) => format!(", while the lease {lease} is held"),
+                None => ", on every replica".to_owned(),
+            };
+            rows.push(("runs", vec![self.controllers.join(", ") + &lease]));
+            rows.push(("signs", self.signers.iter().map(SignerReport::line).collect()));
+        }
+        rows
+    }
+}
+
+impl SignerReport {
+    fn of(signer: &SignerSettings) -> Self {
+        let SignerSettings { authority, .. } = signer;
+        Self {
+            name: signer.name().to_owned(),
+            authority: authority.subject().to_string(),
+            not_after: rfc3339(authority.not_after()),
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { name, authority, not_after } = self;
+        format!("{name}, by {authority}, until {not_after}")
     }
 }
 

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 use super::sections::Given;
 use crate::user::IdentityMode;
 
@@ -31,6 +32,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub backend: Given<BackendFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub controllers: Given<ControllerFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub operation: Given<OperationFlags>,
@@ -241,6 +245,9 @@ pub struct ClusterKeys {
     /// What of [`AuthenticationFlags`] differs from the file's template.
     #[arg(skip)]
     pub authentication: Map<String, Value>,
+    /// What of [`ControllerFlags`] differs from the file's template.
+    #[arg(skip)]
+    pub controller_manager: Map<String, Value>,
 }
 
 /// Which requests are for a cluster: those for one of the names, and those under the path.

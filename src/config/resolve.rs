@@ -2,9 +2,9 @@
 
 mod authentication;
 mod clusters;
+mod controllers;
 mod serving;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let clusters = resolver.clusters(sections, flags);
+    let (clusters, controllers) = resolver.clusters(sections, flags);
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
@@ -49,7 +49,6 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let Resolver { mut unread, mut errors, warnings, .. } = resolver;
     match (serving, operation) {
         (Some(serving), Some(operation)) if unread.is_empty() && errors.is_empty() => {
-            let controllers = BTreeMap::new();
             let settings = Settings { serving, clusters, controllers, operation };
             Ok(Resolved { settings, warnings: without_repeats(warnings) })
         }

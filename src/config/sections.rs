@@ -276,7 +276,8 @@ pub(super) mod by_flag_name {
 mod tests {
     use super::*;
     use crate::config::flags::{
-        AuthenticationFlags, BackendFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags,
+        AuthenticationFlags, BackendFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags,
+        ServingFlags, SignerProfileKeys,
     };
 
     /// `clap` and `serde` name every value alike: `without_flag` are the keys that have no flag.
@@ -295,8 +296,10 @@ mod tests {
         keys_are_those_of_flags::<ServingFlags>(&[]);
         keys_are_those_of_flags::<AuthenticationFlags>(&[]);
         keys_are_those_of_flags::<BackendFlags>(&[]);
-        keys_are_those_of_flags::<ClusterKeys>(&["authentication", "match"]);
+        keys_are_those_of_flags::<ClusterKeys>(&["authentication", "controllerManager", "match"]);
         keys_are_those_of_flags::<MatchKeys>(&[]);
+        keys_are_those_of_flags::<ControllerFlags>(&[]);
+        keys_are_those_of_flags::<SignerProfileKeys>(&[]);
         keys_are_those_of_flags::<OperationFlags>(&[]);
     }
 

@@ -5,9 +5,10 @@
 
 use rustls_pki_types::CertificateDer;
 
-use super::constraints::{NameConstraints, Names};
+use super::alt_names::Names;
+use super::constraints::NameConstraints;
 use super::der::{Der, Malformed, tag};
-use super::name::Subject;
+use super::name::{Reader, Subject};
 use super::policy::Policies;
 use super::signature::{Algorithm, PublicKey};
 use super::time;
@@ -117,12 +118,12 @@ impl Certificate {
         let algorithm = Algorithm::parse(inner)?;
         let issuer = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
         // Decoded only to be refused when it cannot be: the issuer's attributes matter to nobody.
-        Subject::parse(issuer)?;
+        Subject::parse(issuer, Reader::Certificate)?;
         let mut validity = tbs.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed validity"))?;
         let not_before = time::read(&mut validity)?;
         let not_after = time::read(&mut validity)?;
         let raw_subject = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
-        let subject = Subject::parse(raw_subject)?;
+        let subject = Subject::parse(raw_subject, Reader::Certificate)?;
         let spki = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?;
         let public_key =
             PublicKey::parse(Der::new(spki).read(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?)?;
@@ -159,7 +160,7 @@ impl Certificate {
 
     /// The name an operator knows the certificate by: its CN, else its first O, else its serial number.
     pub(crate) fn label(&self) -> String {
-        match (self.subject.common_name.as_str(), self.subject.organizations.first()) {
+        match (self.subject.name.common_name.as_str(), self.subject.name.organization.first()) {
             ("", Some(organization)) => organization.clone(),
             ("", None) => format!("serial:{}", decimal(&self.serial)),
             (name, _) => name.to_owned(),

@@ -1,4 +1,4 @@
-//! Subject alternative names, and the name constraints of authorities above them.
+//! The name constraints of authorities, and the names below them.
 //!
 //! Go applies the constraints of every certificate in a chain to the names of every certificate below it. Names
 //! that cannot be compared (a URI with an address, an odd mailbox) fail as soon as any constraint exists above them.
@@ -6,59 +6,13 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::alt_names::{Names, domain_valid, ia5};
 use super::certificate::{Certificate, ParseError};
 use super::der::{Der, Malformed, tag};
 use super::uri;
 
 /// How many comparisons of a name with a constraint one path may cost; a limit of our own, since ours are one by one.
 const MAX_COMPARISONS: usize = 250_000;
-
-/// The names of a subject alternative name extension that Go looks at.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Names {
-    dns: Vec<String>,
-    emails: Vec<String>,
-    /// The URI and its host.
-    uris: Vec<(String, String)>,
-    ips: Vec<Vec<u8>>,
-}
-
-impl Names {
-    // go: crypto/x509/parser.go, parseSANExtension
-    pub(crate) fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
-        let mut names = Self::default();
-        let mut list =
-            der.enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid subject alternative names"))?;
-        while !list.is_empty() {
-            let name = list.any().ok_or(ParseError("x509: invalid subject alternative name"))?;
-            match name.tag {
-                0x81 => names
-                    .emails
-                    .push(ia5(name.content).ok_or(ParseError("x509: SAN rfc822Name is malformed"))?),
-                0x82 => {
-                    names.dns.push(ia5(name.content).ok_or(ParseError("x509: SAN dNSName is malformed"))?);
-                }
-                0x86 => {
-                    let text = ia5(name.content)
-                        .ok_or(ParseError("x509: SAN uniformResourceIdentifier is malformed"))?;
-                    let host = uri::host(&text).ok_or(ParseError("x509: cannot parse URI"))?;
-                    if !domain_valid(&host, false) {
-                        return Err(ParseError("x509: cannot parse URI: invalid domain"));
-                    }
-                    names.uris.push((text, host));
-                }
-                0x87 if matches!(name.content.len(), 4 | 16) => names.ips.push(name.content.to_vec()),
-                0x87 => return Err(ParseError("x509: cannot parse IP address")),
-                _ => {}
-            }
-        }
-        Ok(names)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.dns.is_empty() && self.emails.is_empty() && self.uris.is_empty() && self.ips.is_empty()
-    }
-}
 
 /// A name constraints extension.
 #[derive(Debug, Clone, Default)]
@@ -374,7 +328,7 @@ impl<'a> ComparableNames<'a> {
         let uris = names
             .uris
             .iter()
-            .map(|(uri, host)| Ok((uri.as_str(), uri::constrained_domain(uri, host)?)))
+            .map(|(text, uri)| Ok((text.as_str(), uri::constrained_domain(text, &uri.host)?)))
             .collect::<Result<_, String>>()?;
         let mailboxes = names
             .emails
@@ -452,23 +406,6 @@ impl Mailbox {
 
 fn is_atom(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~.".contains(&byte)
-}
-
-/// Whether Go takes a text for a domain name: no trailing period, no empty label, printable characters.
-// go: crypto/x509/parser.go, domainNameValid
-fn domain_valid(domain: &str, constraint: bool) -> bool {
-    if domain.is_empty() {
-        return true;
-    }
-    if domain.ends_with('.') {
-        return false;
-    }
-    let domain = if constraint { domain.strip_prefix('.').unwrap_or(domain) } else { domain };
-    domain.split('.').all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_graphic()))
-}
-
-fn ia5(content: &[u8]) -> Option<String> {
-    content.is_ascii().then(|| content.iter().copied().map(char::from).collect())
 }
 
 #[cfg(test)]

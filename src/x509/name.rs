@@ -1,32 +1,63 @@
 //! Distinguished names: the attributes of a subject as Go decodes them.
 //!
-//! Go 1.26 decodes every attribute of both names while it parses and gives up the whole certificate when one does not
-//! decode, whatever the attribute is. So nothing is skipped here, and no group is lost by being written oddly.
+//! Go reads the names of certificates and those of certificate requests by two readers. In a certificate it decodes
+//! every attribute and gives up the whole certificate when one does not decode, whatever the attribute is; so nothing
+//! is skipped, and no group is lost by being written oddly. In a request a value of another type than a string is
+//! passed over.
 
 use super::certificate::ParseError;
-use super::der::{Der, tag};
+use super::der::{Der, Element, tag};
+use super::time;
 
-/// 2.5.4.3
-const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-/// 2.5.4.10
-const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// 1.3.6.1.4.1.57683.2, Kubernetes' own attribute for the uid of a user.
 const KUBERNETES_UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
-/// The attributes of a subject that make an identity.
+/// The attributes that Go's `pkix.Name` knows; a name is written again from these alone.
+// go: crypto/x509/pkix/pkix.go, Name
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Name {
+    /// C
+    pub country: Vec<String>,
+    /// ST
+    pub province: Vec<String>,
+    /// L
+    pub locality: Vec<String>,
+    /// STREET
+    pub street_address: Vec<String>,
+    /// POSTALCODE
+    pub postal_code: Vec<String>,
+    /// O: the groups of a Kubernetes user, in order, duplicates kept.
+    pub organization: Vec<String>,
+    /// OU
+    pub organizational_unit: Vec<String>,
+    /// The last CN; empty if there is none. The name of a Kubernetes user.
+    pub common_name: String,
+    /// The last SERIALNUMBER attribute; empty if there is none.
+    pub serial_number: String,
+}
+
+/// The subject of a certificate: its name, and what else makes an identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Subject {
-    /// The last common name, as in Go's `pkix.Name`; empty if there is none.
-    pub(crate) common_name: String,
-    /// Every organisation, in order, duplicates kept.
-    pub(crate) organizations: Vec<String>,
+    pub(crate) name: Name,
     /// Every uid attribute, in order.
     pub(crate) uids: Vec<String>,
 }
 
+/// Which of Go's readers reads a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Every value must be a string of a known type.
+    // go: crypto/x509/parser.go, parseName
+    Certificate,
+    /// Values of other types are passed over, though the basic ones must be well-formed.
+    // go: encoding/asn1/asn1.go, parseField
+    Request,
+}
+
 impl Subject {
     /// Decodes a whole encoded Name.
-    pub(crate) fn parse(encoded: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(encoded: &[u8], reader: Reader) -> Result<Self, ParseError> {
         let mut subject = Self::default();
         let mut rdns =
             Der::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;
@@ -40,17 +71,58 @@ impl Subject {
                     attribute.oid().ok_or(ParseError("x509: invalid RDNSequence: invalid attribute type"))?;
                 let value = attribute
                     .any()
-                    .and_then(|value| decode(value.tag, value.content))
+                    .and_then(|value| reader.value(&value))
                     .ok_or(ParseError("x509: invalid RDNSequence: invalid attribute value"))?;
-                match kind {
-                    COMMON_NAME => subject.common_name = value,
-                    ORGANIZATION => subject.organizations.push(value),
-                    KUBERNETES_UID => subject.uids.push(value),
-                    _ => {}
+                if let Some(value) = value {
+                    subject.take(kind, value);
                 }
             }
         }
         Ok(subject)
+    }
+
+    // go: crypto/x509/pkix/pkix.go, FillFromRDNSequence
+    fn take(&mut self, kind: &[u8], value: String) {
+        let name = &mut self.name;
+        match kind {
+            // 2.5.4.x
+            [0x55, 0x04, 3] => name.common_name = value,
+            [0x55, 0x04, 5] => name.serial_number = value,
+            [0x55, 0x04, 6] => name.country.push(value),
+            [0x55, 0x04, 7] => name.locality.push(value),
+            [0x55, 0x04, 8] => name.province.push(value),
+            [0x55, 0x04, 9] => name.street_address.push(value),
+            [0x55, 0x04, 10] => name.organization.push(value),
+            [0x55, 0x04, 11] => name.organizational_unit.push(value),
+            [0x55, 0x04, 17] => name.postal_code.push(value),
+            KUBERNETES_UID => self.uids.push(value),
+            _ => {}
+        }
+    }
+}
+
+impl Reader {
+    /// The text of a value, or `Some(None)` for one that is passed over; `None` for one that makes the name invalid.
+    fn value(self, value: &Element<'_>) -> Option<Option<String>> {
+        let text = decode(value.tag, value.content);
+        if text.is_some() || self == Self::Certificate {
+            return text.map(Some);
+        }
+        let mut der = Der::new(value.whole);
+        let well_formed = match value.tag {
+            tag::PRINTABLE_STRING
+            | tag::IA5_STRING
+            | tag::NUMERIC_STRING
+            | tag::UTF8_STRING
+            | tag::BMP_STRING => false,
+            tag::BOOLEAN => der.boolean().is_some(),
+            tag::INTEGER => der.int64().is_some(),
+            tag::BIT_STRING => der.bits().is_some(),
+            tag::OID => der.oid().is_some(),
+            tag::UTC_TIME | tag::GENERALIZED_TIME => time::read(&mut der).is_ok(),
+            _ => true,
+        };
+        well_formed.then_some(None)
     }
 }
 
@@ -100,7 +172,7 @@ fn bmp(value: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{decode, tag};
+    use super::{Der, Reader, decode, tag};
 
     #[test]
     fn strings_decode_by_their_type() {
@@ -127,6 +199,28 @@ mod tests {
         ];
         for (name, kind, value, want) in CASES {
             assert_eq!(decode(*kind, value).as_deref(), *want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_request_may_name_what_a_certificate_may_not() {
+        const CASES: &[(&str, &[u8], bool, bool)] = &[
+            ("text", &[0x0c, 1, b'a'], true, true),
+            ("universal string", &[0x1c, 4, 0, 0, 0, b'a'], false, true),
+            ("visible string", &[0x1a, 1, b'a'], false, true),
+            ("octets", &[4, 1, 0xff], false, true),
+            ("a list", &[0x30, 0], false, true),
+            ("a number", &[2, 1, 1], false, true),
+            ("a padded number", &[2, 2, 0, 1], false, false),
+            ("a truth", &[1, 1, 0xff], false, true),
+            ("a half-truth", &[1, 1, 1], false, false),
+            ("an odd time", &[0x17, 1, b'a'], false, false),
+            ("a broken string", &[0x13, 1, b'@'], false, false),
+        ];
+        for (name, value, in_certificate, in_request) in CASES {
+            let element = Der::new(value).any().unwrap();
+            assert_eq!(Reader::Certificate.value(&element).is_some(), *in_certificate, "{name}");
+            assert_eq!(Reader::Request.value(&element).is_some(), *in_request, "{name}");
         }
     }
 }

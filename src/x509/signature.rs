@@ -4,6 +4,8 @@
 //! MD5 and SHA-1 are refused before anything is computed. Stricter than Go: RSA moduli outside 2048–8192 bits verify
 //! nothing, and P-224 does not parse.
 
+use std::fmt;
+
 use aws_lc_rs::signature::{
     self, EcdsaVerificationAlgorithm, ParsedPublicKey, RsaParameters, RsaPublicKeyComponents,
     UnparsedPublicKey,
@@ -11,6 +13,9 @@ use aws_lc_rs::signature::{
 
 use super::certificate::ParseError;
 use super::der::{Der, tag};
+
+/// The one curve that Go knows and nobody here does.
+pub(crate) const P224_UNSUPPORTED: ParseError = ParseError("x509: P-224 keys are not supported");
 
 /// A public key, parsed as far as Go parses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -244,7 +249,7 @@ impl PublicKey {
             [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => (Curve::P256, 65),
             [0x2b, 0x81, 0x04, 0x00, 0x22] => (Curve::P384, 97),
             [0x2b, 0x81, 0x04, 0x00, 0x23] => (Curve::P521, 133),
-            [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(ParseError("x509: P-224 keys are not supported")),
+            [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(P224_UNSUPPORTED),
             _ => return Err(ParseError("x509: unsupported elliptic curve")),
         };
         // Length and form are checked here, because aws-lc-rs reads compressed points as well.
@@ -327,6 +332,21 @@ impl PublicKey {
     }
 }
 
+/// `RSA 2048`, `ECDSA P-256`, `Ed25519`, `DSA`, `unknown`.
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rsa { modulus, .. } => write!(f, "RSA {}", bit_length(modulus)),
+            Self::Ecdsa { curve: Curve::P256, .. } => f.write_str("ECDSA P-256"),
+            Self::Ecdsa { curve: Curve::P384, .. } => f.write_str("ECDSA P-384"),
+            Self::Ecdsa { curve: Curve::P521, .. } => f.write_str("ECDSA P-521"),
+            Self::Ed25519(_) => f.write_str("Ed25519"),
+            Self::Dsa => f.write_str("DSA"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
 fn verify_rsa(
     modulus: &[u8],
     exponent: &[u8],
@@ -388,7 +408,7 @@ fn positive(content: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn bit_length(octets: &[u8]) -> usize {
+pub(crate) fn bit_length(octets: &[u8]) -> usize {
     let leading = octets.first().map_or(0, |first| first.leading_zeros());
     (octets.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0))
 }

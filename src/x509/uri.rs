@@ -3,25 +3,42 @@
 //! A URI that does not parse makes Go refuse the certificate; the host is what name constraints are compared with.
 //! Only ASCII reaches this module.
 
+use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The host part with its port, decoded; empty if there is none. `None` if `net/url.Parse` would fail.
-pub(crate) fn host(uri: &str) -> Option<String> {
+use crate::escape::{Mode, unescape_bytes};
+
+/// A URI that parses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Uri {
+    /// The host part with its port, decoded; empty if there is none.
+    pub(crate) host: String,
+    /// The URI as `net/url` writes it again, which is what a certificate gets that was requested with it.
+    pub(crate) text: String,
+}
+
+/// Parses a URI; `None` if `net/url.Parse` would fail.
+// go: net/url/url.go, Parse and URL.String
+pub(crate) fn parse(uri: &str) -> Option<Uri> {
     let (rest, fragment) = uri.split_once('#').unwrap_or((uri, ""));
-    if rest.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+    if rest.bytes().any(|byte| byte < b' ' || byte == 0x7f) || !well_escaped(fragment) {
         return None;
     }
+    let ending =
+        if fragment.is_empty() { String::new() } else { format!("#{}", Part::Fragment.rewrite(fragment)) };
     if rest == "*" {
-        return well_escaped(fragment).then(String::new);
+        return Some(Uri { host: String::new(), text: format!("*{ending}") });
     }
     let (scheme, rest) = split_scheme(rest)?;
-    let (rest, _query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (rest, query) = rest.find('?').and_then(|mark| rest.split_at_checked(mark)).unwrap_or((rest, ""));
+    let ending = format!("{query}{ending}");
     let mut path = rest;
     let mut host = String::new();
+    let mut text = if scheme.is_empty() { String::new() } else { format!("{scheme}:") };
     if !rest.starts_with('/') {
         if !scheme.is_empty() {
             // Opaque: `urn:…`, `mailto:…`.
-            return well_escaped(fragment).then_some(host);
+            return Some(Uri { host, text: format!("{text}{rest}{ending}") });
         }
         if rest.split('/').next().is_some_and(|segment| segment.contains(':')) {
             return None;
@@ -34,9 +51,66 @@ pub(crate) fn host(uri: &str) -> Option<String> {
             None => (authority, ""),
         };
         path = after;
-        host = parse_authority(&scheme, authority)?;
+        let (user, decoded) = parse_authority(&scheme, authority)?;
+        host = decoded;
+        if !host.is_empty() || !path.is_empty() || user.is_some() {
+            text.push_str("//");
+        }
+        text.extend(user);
+        // Of the octets that a decoded host may have, only the percent sign is escaped again.
+        text.push_str(&host.replace('%', "%25"));
     }
-    (well_escaped(path) && well_escaped(fragment)).then_some(host)
+    if !well_escaped(path) {
+        return None;
+    }
+    let path = Part::Path.rewrite(path);
+    if text.is_empty() && path.split('/').next().is_some_and(|segment| segment.contains(':')) {
+        text.push_str("./");
+    }
+    Some(Uri { host, text: format!("{text}{path}{ending}") })
+}
+
+/// A part of a URI whose octets are escaped by rules of its own.
+#[derive(Clone, Copy)]
+enum Part {
+    User,
+    Path,
+    Fragment,
+}
+
+impl Part {
+    /// Whether Go's encoder leaves an octet as it is.
+    // go: net/url/gen_encoding_table.go, shouldEscape
+    fn keeps(self, byte: u8) -> bool {
+        let more: &[u8] = match self {
+            Self::User => b"$&+,;=",
+            Self::Path => b"$&+,/:;=@",
+            Self::Fragment => b"$&+,/:;=?@!()*",
+        };
+        byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || more.contains(&byte)
+    }
+
+    /// A well-escaped text as Go writes it: as it is if it was written validly, else decoded and encoded.
+    // go: net/url/url.go, EscapedPath, EscapedFragment, validEncoded
+    fn rewrite(self, text: &str) -> String {
+        let valid = |byte: u8| self.keeps(byte) || b"!$&'()*+,;=:@[]%".contains(&byte);
+        if text.bytes().all(valid) { text.to_owned() } else { self.encode(text) }
+    }
+
+    /// Decodes a well-escaped text and encodes it by Go's rule.
+    fn encode(self, text: &str) -> String {
+        let decoded = unescape_bytes(text, Mode::Path).ok().flatten();
+        let mut encoded = String::new();
+        for byte in decoded.as_deref().unwrap_or(text.as_bytes()) {
+            if self.keeps(*byte) {
+                encoded.push(char::from(*byte));
+            } else {
+                // A String takes everything that is written to it.
+                let _written = write!(encoded, "%{byte:02X}");
+            }
+        }
+        encoded
+    }
 }
 
 /// The domain a URI's host stands for under name constraints; the error is the reason it cannot be compared.
@@ -81,17 +155,18 @@ fn split_scheme(uri: &str) -> Option<(String, &str)> {
     Some((String::new(), uri))
 }
 
-fn parse_authority(scheme: &str, authority: &str) -> Option<String> {
+/// The user with its `@`, as Go writes it again, and the decoded host.
+fn parse_authority(scheme: &str, authority: &str) -> Option<(Option<String>, String)> {
     let (user, host) =
         authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
     let host = parse_host(scheme, host)?;
-    if let Some(user) = user {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&byte);
-        if !user.bytes().all(allowed) || !well_escaped(user) {
-            return None;
-        }
+    let Some(user) = user else { return Some((None, host)) };
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&byte);
+    if !user.bytes().all(allowed) || !well_escaped(user) {
+        return None;
     }
-    Some(host)
+    let user: Vec<String> = user.splitn(2, ':').map(|part| Part::User.encode(part)).collect();
+    Some((Some(user.join(":") + "@"), host))
 }
 
 fn parse_host(scheme: &str, host: &str) -> Option<String> {
@@ -176,7 +251,7 @@ fn unescape_host(host: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{constrained_domain, host};
+    use super::{constrained_domain, parse};
 
     #[test]
     fn hosts_are_those_of_net_url() {
@@ -212,7 +287,46 @@ mod tests {
             ("", Some("")),
         ];
         for (uri, want) in CASES {
-            assert_eq!(host(uri).as_deref(), *want, "{uri}");
+            assert_eq!(parse(uri).map(|parsed| parsed.host).as_deref(), *want, "{uri}");
+        }
+    }
+
+    #[test]
+    fn uris_are_written_again_as_net_url_does() {
+        const CASES: &[(&str, &str)] = &[
+            ("HTTPS://H.example/a b", "https://H.example/a%20b"),
+            ("https://h/%2f%7E", "https://h/%2f%7E"),
+            ("https://h/%2f b", "https://h//%20b"),
+            ("relative/path?x y", "relative/path?x y"),
+            ("a%3Ab c", "./a:b%20c"),
+            ("a%3Ab", "a%3Ab"),
+            ("https://h", "https://h"),
+            ("https://", "https:"),
+            ("https:///x", "https:///x"),
+            ("https:/x", "https:/x"),
+            ("//h/x", "//h/x"),
+            ("///x", "///x"),
+            ("URN:a b", "urn:a b"),
+            ("urn:", "urn:"),
+            ("https://h?", "https://h?"),
+            ("https://h??", "https://h??"),
+            ("https://h/#", "https://h/"),
+            ("https://h/#a\"b", "https://h/#a%22b"),
+            ("https://h/#a'b", "https://h/#a'b"),
+            ("https://h/#a'b c", "https://h/#a%27b%20c"),
+            ("https://u:p:q@h/", "https://u:p%3Aq@h/"),
+            ("https://u!%41@h/", "https://u%21A@h/"),
+            ("https://@h", "https://@h"),
+            ("https://[fe80::1%25eth0]:1/", "https://[fe80::1%25eth0]:1/"),
+            ("https://h/\"<>[]{}", "https://h/%22%3C%3E%5B%5D%7B%7D"),
+            ("https://h/[]", "https://h/[]"),
+            ("*", "*"),
+            ("*#a b", "*#a%20b"),
+            ("help://me@what:8080/where/when?why=true", "help://me@what:8080/where/when?why=true"),
+            ("", ""),
+        ];
+        for (uri, want) in CASES {
+            assert_eq!(parse(uri).map(|parsed| parsed.text).as_deref(), Some(*want), "{uri}");
         }
     }
 

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use clap::{Arg, Args, Command};
 use portcullis::config::flags::{
-    AuthenticationFlags, ClusterKeys, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags,
+    AuthenticationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags, RESTART, ServeFlags,
+    ServingFlags, SignerProfileKeys,
 };
 use portcullis::config::sections::key_of;
 
@@ -41,8 +42,8 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 
 - **Every flag has a key**: the flag's words, run together, with CA, SNI and UID in capitals as Kubernetes writes them.
   `--client-ca-file` is `clientCAFile`. A flag that takes a comma-separated list is a list in the file.
-- **What counts**, from the weakest to the strongest: the default; the file's section; for authentication, what the
-  cluster says itself; a flag, which counts for every cluster. Each key is replaced as a whole; `null` means the
+- **What counts**, from the weakest to the strongest: the default; the file's section; for authentication and
+  controllers, what the cluster says itself; a flag, which counts for every cluster. Each key is replaced as a whole; `null` means the
   default again.
 - **One cluster** may be given by `--backend-kubeconfig`, `--identity` and `--impersonation`, beside a file that lists
   no clusters. It gets every request.
@@ -68,10 +69,22 @@ in kube-apiserver's words and with its line. Beside it no `oidc` key may be give
 
 ";
 
+const CONTROLLERS: &str = "\
+The controllers that run beside the gateway, for every cluster or, in a cluster's own `controllerManager`, for that one;
+[docs/controllers.md](controllers.md) says what they do. The flags are kube-controller-manager's.
+
+";
+
+const PROFILES: &str = "\
+A file begins with `apiVersion: portcullis.dev/v1alpha1` and `kind: SignerProfiles`, and lists its signers below
+`signers`. Paths in it begin at its own directory.
+
+";
+
 const CLUSTERS: &str = "\
 The API servers behind the gateway. The flags describe one cluster; the file lists any number, and then these flags
 cannot be given. With several, each has a `match`. The keys of a cluster's own `authentication` are those of
-[the section](#authentication), and replace them for this cluster.
+[the section](#authentication), and replace them for this cluster; so are those of its own `controllerManager`.
 
 ";
 
@@ -118,6 +131,8 @@ fn reference() -> String {
     section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
+    section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());
+    section("### Signer profiles", PROFILES, rows::<SignerProfileKeys>());
     section("## `operation`", "", rows::<OperationFlags>());
     text += "\n## On the command line alone\n\n| flag | meaning |\n|---|---|\n";
     for argument in [config, ignore] {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustls_pki_types::DnsName;
 
@@ -13,6 +14,7 @@ use crate::config::file::Sections;
 use crate::config::flags::{ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
+use crate::controllers::settings::Controllers;
 
 /// The name of the cluster that flags describe.
 const ONLY_CLUSTER: &str = "backend";
@@ -43,7 +45,11 @@ type Claims = BTreeMap<(&'static str, String), String>;
 
 impl Resolver<'_> {
     /// What is wrong is in `self.errors`; a cluster that is bad is left out here, and nothing is served.
-    pub(super) fn clusters(&mut self, file: Option<&Section<Sections>>, flags: &ServeFlags) -> Vec<Cluster> {
+    pub(super) fn clusters(
+        &mut self,
+        file: Option<&Section<Sections>>,
+        flags: &ServeFlags,
+    ) -> (Vec<Cluster>, BTreeMap<String, Arc<Controllers>>) {
         let listed = file.into_iter().flat_map(|file| {
             let clusters = file.values.clusters.iter().enumerate();
             clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
@@ -61,24 +67,32 @@ impl Resolver<'_> {
         }
         let several = listed.len() > 1;
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
+        let controller_template =
+            file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut claims = Claims::new();
         let mut clusters = Vec::with_capacity(listed.len());
+        let mut controllers = BTreeMap::new();
         for keys in listed {
             let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
             let own = &given.values.authentication;
             let own = (!own.is_empty()).then(|| given.below("authentication", own));
             let layers = [template.clone(), own, Some(flags.authentication.layer())];
             let authentication = self.section(layers).map(|given| self.authentication(&given));
+            let own = &given.values.controller_manager;
+            let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
+            let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
+            let running = self.section(layers).and_then(|given| self.controllers(&given));
             let name = self.cluster_name(&given, &mut claims);
             let routes = self.routes(&given, several, &mut claims);
             let backend = self.backend(&given, file.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
+                controllers.extend(running.map(|running| (name.clone(), Arc::new(running))));
                 clusters.push(Cluster { name, routes, authentication, backend });
             }
         }
-        clusters
+        (clusters, controllers)
     }
 
     fn cluster_name(&mut self, given: &Section<ClusterKeys>, claims: &mut Claims) -> Option<String> {

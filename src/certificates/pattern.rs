@@ -1,0 +1,183 @@
+//! Patterns by which an operator's profile says which names it signs.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// A text, or a text with one `*` at its beginning or its end that stands for anything, also for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// Exactly this.
+    Exact(String),
+    /// `text*`
+    Prefix(String),
+    /// `*text`
+    Suffix(String),
+}
+
+/// A text is no pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
+pub struct PatternError(String);
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let pattern = match (text.strip_prefix('*'), text.strip_suffix('*')) {
+            (_, Some(prefix)) => Self::Prefix(prefix.to_owned()),
+            (Some(suffix), None) => Self::Suffix(suffix.to_owned()),
+            (None, None) => Self::Exact(text.to_owned()),
+        };
+        if pattern.text().contains('*') { Err(PatternError(text.to_owned())) } else { Ok(pattern) }
+    }
+}
+
+impl Pattern {
+    /// Whether the whole text matches. Case counts.
+    pub fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Exact(exact) => text == exact,
+            Self::Prefix(prefix) => text.starts_with(prefix),
+            Self::Suffix(suffix) => text.ends_with(suffix),
+        }
+    }
+
+    /// Whether the pattern is this text, spelled out.
+    pub(super) fn names(&self, text: &str) -> bool {
+        matches!(self, Self::Exact(exact) if exact == text)
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Exact(text) | Self::Prefix(text) | Self::Suffix(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(text) => f.write_str(text),
+            Self::Prefix(text) => write!(f, "{text}*"),
+            Self::Suffix(text) => write!(f, "*{text}"),
+        }
+    }
+}
+
+/// A block of addresses in CIDR notation, or a single address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpRange {
+    address: IpAddr,
+    /// How many leading bits count.
+    bits: u8,
+}
+
+/// A text is no block of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no block of addresses: write it as 10.0.0.0/8 or fd00::/8")]
+pub struct IpRangeError(String);
+
+impl FromStr for IpRange {
+    type Err = IpRangeError;
+
+    /// Bits below the prefix must be zero: whoever writes them means something else than what a block says.
+    fn from_str(text: &str) -> Result<Self, IpRangeError> {
+        let wrong = || IpRangeError(text.to_owned());
+        let (address, bits) =
+            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            None => width,
+            Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                bits.parse().ok().filter(|bits| *bits <= width).ok_or_else(wrong)?
+            }
+            Some(_) => return Err(wrong()),
+        };
+        let range = Self { address, bits };
+        if masked(address, bits) == address { Ok(range) } else { Err(wrong()) }
+    }
+}
+
+impl IpRange {
+    /// Whether the address lies in the block; an address never lies in a block of the other family.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4() && masked(address, self.bits) == self.address
+    }
+}
+
+/// The address with zeros after its first `bits` bits.
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(bits.into())).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0);
+            IpAddr::V6((u128::from(address) & mask).into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IpRange, Pattern};
+
+    #[test]
+    fn a_star_stands_for_anything_at_one_end() {
+        const CASES: &[(&str, &str, Option<bool>)] = &[
+            ("alice", "alice", Some(true)),
+            ("alice", "Alice", Some(false)),
+            ("alice", "alice2", Some(false)),
+            ("team-*", "team-a", Some(true)),
+            ("team-*", "team-", Some(true)),
+            ("team-*", "a-team-", Some(false)),
+            ("*.svc", "a.svc", Some(true)),
+            ("*.svc", ".svc", Some(true)),
+            ("*.svc", "a.svc.x", Some(false)),
+            ("*", "", Some(true)),
+            ("*", "anything", Some(true)),
+            ("", "", Some(true)),
+            ("", "a", Some(false)),
+            ("a*b", "", None),
+            ("*a*", "", None),
+            ("**", "", None),
+        ];
+        for (pattern, text, want) in CASES {
+            let parsed = pattern.parse::<Pattern>().ok();
+            assert_eq!(parsed.as_ref().map(|parsed| parsed.matches(text)), *want, "{pattern} {text}");
+            if let Some(parsed) = parsed {
+                assert_eq!(parsed.to_string(), *pattern);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_hold_the_addresses_of_their_prefix() {
+        const CASES: &[(&str, &str, Option<bool>)] = &[
+            ("10.0.0.0/8", "10.255.0.1", Some(true)),
+            ("10.0.0.0/8", "11.0.0.1", Some(false)),
+            ("10.0.0.0/8", "::ffff:10.0.0.1", Some(false)),
+            ("0.0.0.0/0", "1.2.3.4", Some(true)),
+            ("0.0.0.0/0", "::1", Some(false)),
+            ("10.0.0.1", "10.0.0.1", Some(true)),
+            ("10.0.0.1", "10.0.0.2", Some(false)),
+            ("fd00::/8", "fdff::1", Some(true)),
+            ("fd00::/8", "fe00::1", Some(false)),
+            ("::/0", "::1", Some(true)),
+            ("10.0.0.1/8", "", None),
+            ("10.0.0.0/33", "", None),
+            ("10.0.0.0/", "", None),
+            ("10.0.0.0/+8", "", None),
+            ("10.0.0/8", "", None),
+            ("fd00::/129", "", None),
+        ];
+        for (range, address, want) in CASES {
+            let parsed = range.parse::<IpRange>().ok();
+            let contains = parsed.map(|parsed| parsed.contains(address.parse().unwrap()));
+            assert_eq!(contains, *want, "{range} {address}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Which controllers run for a cluster, and by what. The rules between flags are kube-controller-manager's, in its
+//! words.
+
+mod authority;
+mod election;
+mod profiles;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Resolver;
+use crate::certificates::profile::Profile;
+use crate::config::error::ConfigError;
+use crate::config::flags::ControllerFlags;
+use crate::config::sections::Section;
+use crate::controllers::selected;
+use crate::controllers::settings::{Controllers, Name, SignerSettings};
+use authority::Files;
+
+/// The flags of a pair of files, with what upstream calls it and the signers that are to have it.
+struct Pair {
+    name: &'static str,
+    flags: [&'static str; 2],
+    values: fn(&ControllerFlags) -> (Option<&Path>, Option<&str>),
+    profiles: &'static [fn() -> Profile],
+}
+
+const GENERAL: Pair = Pair {
+    name: "cluster-signing",
+    flags: ["cluster-signing-cert-file", "cluster-signing-key-file"],
+    values: |flags| (flags.cluster_signing_cert_file.as_deref(), flags.cluster_signing_key_file.as_deref()),
+    profiles: &[
+        Profile::kubelet_serving,
+        Profile::kubelet_client,
+        Profile::kube_apiserver_client,
+        Profile::legacy_unknown,
+    ],
+};
+
+// kubernetes: cmd/kube-controller-manager/app/options/csrsigningcontroller.go, Validate, where two pairs go by names
+// that are not their flags'
+const SPECIFIC: [Pair; 4] = [
+    Pair {
+        name: "cluster-signing-kubelet-serving",
+        flags: ["cluster-signing-kubelet-serving-cert-file", "cluster-signing-kubelet-serving-key-file"],
+        values: |flags| {
+            let cert = flags.cluster_signing_kubelet_serving_cert_file.as_deref();
+            (cert, flags.cluster_signing_kubelet_serving_key_file.as_deref())
+        },
+        profiles: &[Profile::kubelet_serving],
+    },
+    Pair {
+        name: "cluster-signing-kube-apiserver-client",
+        flags: ["cluster-signing-kubelet-client-cert-file", "cluster-signing-kubelet-client-key-file"],
+        values: |flags| {
+            let cert = flags.cluster_signing_kubelet_client_cert_file.as_deref();
+            (cert, flags.cluster_signing_kubelet_client_key_file.as_deref())
+        },
+        profiles: &[Profile::kubelet_client],
+    },
+    Pair {
+        name: "cluster-signing-kube-apiserver",
+        flags: [
+            "cluster-signing-kube-apiserver-client-cert-file",
+            "cluster-signing-kube-apiserver-client-key-file",
+        ],
+        values: |flags| {
+            let cert = flags.cluster_signing_kube_apiserver_client_cert_file.as_deref();
+            (cert, flags.cluster_signing_kube_apiserver_client_key_file.as_deref())
+        },
+        profiles: &[Profile::kube_apiserver_client],
+    },
+    Pair {
+        name: "cluster-signing-legacy-unknown",
+        flags: ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
+        values: |flags| {
+            let cert = flags.cluster_signing_legacy_unknown_cert_file.as_deref();
+            (cert, flags.cluster_signing_legacy_unknown_key_file.as_deref())
+        },
+        profiles: &[Profile::legacy_unknown],
+    },
+];
+
+impl Resolver<'_> {
+    /// What is wrong is in `self.errors`. `None` if no controller is to run, too: then no file is read.
+    pub(super) fn controllers(&mut self, given: &Section<ControllerFlags>) -> Option<Controllers> {
+        let flags = &given.values;
+        let errors = self.errors.len();
+        let names = selected(&super::listed(&flags.controllers)).map_err(|unknown| {
+            let known: Vec<&str> = Name::ALL.iter().map(|name| name.alias()).collect();
+            // kubernetes: k8s.io/controller-manager/options/generic.go, Validate
+            let said = unknown.iter().map(|name| format!("{name:?} is not in the list of known controllers"));
+            ConfigError::new(given.key("controllers"), said.collect::<Vec<_>>().join(", "))
+                .fix(format!("give *, or some of {}", known.join(", ")))
+        });
+        let names = self.ok(names);
+        let election = self.election(given);
+        let duration_key = given.key("cluster-signing-duration");
+        let signing_duration = self.duration(&duration_key, &flags.cluster_signing_duration);
+        let pairs = self.pairs(given);
+        let names = names?;
+        let signs = names.contains(&Name::CsrSigning);
+        let mut signers = Vec::new();
+        if signs {
+            for (pair, files) in pairs {
+                let Some((authority, digest)) = self.authority(&files) else { continue };
+                signers.extend(pair.profiles.iter().map(|profile| {
+                    SignerSettings::kubernetes(profile(), Arc::clone(&authority), digest.clone())
+                }));
+            }
+            signers.extend(self.signer_profiles(given));
+        } else {
+            self.warn_of_unused_files(given);
+        }
+        if names.is_empty() || self.errors.len() != errors {
+            return None;
+        }
+        if signs && signers.is_empty() {
+            // As kube-controller-manager, which leaves the controller out and says so.
+            let [key, cert, profiles] =
+                ["controllers", "cluster-signing-cert-file", "signer-profiles"].map(|flag| given.key(flag));
+            self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
+        }
+        Some(Controllers { names, signers, signing_duration: signing_duration?, election: election? })
+    }
+
+    /// The pairs of files that are given.
+    fn pairs(&mut self, given: &Section<ControllerFlags>) -> Vec<(&'static Pair, Files)> {
+        let is_given = |pair: &Pair| {
+            let (cert, key) = (pair.values)(&given.values);
+            cert.is_some() || key.is_some()
+        };
+        if is_given(&GENERAL)
+            && let Some([flag, _]) = SPECIFIC.iter().find(|pair| is_given(pair)).map(|pair| pair.flags)
+        {
+            let problem = "cannot specify --cluster-signing-{cert,key}-file and other \
+                           --cluster-signing-*-file flags at the same time";
+            let [cert, key] = GENERAL.flags.map(|flag| given.key(flag));
+            self.errors.push(
+                ConfigError::new(given.key(flag), problem)
+                    .fix(format!("remove {cert} and {key}, or the files of single signers")),
+            );
+        }
+        let all = std::iter::once(&GENERAL).chain(&SPECIFIC);
+        all.filter_map(|pair| Some((pair, self.pair(given, pair)?))).collect()
+    }
+
+    fn pair(&mut self, given: &Section<ControllerFlags>, pair: &Pair) -> Option<Files> {
+        let [cert_place, key_place] = pair.flags.map(|flag| given.place(flag));
+        let (place, other, problem) = match (pair.values)(&given.values) {
+            (None, None) => return None,
+            (Some(cert), Some(key)) => return Some(Files::new(&cert_place, cert, &key_place, key)),
+            (Some(_), None) => (cert_place, key_place, "cannot specify cert without key"),
+            (None, Some(_)) => (key_place, cert_place, "cannot specify key without cert"),
+        };
+        let error = ConfigError::new(place.key, format!("{:?}: {problem}", pair.name));
+        self.fail(error.fix(format!("give {} too", other.key)))
+    }
+
+    /// Says which files are not used for want of the controller that signs.
+    fn warn_of_unused_files(&mut self, given: &Section<ControllerFlags>) {
+        let all = std::iter::once(&GENERAL).chain(&SPECIFIC);
+        let certs = all.filter(|pair| (pair.values)(&given.values).0.is_some()).map(|pair| pair.flags[0]);
+        let profiles = given.values.signer_profiles.as_ref().map(|_| "signer-profiles");
+        for flag in certs.chain(profiles) {
+            let (flag, controllers) = (given.key(flag), given.key("controllers"));
+            self.warnings.push(format!("{flag} has no effect without csrsigning among {controllers}"));
+        }
+    }
+}

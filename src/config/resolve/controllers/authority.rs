@@ -1,0 +1,69 @@
+//! The files of an authority: read, found to fit together, and not expired.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+use crate::certificates::authority::{Authority, AuthorityError, KeySource};
+use crate::clock::rfc3339;
+use crate::config::error::ConfigError;
+use crate::config::resolve::Resolver;
+use crate::config::sections::Place;
+
+/// Where the certificate and the key of an authority are, and what errors call the two.
+pub(super) struct Files {
+    cert_key: String,
+    cert: PathBuf,
+    key_key: String,
+    key: KeySource,
+}
+
+impl Files {
+    pub(super) fn new(cert_place: &Place, cert: &Path, key_place: &Place, key: &str) -> Self {
+        let key = match KeySource::parse(key) {
+            KeySource::File(file) => KeySource::File(key_place.path(&file)),
+            uri @ KeySource::Pkcs11(_) => uri,
+        };
+        Self {
+            cert_key: cert_place.key.clone(),
+            cert: cert_place.path(cert),
+            key_key: key_place.key.clone(),
+            key,
+        }
+    }
+}
+
+impl Resolver<'_> {
+    /// The authority in these files, and a digest of what it was made of.
+    pub(super) fn authority(&mut self, files: &Files) -> Option<(Arc<Authority>, Vec<u8>)> {
+        let Files { cert_key, cert, key_key, key } = files;
+        let mut digest = Context::new(&SHA256);
+        let certificate = self.read(cert_key, cert);
+        let secret = match key {
+            KeySource::File(file) => self.read(key_key, file),
+            KeySource::Pkcs11(uri) => Some(uri.clone().into_bytes()),
+        };
+        for part in [&certificate?, &secret?] {
+            digest.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            digest.update(part);
+        }
+        let authority = Authority::load(cert, key).map_err(|error| {
+            let (at, fix) = match &error {
+                AuthorityError::Certificate { .. } => {
+                    (cert_key, "give exactly one certificate, and its own key")
+                }
+                AuthorityError::Key { .. } => (key_key, "give the private key of the certificate"),
+            };
+            ConfigError::new(at, error.to_string()).fix(fix)
+        });
+        let authority = self.ok(authority)?;
+        if authority.is_expired(self.inputs.now()) {
+            // kube-controller-manager starts, and then cannot sign anything.
+            let end = rfc3339(authority.not_after());
+            let error = ConfigError::new(cert_key, format!("the CA certificate has expired: NotAfter={end}"));
+            return self.fail(error.in_file(cert).fix("give a CA certificate that is valid"));
+        }
+        Some((Arc::new(authority), digest.finish().as_ref().to_vec()))
+    }
+}

@@ -1,0 +1,194 @@
+//! Signers of an operator's own, from a file of `SignerProfiles`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::authority::Files;
+use crate::certificates::profile::{CustomRules, SignerName};
+use crate::certificates::usage::Usage;
+use crate::config::error::{ConfigError, Position};
+use crate::config::file::{Envelope, document};
+use crate::config::flags::{ControllerFlags, SignerProfileKeys};
+use crate::config::resolve::Resolver;
+use crate::config::sections::{Layer, Origin, Section};
+use crate::controllers::settings::SignerSettings;
+
+const FLAG: &str = "signer-profiles";
+const PROFILES: Envelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];
+const LIST: &str = "signers";
+
+impl Resolver<'_> {
+    /// What is wrong is in `self.errors`, each with its line in the file.
+    pub(super) fn signer_profiles(&mut self, given: &Section<ControllerFlags>) -> Vec<SignerSettings> {
+        let Some(file) = &given.values.signer_profiles else { return Vec::new() };
+        let place = given.place(FLAG);
+        let file = place.path(file);
+        let read = document(&place.key, &file, PROFILES, self.inputs);
+        let Some((mut values, lines)) = self.ok(read) else { return Vec::new() };
+        let errors = self.errors.len();
+        let unread = self.unread.len();
+        let listed = match values.remove(LIST).unwrap_or_default() {
+            Value::Array(listed) => listed,
+            _ => {
+                let error = ConfigError::new(LIST, "is not a list").fix("begin each signer with a dash");
+                self.errors.push(error);
+                Vec::new()
+            }
+        };
+        for key in values.keys() {
+            self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
+        }
+        let mut names = BTreeSet::new();
+        let mut signers = Vec::new();
+        for (index, keys) in listed.into_iter().enumerate() {
+            let path = format!("{LIST}[{index}]");
+            let Value::Object(values) = keys else {
+                self.errors
+                    .push(ConfigError::new(path, "is not a map").fix("give signerName, certFile, keyFile"));
+                continue;
+            };
+            let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+            let layer = Layer { values, origin: Origin::File { path, directory } };
+            let Some(keys) = self.section::<SignerProfileKeys>([Some(layer)]) else { continue };
+            signers.extend(self.signer_profile(&keys, &mut names));
+        }
+        let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
+        for error in new {
+            error.position = Some(Position { line: lines.of(&error.key), file: file.clone() });
+        }
+        signers
+    }
+
+    fn signer_profile(
+        &mut self,
+        given: &Section<SignerProfileKeys>,
+        names: &mut BTreeSet<String>,
+    ) -> Option<SignerSettings> {
+        let keys = &given.values;
+        let name = self.signer_name(given, names);
+        let files = match (&keys.cert_file, &keys.key_file) {
+            (Some(cert), Some(key)) => {
+                Some(Files::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
+            }
+            (cert, _) => {
+                let missing = if cert.is_none() { "cert-file" } else { "key-file" };
+                let error = ConfigError::new(given.key(missing), "is required");
+                self.fail(error.fix("give the PEM files of the signer's CA"))
+            }
+        };
+        let authority = files.and_then(|files| self.authority(&files));
+        let errors = self.errors.len();
+        let patterns = "write a text with at most one *, at its beginning or its end";
+        let rules = CustomRules {
+            common_names: self.parsed(given, "common-names", &keys.common_names, patterns),
+            organizations: self.parsed(given, "organizations", &keys.organizations, patterns),
+            dns_names: self.parsed(given, "dns-names", &keys.dns_names, patterns),
+            ip_ranges: self.parsed(given, "ip-ranges", &keys.ip_ranges, "write it as 10.0.0.0/8"),
+            emails: self.parsed(given, "emails", &keys.emails, patterns),
+            uris: self.parsed(given, "uris", &keys.uris, patterns),
+            allowed_usages: self.usages(given, "allowed-usages", &keys.allowed_usages),
+            required_usages: self.usages(given, "required-usages", &keys.required_usages),
+            max_duration: self.life(given, "max-duration", keys.max_duration.as_deref()),
+            default_duration: self.life(given, "default-duration", keys.default_duration.as_deref()),
+        };
+        if self.errors.len() == errors {
+            self.between(given, &rules);
+        }
+        let (authority, digest) = authority?;
+        Some(SignerSettings::custom(&name?, rules, authority, digest))
+    }
+
+    fn signer_name(
+        &mut self,
+        given: &Section<SignerProfileKeys>,
+        names: &mut BTreeSet<String>,
+    ) -> Option<SignerName> {
+        let key = given.key("signer-name");
+        let fix = "give a domain of yours and a name in it, such as example.com/service";
+        let Some(text) = &given.values.signer_name else {
+            return self.fail(ConfigError::new(key, "is required").fix(fix));
+        };
+        let name = text.parse::<SignerName>();
+        let name = name.map_err(|error| ConfigError::new(&key, format!("{text:?}: {error}")).fix(fix));
+        let name = self.ok(name)?;
+        if !names.insert(text.clone()) {
+            let error = ConfigError::new(key, format!("{text:?} is that of another signer already"));
+            return self.fail(error.fix("give each signer its own name"));
+        }
+        Some(name)
+    }
+
+    /// Rules that could never be kept.
+    fn between(&mut self, given: &Section<SignerProfileKeys>, rules: &CustomRules) {
+        let allowed_key = given.key("allowed-usages");
+        if rules.allowed_usages.is_empty() {
+            let error = ConfigError::new(&allowed_key, "is required: without usages nothing can be signed");
+            self.errors.push(error.fix("list what may be asked for, such as client auth"));
+        } else if let Some(usage) = rules.required_usages.difference(&rules.allowed_usages).next() {
+            let problem = format!("{:?} is required but not allowed", usage.word());
+            let error = ConfigError::new(given.key("required-usages"), problem);
+            self.errors.push(error.fix(format!("list it in {allowed_key} too")));
+        }
+        if let (Some(longest), Some(usual)) = (rules.max_duration, rules.default_duration)
+            && usual > longest
+        {
+            let [usual, longest] = ["default-duration", "max-duration"].map(|flag| given.key(flag));
+            let error = ConfigError::new(usual, format!("is longer than {longest}"));
+            self.errors.push(error.fix("give no more than the longest life"));
+        }
+    }
+
+    fn usages(
+        &mut self,
+        given: &Section<SignerProfileKeys>,
+        flag: &str,
+        words: &[String],
+    ) -> BTreeSet<Usage> {
+        let known: Vec<&str> = Usage::all().iter().map(|usage| usage.word()).collect();
+        let fix = format!("give some of: {}", known.join(", "));
+        self.parsed(given, flag, words, &fix).into_iter().collect()
+    }
+
+    /// What texts stand for; each that cannot be read is an error.
+    fn parsed<T>(
+        &mut self,
+        given: &Section<SignerProfileKeys>,
+        flag: &str,
+        texts: &[String],
+        fix: &str,
+    ) -> Vec<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        let key = given.key(flag);
+        let texts = texts.iter().enumerate();
+        texts
+            .filter_map(|(index, text)| {
+                let parsed = text.parse::<T>();
+                let parsed = parsed
+                    .map_err(|error| ConfigError::new(format!("{key}[{index}]"), error.to_string()).fix(fix));
+                self.ok(parsed)
+            })
+            .collect()
+    }
+
+    fn life(
+        &mut self,
+        given: &Section<SignerProfileKeys>,
+        flag: &str,
+        text: Option<&str>,
+    ) -> Option<Duration> {
+        let key = given.key(flag);
+        let duration = self.duration(&key, text?)?;
+        // kubernetes: pkg/apis/certificates/validation/validation.go: the shortest life that may be asked for
+        if duration < Duration::from_mins(10) {
+            return self.fail(ConfigError::new(key, "must be at least 10m").fix("give 1h, for example"));
+        }
+        Some(duration)
+    }
+}

@@ -1,0 +1,146 @@
+//! The controller that approves the client certificates of kubelets, if the requester may have them.
+//!
+//! Follows `pkg/controller/certificates/approver/sarapprove.go`. One thing is stricter: a request whose key or signature
+//! is too weak is never approved, since it would never be signed.
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use kube::api::PostParams;
+use kube::runtime::reflector::Store;
+use kube::{Api, ResourceExt as _};
+use tracing::{debug, error, info, warn};
+
+use super::{APPROVED, Csr, DENIED, Subresource, condition, has, usages, with_condition, write};
+use crate::certificates::profile::{KUBELET_CLIENT, Profile};
+use crate::certificates::request::{CertificateRequest, RequestError};
+use crate::controllers::Context;
+use crate::controllers::queue::{Outcome, Pace};
+use crate::controllers::settings::Name;
+use crate::controllers::worker::{Key, work};
+
+/// A kind of request that is approved if its requester may create the virtual subresource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A node asks for its own next certificate.
+    SelfNodeClient,
+    /// Somebody asks for a node.
+    NodeClient,
+}
+
+impl Kind {
+    const fn subresource(self) -> &'static str {
+        match self {
+            Self::SelfNodeClient => "selfnodeclient",
+            Self::NodeClient => "nodeclient",
+        }
+    }
+
+    const fn message(self) -> &'static str {
+        match self {
+            Self::SelfNodeClient => {
+                "Auto approving self kubelet client certificate after SubjectAccessReview."
+            }
+            Self::NodeClient => "Auto approving kubelet client certificate after SubjectAccessReview.",
+        }
+    }
+
+    /// Which kinds a request is of, in the order in which they are tried.
+    fn all_of(spec: &CertificateSigningRequestSpec, request: &CertificateRequest) -> Vec<Self> {
+        let is_kubelets = spec.signer_name == KUBELET_CLIENT
+            && Profile::kubelet_client().check(request, usages(spec)).is_ok();
+        if !is_kubelets {
+            return Vec::new();
+        }
+        let is_own = spec.username.as_deref().unwrap_or_default() == request.subject().common_name;
+        if is_own { vec![Self::SelfNodeClient, Self::NodeClient] } else { vec![Self::NodeClient] }
+    }
+}
+
+/// Approves for as long as it is polled.
+pub(crate) async fn run(context: Context) -> std::convert::Infallible {
+    let (store, changes) = super::requests(&context);
+    work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, |key| handle(&context, &store, key)).await
+}
+
+async fn handle(context: &Context, store: &Store<Csr>, key: Key) -> Outcome {
+    let Some(csr) = super::unsigned(store, &key) else { return Outcome::Done };
+    let cluster = &*context.cluster;
+    let kinds = match kinds(&csr) {
+        Ok(kinds) => kinds,
+        Err(problem) if problem.is_policy() => {
+            warn!(cluster, csr = %key, "not approved: {problem}");
+            return Outcome::Done;
+        }
+        Err(problem) => {
+            error!(cluster, csr = %key, "unable to parse csr {:?}: {problem}", csr.name_any());
+            return Outcome::Retry;
+        }
+    };
+    for kind in &kinds {
+        match is_allowed(context, &csr.spec, *kind).await {
+            Ok(true) => {
+                let approved = condition(APPROVED, "AutoApproved", kind.message(), None);
+                let approved = with_condition(Csr::clone(&csr), approved);
+                let outcome = write(context, Name::CsrApproving, Subresource::Approval, &approved).await;
+                if outcome == Outcome::Done {
+                    let requester = csr.spec.username.as_deref().unwrap_or_default();
+                    info!(cluster, csr = %key, requester, kind = kind.subresource(), "request approved");
+                }
+                return outcome;
+            }
+            Ok(false) => {}
+            Err(problem) => {
+                error!(cluster, csr = %key, "cannot ask who may have a certificate: {problem}");
+                return Outcome::Retry;
+            }
+        }
+    }
+    if kinds.is_empty() {
+        return Outcome::Done;
+    }
+    // The right may be given later, and there is nothing to be told by.
+    debug!(cluster, csr = %key, ?kinds, "recognized, but subject access review was not approved");
+    Outcome::Retry
+}
+
+/// What a request that nobody has decided on is.
+fn kinds(csr: &Csr) -> Result<Vec<Kind>, RequestError> {
+    if has(csr, APPROVED) || has(csr, DENIED) {
+        return Ok(Vec::new());
+    }
+    let request = CertificateRequest::from_pem(&csr.spec.request.0)?;
+    Ok(Kind::all_of(&csr.spec, &request))
+}
+
+/// Asks the API server for the requester.
+async fn is_allowed(
+    context: &Context,
+    spec: &CertificateSigningRequestSpec,
+    kind: Kind,
+) -> kube::Result<bool> {
+    let api = Api::<SubjectAccessReview>::all(context.client.clone());
+    let reviewed = api.create(&PostParams::default(), &review(spec, kind)).await?;
+    Ok(reviewed.status.is_some_and(|status| status.allowed))
+}
+
+fn review(spec: &CertificateSigningRequestSpec, kind: Kind) -> SubjectAccessReview {
+    let attributes = ResourceAttributes {
+        group: Some("certificates.k8s.io".to_owned()),
+        resource: Some("certificatesigningrequests".to_owned()),
+        verb: Some("create".to_owned()),
+        subresource: Some(kind.subresource().to_owned()),
+        version: Some("*".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: spec.username.clone(),
+            uid: spec.uid.clone(),
+            groups: spec.groups.clone(),
+            extra: spec.extra.clone(),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    }
+}

@@ -1,0 +1,132 @@
+//! The controller that deletes requests that are over.
+//!
+//! Follows `pkg/controller/certificates/cleaner/cleaner.go`, and is stricter in two things: what is deleted is the very
+//! version that was judged, and the first pass comes at once, since a lease may change hands more often than passes come.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use tokio::time::sleep;
+use tracing::{debug, error, info};
+
+use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued, segment};
+use crate::clock::UnixTime;
+use crate::controllers::Context;
+use crate::controllers::settings::Name;
+use crate::x509::{certificate::Certificate, pem};
+
+/// Between two passes.
+const EACH: Duration = Duration::from_hours(1);
+/// After a pass that failed.
+const SOON: Duration = Duration::from_mins(1);
+/// How long what was decided on is kept.
+const DECIDED: Duration = Duration::from_hours(1);
+/// How long what waits for somebody is kept.
+const PENDING: Duration = Duration::from_hours(24);
+/// Go's time that is none, 0001-01-01T00:00:00Z.
+const NO_TIME: i64 = -62_135_596_800;
+/// How many requests are read at once.
+const PAGE: u32 = 500;
+
+/// Why a request is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// It has had its certificate for long.
+    Issued,
+    /// It was denied long ago.
+    Denied,
+    /// It failed long ago.
+    Failed,
+    /// Nobody has looked at it.
+    Pending,
+    /// Its certificate has expired.
+    Expired,
+    /// It was approved and never signed.
+    Unissued,
+}
+
+/// Cleans for as long as it is polled.
+pub(crate) async fn run(context: Context) -> Infallible {
+    loop {
+        let rest = match pass(&context).await {
+            Ok(()) => EACH,
+            Err(problem) => {
+                error!(cluster = &*context.cluster, "cannot list certificate signing requests: {problem}");
+                SOON
+            }
+        };
+        sleep(rest).await;
+    }
+}
+
+/// Looks at every request once.
+async fn pass(context: &Context) -> kube::Result<()> {
+    let api = Api::<Csr>::all(context.client.clone());
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let listed = api.list(&page).await?;
+        for csr in &listed {
+            if let Some(over) = over(csr, context.clock.now()) {
+                delete(context, &api, csr, over).await;
+            }
+        }
+        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn delete(context: &Context, api: &Api<Csr>, csr: &Csr, over: Over) {
+    let preconditions =
+        Preconditions { uid: csr.uid(), resource_version: csr.metadata.resource_version.clone() };
+    let params = DeleteParams::default().preconditions(preconditions);
+    let (cluster, name) = (&*context.cluster, csr.name_any());
+    match api.delete(&segment(&name), &params).await {
+        Ok(_) => info!(cluster, csr = name, because = ?over, "request deleted"),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            let labels = [cluster, Name::CsrCleaner.alias()];
+            context.metrics.controllers.conflicts.with_label_values(&labels).inc();
+            debug!(cluster, csr = name, "changed since it was read, looked at again with the next pass");
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(problem) => error!(cluster, csr = name, "cannot delete: {problem}"),
+    }
+}
+
+/// Why a request is over, if it is.
+fn over(csr: &Csr, now: UnixTime) -> Option<Over> {
+    let now = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX);
+    let is_older = |time: Option<&Time>, age: Duration| {
+        let age = i128::try_from(age.as_nanos()).unwrap_or(i128::MAX);
+        // What has no time has no age.
+        time.is_some_and(|Time(time)| time.as_second() != NO_TIME && now - time.as_nanosecond() > age)
+    };
+    let has_older = |kind: &str, age: Duration| {
+        conditions(csr)
+            .any(|condition| condition.type_ == kind && is_older(condition.last_update_time.as_ref(), age))
+    };
+    let issued = is_issued(csr);
+    let is_pending = conditions(csr).next().is_none();
+    let is_past = |end: i64| now > i128::from(end) * 1_000_000_000;
+    let cases = [
+        (Over::Issued, issued && has_older(APPROVED, DECIDED)),
+        (Over::Denied, has_older(DENIED, DECIDED)),
+        (Over::Failed, has_older(FAILED, DECIDED)),
+        (Over::Pending, is_pending && is_older(csr.metadata.creation_timestamp.as_ref(), PENDING)),
+        (Over::Expired, has(csr, APPROVED) && not_after(csr).is_some_and(is_past)),
+        (Over::Unissued, !issued && has_older(APPROVED, PENDING)),
+    ];
+    cases.into_iter().find(|(_, is_over)| *is_over).map(|(over, _)| over)
+}
+
+/// When the certificate ends, if there is one that can be read.
+fn not_after(csr: &Csr) -> Option<i64> {
+    let certificate = csr.status.as_ref()?.certificate.as_ref()?;
+    let block = pem::blocks(&certificate.0).into_iter().next()?;
+    let parsed = Certificate::parse(block.content.into()).ok()?;
+    Some(parsed.not_after)
+}
