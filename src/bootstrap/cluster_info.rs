@@ -49,7 +49,7 @@ pub enum Distrust {
     NoKubeconfig,
     /// The token has not signed it.
     #[error(
-        "the token {0} has not signed the ConfigMap {NAMESPACE}/{NAME}: it is not a token of this cluster, has \
+        "the token {0} has not signed the ConfigMap {NAMESPACE}/{NAME}: it is no token of this cluster, has \
          expired, or may not sign"
     )]
     NotSigned(TokenId),

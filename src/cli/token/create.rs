@@ -25,7 +25,7 @@ const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// The flags of `portcullis token create`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct CreateFlags {
+pub(in crate::cli) struct CreateFlags {
     /// The token, such as `portcullis token generate` prints one; - reads it from standard input. Default: a random one.
     ///
     /// A token on the command line is seen by everybody on the machine, in the list of processes, and stays in the
