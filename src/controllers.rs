@@ -103,7 +103,7 @@ impl OfCluster {
         }
         let client = own::client(&upstream);
         let context = Context { cluster, identity: identity().into(), client, settings, metrics, clock };
-        let leading = lasting(&context, "leader election", || {
+        let leading = lasting(&context.cluster, "leader election", &context.metrics, || {
             election::lead(&context, &stop, || work(&context, start))
         });
         leading.await;
@@ -115,7 +115,9 @@ async fn work(context: &Context, start: Start) {
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
     info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
     let each = context.settings.names.iter().map(|name| {
-        lasting(context, name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
+        lasting(&context.cluster, name.alias(), &context.metrics, move || {
+            start(*name, context.clone()).map(|never| match never {})
+        })
     });
     join_all(each).await;
 }
@@ -128,17 +130,43 @@ fn identity() -> String {
 }
 
 /// Does it again when it panics, until it ends.
-async fn lasting<F: Future<Output = ()>>(context: &Context, name: &str, run: impl Fn() -> F) {
+async fn lasting<F: Future<Output = ()>>(cluster: &str, name: &str, metrics: &Metrics, run: impl Fn() -> F) {
     let mut rest = REST;
     loop {
         let begun = Instant::now();
         if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
             return;
         }
-        context.metrics.panics.inc();
-        error!(cluster = &*context.cluster, controller = name, "panicked and begins again");
+        metrics.panics.inc();
+        error!(cluster, controller = name, "panicked and begins again");
         rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
         sleep(rest).await;
         rest = (rest * 2).min(LONGEST_REST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_panics_rests_longer_each_time_and_is_counted() {
+        let (metrics, begun, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
+        lasting("c", "faulty", &metrics, || async {
+            let run = begun.borrow().len();
+            begun.borrow_mut().push(origin.elapsed().as_secs());
+            if run == 8 {
+                // It has worked for long: what fails now is something else.
+                sleep(LONGEST_REST * 2).await;
+            }
+            assert!(run > 9, "it fails ten times");
+        })
+        .await;
+        let begun = begun.into_inner();
+        let rests: Vec<u64> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 121, 2]);
+        assert_eq!(metrics.panics.get(), 10);
     }
 }

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Resource as _};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -50,9 +51,11 @@ pub(super) async fn lead<F: Future<Output = ()>>(
             () = work() => {}
         }
         // The work was dropped with the braces above: nothing of it goes on when somebody else is let in.
-        elector.stopped_leading();
+        let telling = elector.stopped_leading();
         if stop.is_cancelled() {
             elector.release().await;
+            // The runtime may end with this.
+            telling.await.ok();
             return;
         }
     }
@@ -204,18 +207,17 @@ impl<'a> Elector<'a> {
             identity = &*self.context.identity,
             "the lease is ours: controllers work here"
         );
-        self.tell("became leader", "Lead");
+        drop(self.tell("became leader", "Lead"));
     }
 
-    fn stopped_leading(&self) {
+    fn stopped_leading(&self) -> JoinHandle<()> {
         self.gauge(0);
-        self.tell("stopped leading", "Stop");
+        self.tell("stopped leading", "Stop")
     }
 
     /// Records an event, beside everything else.
     // client-go: tools/leaderelection/resourcelock/leaselock.go, RecordEvent
-    fn tell(&self, what: &str, action: &str) {
-        let Some(subject) = self.subject.clone() else { return };
+    fn tell(&self, what: &str, action: &str) -> JoinHandle<()> {
         let event = Event {
             type_: EventType::Normal,
             reason: "LeaderElection".to_owned(),
@@ -224,12 +226,14 @@ impl<'a> Elector<'a> {
             action: action.to_owned(),
             secondary: None,
         };
-        let (recorder, cluster) = (self.recorder.clone(), self.context.cluster.clone());
+        let (recorder, subject) = (self.recorder.clone(), self.subject.clone());
+        let cluster = self.context.cluster.clone();
         tokio::spawn(async move {
+            let Some(subject) = subject else { return };
             if let Ok(Err(error)) = timeout(TELLING, recorder.publish(&event, &subject)).await {
                 debug!(cluster = &*cluster, %error, "cannot record who leads");
             }
-        });
+        })
     }
 
     /// Says what is wrong, once.

@@ -163,3 +163,126 @@ impl Drop for Expirations<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
+
+    use super::super::testing::{Wanted, decided};
+    use super::*;
+    use crate::certificates::authority::Authority;
+    use crate::certificates::profile::{KUBELET_SERVING, Profile};
+    use crate::certificates::signer::PemKey;
+
+    /// 2030-01-01T00:00:00Z, when the authority is good.
+    const NOW: UnixTime = Duration::from_secs(1_893_456_000);
+
+    /// Settings with the signer of kubelets' client certificates alone.
+    fn settings() -> Controllers {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2031, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let key = PemKey::from_pem(key.serialize_pem().as_bytes()).unwrap();
+        let authority = Arc::new(Authority::new(certificate.as_bytes(), Box::new(key)).unwrap());
+        Controllers {
+            names: BTreeSet::from([Name::CsrSigning]),
+            signers: vec![SignerSettings::kubernetes(Profile::kubelet_client(), authority, Vec::new())],
+            signing_duration: Duration::from_hours(1),
+            election: None,
+        }
+    }
+
+    /// What a request comes to: `-`, `issued`, `refused: …` or `later: …`.
+    fn outcome(csr: &Csr, settings: &Controllers, now: UnixTime) -> String {
+        match verdict(csr, settings, now) {
+            Verdict::NotOurs => "-".to_owned(),
+            Verdict::Issued(_) => "issued".to_owned(),
+            Verdict::Refused(message) => format!("refused: {message}"),
+            Verdict::Later(problem) => format!("later: {problem}"),
+        }
+    }
+
+    // kubernetes: pkg/controller/certificates/signer/signer_test.go, TestHandle; the last ones are of our own
+    #[test]
+    fn what_is_approved_is_signed_or_fails_or_waits() {
+        let settings = settings();
+        let good = || Wanted::default().csr();
+        let approved = |wanted: Wanted| decided(wanted.csr(), &[APPROVED]);
+        let edited = |edit: fn(&mut Csr)| {
+            let mut csr = approved(Wanted::default());
+            edit(&mut csr);
+            csr
+        };
+        let serving = Wanted { signer: KUBELET_SERVING, ..Wanted::default() };
+        let masters = Wanted { organizations: &["system:masters"], ..Wanted::default() };
+        let cases = [
+            ("approved", approved(Wanted::default()), "issued"),
+            ("nobody has decided", good(), "-"),
+            ("denied", decided(good(), &[DENIED]), "-"),
+            ("approved and denied", decided(good(), &[APPROVED, DENIED]), "-"),
+            ("failed", decided(good(), &[APPROVED, FAILED]), "-"),
+            ("failed without a status", edited(|csr| failed(csr, "")), "-"),
+            ("failed, which is false", edited(|csr| failed(csr, "False")), "issued"),
+            ("another signer's", approved(serving), "-"),
+            ("a rule is broken", approved(masters), "refused: subject organization is not system:nodes"),
+            (
+                "garbage",
+                edited(|csr| csr.spec.request.0 = b"garbage".to_vec()),
+                "later: unable to parse csr \"csr\": PEM block type must be CERTIFICATE REQUEST",
+            ),
+            (
+                "a weak key",
+                edited(|csr| csr.spec.request.0 = WEAK.as_bytes().to_vec()),
+                "refused: RSA keys of 1024 bits are not signed: use 2048 bits or more",
+            ),
+        ];
+        for (name, csr, expected) in cases {
+            assert_eq!(outcome(&csr, &settings, NOW), expected, "{name}");
+        }
+    }
+
+    fn failed(csr: &mut Csr, status: &str) {
+        let mut failed = condition(FAILED, "", "", None);
+        failed.status = status.to_owned();
+        *csr = with_condition(std::mem::take(csr), failed);
+    }
+
+    #[test]
+    fn an_authority_that_has_ended_makes_requests_wait() {
+        let settings = settings();
+        let csr = decided(Wanted::default().csr(), &[APPROVED]);
+        // A year and an hour later.
+        let outcome = outcome(&csr, &settings, NOW + Duration::from_hours(24 * 365 + 1));
+        assert_eq!(
+            outcome,
+            "later: error auto signing csr: the signer has expired: NotAfter=2031-01-01 00:00:00 +0000 UTC"
+        );
+    }
+
+    #[test]
+    fn a_request_may_ask_for_less_than_the_longest_life() {
+        let settings = settings();
+        for (asked, minutes) in [(None, 60), (Some(1200), 20), (Some(86_400), 60), (Some(-1), 10)] {
+            let mut csr = decided(Wanted::default().csr(), &[APPROVED]);
+            csr.spec.expiration_seconds = asked;
+            let Verdict::Issued(issued) = verdict(&csr, &settings, NOW) else { panic!("{asked:?}") };
+            assert_eq!(issued.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
+        }
+    }
+
+    /// With an RSA key of 1024 bits.
+    const WEAK: &str = "-----BEGIN CERTIFICATE REQUEST-----\n\
+MIIBcDCB2gIBADAxMRUwEwYDVQQKDAxzeXN0ZW06bm9kZXMxGDAWBgNVBAMMD3N5\n\
+c3RlbTpub2RlOmZvbzCBnzANBgkqhkiG9w0BAQEFAAOBjQAwgYkCgYEA0sw8GyGz\n\
+cYvfG1xF+fCoWoSBsCAuxphBZCmggmZYaQ/tVhNmVDypP4H2f7IKtM25J3/4hKqt\n\
+mW9XUFVi2JWE5Y9S2yi//aWlsxig468HE1uhoiQVO+5rMBVQ6/eh1MdVKfdTKoBU\n\
+l+Kleqj8UFlxw38bbLP/RKwrk85a3zlz/k0CAwEAAaAAMA0GCSqGSIb3DQEBCwUA\n\
+A4GBAItcJE/Ewk4+JNVR5JAp8TMLQvvoCxJFCcXGjHp724Ryr4FdeJN3hCC7W10D\n\
+mDCVjzv4ELTXlRs5m5IQAA4XC1RmTPo6ZtNkle1oOdQB0XZ/AWZ+f0J2uGttggce\n\
+TvmAfSAQYiNUdrCwE2sMyaFXX8dfy3a2+q/9CwGxKaoResGx\n\
+-----END CERTIFICATE REQUEST-----";
+}

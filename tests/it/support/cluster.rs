@@ -211,6 +211,9 @@ impl Cluster {
         if metadata["uid"].is_null() {
             metadata["uid"] = json!(format!("uid-{}", state.revision));
         }
+        if collection != CSRS {
+            metadata["namespace"] = json!("kube-system");
+        }
         state.objects.insert(object, value.clone());
         self.change(&mut state, collection, kind, value.clone());
         value
