@@ -18,5 +18,11 @@ pub mod request;
 pub mod signer;
 mod signer_name;
 pub mod subject;
+mod tbs;
 pub mod usage;
 pub mod validity;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,22 @@
 //! Certificate authorities: a certificate and the key that fits it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io};
 
-use super::issue::{IssueError, Issued, Prepared, Wanted};
+use aws_lc_rs::digest;
+use rustls_pki_types::CertificateDer;
+
+use super::issue::{Fingerprint, IssueError, Issued, Issuer, Prepared, Wanted};
 use super::profile::Profile;
-use super::signer::{KeyError, Signer};
+use super::public_key::{BadKey, PublicKey};
+use super::request::armour;
+use super::signer::{KeyError, PemKey, SignatureAlgorithm, Signer};
 use super::subject::Subject;
-use super::validity::{ExpiredAuthority, Validity};
+use super::validity::Validity;
 use crate::clock::UnixTime;
+use crate::x509::certificate::{Certificate, KEY_CERT_SIGN};
+use crate::x509::{ParseError, pem};
 
 /// An authority that can sign.
 #[derive(Debug)]
@@ -16,29 +24,67 @@ pub struct Authority {
     key: Box<dyn Signer>,
     certificate_pem: String,
     subject: Subject,
-    validity: Validity,
+    issuer: Issuer,
 }
 
-/// Why a certificate and a key make no authority. The texts are kube-controller-manager's where it has one.
+/// Why there is no authority. The texts are kube-controller-manager's where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityError {
-    /// The certificate's file cannot be used.
-    // kubernetes: pkg/controller/certificates/signer/ca_provider.go
+    /// A certificate and a key that make none.
+    #[error(transparent)]
+    Pair(#[from] PairError),
+    /// Files that make none.
+    // kubernetes: pkg/controller/certificates/signer/ca_provider.go, newCAProvider, setCA
     #[error("error reading CA cert file {name:?}: {reason}")]
-    Certificate {
-        /// The file, as upstream names it.
+    Files {
+        /// The file, or the pair of them, as upstream names it.
         name: String,
         /// What is wrong.
+        reason: PairError,
+    },
+    /// A file that cannot be read.
+    #[error("error reading CA cert file {certificate:?}: open {file}: {reason}")]
+    Read {
+        /// The certificate's file, by which upstream names the pair.
+        certificate: String,
+        /// The file that cannot be read.
+        file: String,
+        /// Why.
         reason: String,
     },
-    /// The key's file cannot be used.
-    #[error("error reading CA key file {name:?}: {reason}")]
-    Key {
-        /// The file, as upstream names it.
-        name: String,
-        /// What is wrong.
-        reason: KeyError,
-    },
+}
+
+/// Why a certificate and a key make no authority.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PairError {
+    /// There is nothing in one of the files.
+    // apiserver: pkg/server/dynamiccertificates/dynamic_serving_content.go, loadCertKeyPair
+    #[error("missing content for serving cert {0:?}")]
+    Empty(String),
+    /// There is no certificate.
+    // go: crypto/tls/tls.go, X509KeyPair
+    #[error("{0}")]
+    NoCertificate(String),
+    /// The certificate does not parse.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+    /// There are several certificates: which one signs would be a guess.
+    #[error("expected 1 certificate, found {0}")]
+    Several(usize),
+    /// The key is another authority's.
+    #[error("tls: private key does not match public key")]
+    Mismatch,
+    /// The certificate is not an authority's, and nobody would believe what it signs (RFC 5280 §6.1.4).
+    #[error(
+        "the certificate is not that of an authority: its basicConstraints must say CA, and its keyUsage cert sign"
+    )]
+    NotAuthority,
+    /// The authority's key is one that nothing is signed with here.
+    #[error("{0}")]
+    WeakKey(String),
+    /// There is no key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
 }
 
 /// Where the key of an authority is.
@@ -59,18 +105,68 @@ impl KeySource {
             Self::File(PathBuf::from(text))
         }
     }
+
+    fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Pkcs11(uri) => uri.clone(),
+        }
+    }
 }
 
 impl Authority {
     /// An authority of exactly one certificate and the key that fits it. An expired certificate is accepted here and
     /// refused when something is to be signed, as kube-controller-manager does.
-    pub fn new(_certificate_pem: &[u8], _key: Box<dyn Signer>) -> Result<Self, AuthorityError> {
-        Err(AuthorityError::Certificate { name: String::new(), reason: String::new() })
+    pub fn new(certificate_pem: &[u8], key: Box<dyn Signer>) -> Result<Self, AuthorityError> {
+        Ok(Self::of(certificate_pem, || Ok(key))?)
     }
 
-    /// [`Authority::new`] with both read from where they are.
-    pub fn load(certificate: &Path, _key: &KeySource) -> Result<Self, AuthorityError> {
-        Err(AuthorityError::Certificate { name: certificate.display().to_string(), reason: String::new() })
+    /// [`Authority::new`] with both read from where they are. Blocks.
+    pub fn load(certificate: &Path, key: &KeySource) -> Result<Self, AuthorityError> {
+        Files::read(certificate, key)?.authority()
+    }
+
+    fn of(
+        certificate_pem: &[u8],
+        key: impl FnOnce() -> Result<Box<dyn Signer>, KeyError>,
+    ) -> Result<Self, PairError> {
+        let mut ders = certificates(certificate_pem)?.into_iter();
+        let first = ders.next().map(CertificateDer::from).unwrap_or_else(|| CertificateDer::from(Vec::new()));
+        let certificate = Certificate::parse(first)?;
+        let public = PublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
+            BadKey::Malformed(error) => PairError::Malformed(error),
+            BadKey::Unsupported => PairError::WeakKey("tls: unknown public key algorithm".to_owned()),
+            BadKey::Weak(reason) => PairError::WeakKey(reason),
+            BadKey::Encode(error) => PairError::WeakKey(error.to_string()),
+        })?;
+        let key = key()?;
+        // As they are read, so that two encodings of one key are one key.
+        let same = PublicKey::from_spki(key.public_key()).is_ok_and(|own| own == public);
+        let algorithm = SignatureAlgorithm::of(public.key()).filter(|_| same).ok_or(PairError::Mismatch)?;
+        if ders.len() > 0 {
+            return Err(PairError::Several(ders.len() + 1));
+        }
+        let extensions = &certificate.extensions;
+        let signs = extensions.key_usage == 0 || extensions.key_usage & KEY_CERT_SIGN != 0;
+        if !signs || !extensions.basic_constraints.is_some_and(|constraints| constraints.is_ca) {
+            return Err(PairError::NotAuthority);
+        }
+        let time = |seconds: i64| UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let validity =
+            Validity { not_before: time(certificate.not_before), not_after: time(certificate.not_after) };
+        Ok(Self {
+            key,
+            certificate_pem: armour("CERTIFICATE", &certificate.der),
+            subject: certificate.subject.name,
+            issuer: Issuer {
+                fingerprint: fingerprint(&certificate.der),
+                algorithm,
+                subject: certificate.raw_subject,
+                validity,
+                key_id: certificate.extensions.subject_key_id,
+                key: public,
+            },
+        })
     }
 
     /// The certificate, as one PEM block.
@@ -85,28 +181,117 @@ impl Authority {
 
     /// The last second of the certificate's life.
     pub fn not_after(&self) -> UnixTime {
-        self.validity.not_after
+        self.issuer.validity.not_after
     }
 
     /// Whether nothing can be signed any more.
+    // kubernetes: pkg/controller/certificates/authority/policies.go, apply
     pub fn is_expired(&self, now: UnixTime) -> bool {
-        now >= self.validity.not_after
+        now >= self.issuer.validity.not_after
     }
 
     /// Checks the request against the profile, builds the certificate and runs every lint over it.
     pub fn prepare(
         &self,
-        _profile: &Profile,
-        _wanted: &Wanted<'_>,
-        _now: UnixTime,
+        profile: &Profile,
+        wanted: &Wanted<'_>,
+        now: UnixTime,
     ) -> Result<Prepared, IssueError> {
-        Err(ExpiredAuthority::BeforeStart(String::new()).into())
+        self.issuer.prepare(profile, wanted, now)
     }
 
     /// Signs what was prepared by this authority. Blocks: callers in async code use a blocking thread.
     pub fn issue(&self, prepared: Prepared) -> Result<Issued, IssueError> {
-        let _ = (prepared.tbs, prepared.subject, prepared.validity, self.key.public_key());
-        Err(IssueError::OtherAuthority)
+        self.issuer.issue(prepared, self.key.as_ref())
+    }
+}
+
+/// The content of every certificate in a PEM file; at least one.
+// go: crypto/tls/tls.go, X509KeyPair
+fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, PairError> {
+    let (found, skipped): (Vec<_>, Vec<_>) =
+        pem::blocks(pem).into_iter().partition(|block| block.kind == b"CERTIFICATE");
+    if !found.is_empty() {
+        return Ok(found.into_iter().map(|block| block.content).collect());
+    }
+    let skipped: Vec<String> =
+        skipped.iter().map(|block| String::from_utf8_lossy(&block.kind).into_owned()).collect();
+    Err(PairError::NoCertificate(match skipped.as_slice() {
+        [] => "tls: failed to find any PEM data in certificate input".to_owned(),
+        [one] if one.ends_with("PRIVATE KEY") => "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched".to_owned(),
+        types => format!(
+            "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
+            types.join(" ")
+        ),
+    }))
+}
+
+fn fingerprint(bytes: &[u8]) -> Fingerprint {
+    digest::digest(&digest::SHA256, bytes).as_ref().try_into().unwrap_or_default()
+}
+
+/// What is in the files of an authority at one moment.
+struct Files<'a> {
+    certificate: (&'a Path, Vec<u8>),
+    key: (&'a KeySource, Vec<u8>),
+}
+
+impl<'a> Files<'a> {
+    fn read(certificate: &'a Path, key: &'a KeySource) -> Result<Self, AuthorityError> {
+        let read = |path: &Path| {
+            fs::read(path).map_err(|error| AuthorityError::Read {
+                certificate: certificate.display().to_string(),
+                file: path.display().to_string(),
+                // go: the texts of syscall.Errno
+                reason: match error.kind() {
+                    io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+                    io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+                    _ => error.to_string(),
+                },
+            })
+        };
+        let certificate_pem = read(certificate)?;
+        let key_pem = match key {
+            KeySource::File(path) => read(path)?,
+            KeySource::Pkcs11(uri) => uri.as_bytes().to_vec(),
+        };
+        Ok(Self { certificate: (certificate, certificate_pem), key: (key, key_pem) })
+    }
+
+    /// Equal for equal contents. The key itself is not kept for the comparison.
+    fn fingerprint(&self) -> [Fingerprint; 2] {
+        [fingerprint(&self.certificate.1), fingerprint(&self.key.1)]
+    }
+
+    fn authority(&self) -> Result<Authority, AuthorityError> {
+        let (path, certificate_pem) = &self.certificate;
+        let (source, key_pem) = &self.key;
+        let pair = format!("csr-controller::{}::{}", path.display(), source.name());
+        let authority = if certificate_pem.is_empty() || key_pem.is_empty() {
+            Err(PairError::Empty(pair.clone()))
+        } else {
+            Authority::of(certificate_pem, || key(source, key_pem))
+        };
+        authority.map_err(|reason| {
+            // The number of certificates is what upstream looks at last, and calls the pair by both files then.
+            let name = match reason {
+                PairError::Several(_) => pair,
+                _ => path.display().to_string(),
+            };
+            AuthorityError::Files { name, reason }
+        })
+    }
+}
+
+fn key(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
+    match source {
+        KeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
+        #[cfg(feature = "pkcs11")]
+        KeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::TokenKey::open(uri)?)),
+        #[cfg(not(feature = "pkcs11"))]
+        KeySource::Pkcs11(_) => {
+            Err(KeyError::Uri("keys in tokens need a build with the feature pkcs11".to_owned()))
+        }
     }
 }
 
@@ -115,17 +300,30 @@ impl Authority {
 pub struct AuthorityFiles {
     certificate: PathBuf,
     key: KeySource,
+    /// What was read last and made an authority.
+    current: Mutex<Option<([Fingerprint; 2], Arc<Authority>)>>,
 }
 
 impl AuthorityFiles {
     /// The files of one authority; nothing is read yet.
     pub fn new(certificate: PathBuf, key: KeySource) -> Self {
-        Self { certificate, key }
+        Self { certificate, key, current: Mutex::new(None) }
     }
 
     /// The authority as the files have it now: they are read again, and parsed again if their bytes have changed.
     /// A change that makes no authority is an error until it is mended; nothing is signed by half a pair. Blocks.
+    // Unlike kube-controller-manager, which goes on with the old pair for as long as the new one does not fit.
     pub fn current(&self) -> Result<Arc<Authority>, AuthorityError> {
-        Authority::load(&self.certificate, &self.key).map(Arc::new)
+        let files = Files::read(&self.certificate, &self.key)?;
+        let fingerprint = files.fingerprint();
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, authority)) = &*current
+            && *known == fingerprint
+        {
+            return Ok(Arc::clone(authority));
+        }
+        let authority = Arc::new(files.authority()?);
+        *current = Some((fingerprint, Arc::clone(&authority)));
+        Ok(authority)
     }
 }

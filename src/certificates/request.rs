@@ -2,12 +2,16 @@
 //!
 //! A [`CertificateRequest`] exists only if it parsed, its own signature verified and its key is strong enough.
 
+mod building;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+pub use building::build;
+
 use super::alt_names::AltNames;
 use super::public_key::{BadKey, PublicKey};
-use super::signer::{PemKey, SignError};
+use super::signer::SignError;
 use super::subject::Subject;
 use crate::x509::ParseError;
 use crate::x509::alt_names::Names;
@@ -228,7 +232,7 @@ fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
 
 /// One PEM block of lines of 64 characters.
 // go: encoding/pem, Encode
-pub(super) fn armour(kind: &str, content: &[u8]) -> String {
+pub(crate) fn armour(kind: &str, content: &[u8]) -> String {
     let text = STANDARD.encode(content);
     let mut pem = format!("-----BEGIN {kind}-----\n");
     for line in text.as_bytes().chunks(64) {
@@ -236,13 +240,4 @@ pub(super) fn armour(kind: &str, content: &[u8]) -> String {
         pem.push('\n');
     }
     pem + "-----END " + kind + "-----\n"
-}
-
-/// Builds and signs a request for a key that is at hand.
-pub fn build(
-    _subject: &Subject,
-    _alt_names: &AltNames,
-    _key: &PemKey,
-) -> Result<CertificateRequest, RequestError> {
-    Err(RequestError::Malformed(String::new()))
 }

@@ -6,6 +6,8 @@
 pub(crate) mod approving;
 pub(crate) mod cleaning;
 pub(crate) mod signing;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 

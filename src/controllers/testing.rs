@@ -1,7 +1,7 @@
 //! A cluster for controllers under test: an API server that keeps objects, is watched, and refuses what is out of date.
 //! Its clock is tokio's, which tests pause.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tower::service_fn;
 
 use super::Context;
+use super::settings::Controllers;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
@@ -66,7 +67,12 @@ impl FakeCluster {
             cluster: "c".into(),
             identity: "test".into(),
             client: Client::new(service, "default"),
-            settings: Arc::default(),
+            settings: Arc::new(Controllers {
+                names: BTreeSet::new(),
+                signers: Vec::new(),
+                signing_duration: Duration::from_hours(8760),
+                election: None,
+            }),
             metrics: Arc::new(Metrics::new()),
             clock: Clock::from_fn(move || BEGINNING + begun.elapsed()),
         }

@@ -19,11 +19,13 @@ mod bad_input;
 mod bootstrap;
 mod bound_tokens;
 mod cel;
+mod certs;
 mod chains;
 mod cli;
 mod clusters;
 mod configuration;
 mod connections;
+mod controllers;
 mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;

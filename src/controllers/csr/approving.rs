@@ -144,3 +144,66 @@ fn review(spec: &CertificateSigningRequestSpec, kind: Kind) -> SubjectAccessRevi
         ..SubjectAccessReview::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Wanted, decided};
+    use super::*;
+    use crate::certificates::profile::KUBELET_SERVING;
+
+    // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
+    // encipherment
+    #[test]
+    fn kinds_are_those_of_upstream() {
+        let (own, both) = (vec![Kind::NodeClient], vec![Kind::SelfNodeClient, Kind::NodeClient]);
+        let good = Wanted::default;
+        let mut more = good();
+        more.usages.push("server auth");
+        let cases = [
+            ("a node's own", good(), both),
+            ("no node", Wanted { common_name: "mike", ..good() }, Vec::new()),
+            ("no organisation", Wanted { organizations: &[], ..good() }, Vec::new()),
+            ("another organisation", Wanted { organizations: &["system:master"], ..good() }, Vec::new()),
+            ("a usage too many", more, Vec::new()),
+            ("another signer", Wanted { signer: "example.com/not-correct", ..good() }, Vec::new()),
+            ("the serving signer", Wanted { signer: KUBELET_SERVING, ..good() }, Vec::new()),
+            ("for a node", Wanted { requester: "joe", ..good() }, own.clone()),
+            ("for another node", Wanted { common_name: "system:node:bar", ..good() }, own),
+        ];
+        for (name, mut wanted, expected) in cases {
+            assert_eq!(kinds(&wanted.csr()).unwrap(), expected, "{name}");
+            wanted.usages.insert(0, "key encipherment");
+            assert_eq!(kinds(&wanted.csr()).unwrap(), expected, "{name}, with key encipherment");
+        }
+    }
+
+    #[test]
+    fn what_is_decided_is_not_looked_at() {
+        let csr = Wanted::default().csr();
+        for decision in [APPROVED, DENIED] {
+            assert!(kinds(&decided(csr.clone(), &[decision])).unwrap().is_empty(), "{decision}");
+        }
+        // As upstream: a failed request is approved, and never signed.
+        assert_eq!(kinds(&decided(csr.clone(), &["Failed"])).unwrap().len(), 2);
+        let mut broken = csr;
+        broken.spec.request.0 = b"garbage".to_vec();
+        assert!(!kinds(&broken).unwrap_err().is_policy(), "what cannot be read is tried again");
+    }
+
+    #[test]
+    fn the_requester_is_asked_for_as_upstream_asks() {
+        let mut csr = Wanted::default().csr();
+        csr.spec.uid = Some("8".to_owned());
+        csr.spec.groups = Some(vec!["system:bootstrappers".to_owned()]);
+        csr.spec.extra = Some([("k".to_owned(), vec!["v".to_owned()])].into());
+        let asked = serde_json::to_value(review(&csr.spec, Kind::SelfNodeClient)).unwrap();
+        let expected = serde_json::json!({
+            "user": "system:node:foo", "uid": "8", "groups": ["system:bootstrappers"], "extra": {"k": ["v"]},
+            "resourceAttributes": {
+                "group": "certificates.k8s.io", "resource": "certificatesigningrequests", "verb": "create",
+                "subresource": "selfnodeclient", "version": "*",
+            },
+        });
+        assert_eq!(asked["spec"], expected);
+    }
+}

@@ -130,3 +130,100 @@ fn not_after(csr: &Csr) -> Option<i64> {
     let parsed = Certificate::parse(block.content.into()).ok()?;
     Some(parsed.not_after)
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use k8s_openapi::jiff::Timestamp;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::super::Condition;
+    use super::*;
+
+    /// 2030-01-01T00:00:00Z.
+    const NOW: u64 = 1_893_456_000;
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+
+    fn ago(seconds: u64) -> Time {
+        Time(Timestamp::from_second(i64::try_from(NOW - seconds).unwrap()).unwrap())
+    }
+
+    fn certificate(until: i32) -> Vec<u8> {
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(until, 1, 1);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem().into_bytes()
+    }
+
+    /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.
+    type Row<'a> = (&'a str, Time, Option<&'a [u8]>, &'a [(&'a str, Option<Time>)], Option<Over>);
+
+    // kubernetes: pkg/controller/certificates/cleaner/cleaner_test.go; the last ones are of our own
+    #[test]
+    fn what_is_over_goes_and_nothing_else() {
+        let (lasting, ended) = (certificate(2031), certificate(2029));
+        let (lasting, ended) = (Some(lasting.as_slice()), Some(ended.as_slice()));
+        let zero = Time(Timestamp::from_second(NO_TIME).unwrap());
+        let new = || ago(MINUTE);
+        let at = |seconds: u64| Some(ago(seconds));
+        let cases: &[Row<'_>] = &[
+            ("approved not passed deadline", new(), lasting, &[(APPROVED, at(50 * MINUTE))], None),
+            ("approved passed deadline not issued", new(), None, &[(APPROVED, at(50 * MINUTE))], None),
+            ("approved passed deadline", new(), lasting, &[(APPROVED, at(2 * HOUR))], Some(Over::Issued)),
+            ("denied not passed deadline", new(), None, &[(DENIED, at(50 * MINUTE))], None),
+            ("denied passed deadline", new(), None, &[(DENIED, at(2 * HOUR))], Some(Over::Denied)),
+            (
+                "failed not passed deadline",
+                new(),
+                None,
+                &[(APPROVED, at(2 * HOUR)), (FAILED, at(50 * MINUTE))],
+                None,
+            ),
+            (
+                "failed passed deadline",
+                new(),
+                None,
+                &[(APPROVED, at(2 * HOUR)), (FAILED, at(2 * HOUR))],
+                Some(Over::Failed),
+            ),
+            ("pending not passed deadline", ago(5 * HOUR), None, &[], None),
+            ("pending passed deadline", ago(25 * HOUR), None, &[], Some(Over::Pending)),
+            (
+                "approved unissued past deadline",
+                new(),
+                None,
+                &[(APPROVED, at(25 * HOUR))],
+                Some(Over::Unissued),
+            ),
+            ("approved unissued not past deadline", new(), None, &[(APPROVED, at(5 * HOUR))], None),
+            ("approved expired", new(), ended, &[(APPROVED, at(50 * MINUTE))], Some(Over::Expired)),
+            ("unparseable", new(), Some(b"garbage"), &[(APPROVED, at(2 * HOUR))], Some(Over::Issued)),
+            ("unparseable, young", new(), Some(b"garbage"), &[(APPROVED, at(50 * MINUTE))], None),
+            ("exactly an hour is not longer", new(), lasting, &[(APPROVED, at(HOUR))], None),
+            ("a condition without a time has no age", new(), None, &[(DENIED, None)], None),
+            ("nor one with Go's zero", new(), None, &[(DENIED, Some(zero.clone()))], None),
+            ("nor a request", zero, None, &[], None),
+            (
+                "a condition of its own keeps a request",
+                ago(25 * HOUR),
+                None,
+                &[("Looked", at(25 * HOUR))],
+                None,
+            ),
+        ];
+        for (name, created, certificate, conditions, expected) in cases {
+            let mut csr = Csr::default();
+            csr.metadata.creation_timestamp = Some(created.clone());
+            let status = csr.status.get_or_insert_default();
+            status.certificate = certificate.map(|pem| ByteString(pem.to_vec()));
+            let condition = |(kind, updated): &(&str, Option<Time>)| Condition {
+                type_: (*kind).to_owned(),
+                last_update_time: updated.clone(),
+                ..Condition::default()
+            };
+            status.conditions = Some(conditions.iter().map(condition).collect());
+            assert_eq!(over(&csr, Duration::from_secs(NOW)), *expected, "{name}");
+        }
+    }
+}

@@ -39,6 +39,7 @@ pub mod accounts;
 pub mod asked;
 pub mod body;
 pub mod client;
+pub mod cluster;
 pub mod frames;
 pub mod generation;
 pub mod issuer;

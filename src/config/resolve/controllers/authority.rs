@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use crate::certificates::authority::{Authority, AuthorityError, KeySource};
+use crate::certificates::authority::{Authority, AuthorityError, KeySource, PairError};
 use crate::clock::rfc3339;
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolver;
@@ -49,11 +49,15 @@ impl Resolver<'_> {
             digest.update(part);
         }
         let authority = Authority::load(cert, key).map_err(|error| {
-            let (at, fix) = match &error {
-                AuthorityError::Certificate { .. } => {
-                    (cert_key, "give exactly one certificate, and its own key")
+            let reason = match &error {
+                AuthorityError::Pair(reason) | AuthorityError::Files { reason, .. } => Some(reason),
+                AuthorityError::Read { .. } => None,
+            };
+            let (at, fix) = match reason {
+                Some(PairError::Mismatch | PairError::Key(_)) => {
+                    (key_key, "give the private key of the certificate")
                 }
-                AuthorityError::Key { .. } => (key_key, "give the private key of the certificate"),
+                _ => (cert_key, "give exactly one CA certificate, and its own key"),
             };
             ConfigError::new(at, error.to_string()).fix(fix)
         });

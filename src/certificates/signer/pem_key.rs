@@ -1,0 +1,206 @@
+//! Private keys in memory: read from PEM, or made here.
+
+use std::fmt;
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
+use aws_lc_rs::rand::{self, SystemRandom};
+use aws_lc_rs::rsa::{self, KeySize};
+use aws_lc_rs::signature::{
+    self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair as _, RSA_PKCS1_SHA256,
+};
+use pkcs8::pkcs5::{pbes2, scrypt};
+use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
+use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
+
+use super::{KeyError, KeyKind, SignError, SignatureAlgorithm, Signer};
+use crate::certificates::request::armour;
+use crate::x509::pem;
+
+/// A private key in memory.
+pub struct PemKey {
+    pair: Pair,
+    /// The key as PKCS#8.
+    pkcs8: SecretSlice<u8>,
+    public: Vec<u8>,
+}
+
+enum Pair {
+    Rsa(rsa::KeyPair),
+    Ecdsa(SignatureAlgorithm, EcdsaKeyPair),
+    Ed25519(Ed25519KeyPair),
+}
+
+/// The curves, each with the algorithm by which its keys sign.
+const CURVES: [(SignatureAlgorithm, &EcdsaSigningAlgorithm); 3] = [
+    (SignatureAlgorithm::EcdsaSha256, &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
+    (SignatureAlgorithm::EcdsaSha384, &signature::ECDSA_P384_SHA384_ASN1_SIGNING),
+    (SignatureAlgorithm::EcdsaSha512, &signature::ECDSA_P521_SHA512_ASN1_SIGNING),
+];
+
+impl fmt::Debug for PemKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PemKey")
+    }
+}
+
+impl PemKey {
+    /// Reads PKCS#8, PKCS#1 or SEC1: the first block that is a private key; others are passed over.
+    // go: crypto/tls/tls.go, X509KeyPair, parsePrivateKey
+    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
+        let block = private_key(pem)?;
+        if block.headers || block.kind == b"ENCRYPTED PRIVATE KEY" {
+            return Err(KeyError::Encrypted);
+        }
+        Self::from_der(&block.content)
+    }
+
+    /// Reads an encrypted PKCS#8 key (PBES2, RFC 8018).
+    pub fn from_encrypted_pem(pem: &[u8], passphrase: &SecretString) -> Result<Self, KeyError> {
+        let block = private_key(pem)?;
+        if block.headers {
+            // RFC 1421 headers: OpenSSL's own encryption, which derives its key by one round of MD5.
+            return Err(KeyError::Decrypt);
+        }
+        if block.kind != b"ENCRYPTED PRIVATE KEY" {
+            return Err(KeyError::NotEncrypted);
+        }
+        let encrypted = EncryptedPrivateKeyInfoRef::try_from(block.content.as_slice())
+            .map_err(|_| KeyError::Malformed)?;
+        let key = encrypted.decrypt(passphrase.expose_secret()).map_err(|_| KeyError::Decrypt)?;
+        Self::from_der(key.as_bytes())
+    }
+
+    /// Makes a key.
+    pub fn generate(kind: KeyKind) -> Result<Self, KeyError> {
+        let failed = |_| KeyError::Failed("the private key could not be made".to_owned());
+        let rsa = |size| rsa::KeyPair::generate(size).map(Pair::Rsa);
+        let ecdsa =
+            |(algorithm, curve)| EcdsaKeyPair::generate(curve).map(|pair| Pair::Ecdsa(algorithm, pair));
+        let [p256, p384, p521] = CURVES;
+        let pair = match kind {
+            KeyKind::Rsa2048 => rsa(KeySize::Rsa2048),
+            KeyKind::Rsa3072 => rsa(KeySize::Rsa3072),
+            KeyKind::Rsa4096 => rsa(KeySize::Rsa4096),
+            KeyKind::EcdsaP256 => ecdsa(p256),
+            KeyKind::EcdsaP384 => ecdsa(p384),
+            KeyKind::EcdsaP521 => ecdsa(p521),
+            KeyKind::Ed25519 => Ed25519KeyPair::generate().map(Pair::Ed25519),
+        };
+        Self::new(pair.map_err(failed)?)
+    }
+
+    /// Whatever of PKCS#8, PKCS#1 and SEC1 it is.
+    fn from_der(der: &[u8]) -> Result<Self, KeyError> {
+        if let Ok(pair) = rsa::KeyPair::from_pkcs8(der).or_else(|_| rsa::KeyPair::from_der(der)) {
+            return Self::new(Pair::Rsa(pair));
+        }
+        for (algorithm, curve) in CURVES {
+            let pair = EcdsaKeyPair::from_pkcs8(curve, der)
+                .or_else(|_| EcdsaKeyPair::from_private_key_der(curve, der));
+            if let Ok(pair) = pair {
+                return Self::new(Pair::Ecdsa(algorithm, pair));
+            }
+        }
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyError::Malformed)?;
+        Self::new(Pair::Ed25519(pair))
+    }
+
+    fn new(pair: Pair) -> Result<Self, KeyError> {
+        let failed = |_| KeyError::Failed("the private key cannot be encoded".to_owned());
+        let (pkcs8, public) = match &pair {
+            Pair::Rsa(pair) => {
+                let key: Pkcs8V1Der<'_> = pair.as_der().map_err(failed)?;
+                (key.as_ref().to_vec(), spki(pair.public_key()).map_err(failed)?)
+            }
+            Pair::Ecdsa(_, pair) => {
+                let key = pair.to_pkcs8v1().map_err(failed)?;
+                (key.as_ref().to_vec(), spki(pair.public_key()).map_err(failed)?)
+            }
+            Pair::Ed25519(pair) => {
+                let key = pair.to_pkcs8v1().map_err(failed)?;
+                (key.as_ref().to_vec(), spki(pair.public_key()).map_err(failed)?)
+            }
+        };
+        Ok(Self { pair, pkcs8: pkcs8.into(), public })
+    }
+
+    /// The algorithm by which the key signs.
+    pub fn algorithm(&self) -> SignatureAlgorithm {
+        match &self.pair {
+            Pair::Rsa(_) => SignatureAlgorithm::RsaSha256,
+            Pair::Ecdsa(algorithm, _) => *algorithm,
+            Pair::Ed25519(_) => SignatureAlgorithm::Ed25519,
+        }
+    }
+
+    /// The key as PKCS#8.
+    pub fn to_pem(&self) -> SecretString {
+        armour("PRIVATE KEY", self.pkcs8.expose_secret()).into()
+    }
+
+    /// The key as encrypted PKCS#8: PBES2 with scrypt and AES-256-CBC.
+    pub fn to_encrypted_pem(&self, passphrase: &SecretString) -> Result<SecretString, KeyError> {
+        let failed = || KeyError::Failed("the private key could not be encrypted".to_owned());
+        let (mut salt, mut iv) = ([0; 16], [0; 16]);
+        rand::fill(&mut salt).map_err(|_| failed())?;
+        rand::fill(&mut iv).map_err(|_| failed())?;
+        // 16 MiB: twice as much is more than OpenSSL grants when it reads the key.
+        let cost = scrypt::Params::new(14, 8, 1).map_err(|_| failed())?;
+        let parameters =
+            pbes2::Parameters::generate_scrypt_aes256cbc(cost, &salt, iv).map_err(|_| failed())?;
+        let key = PrivateKeyInfoRef::try_from(self.pkcs8.expose_secret()).map_err(|_| failed())?;
+        let encrypted =
+            key.encrypt_with_params(parameters, passphrase.expose_secret()).map_err(|_| failed())?;
+        Ok(armour("ENCRYPTED PRIVATE KEY", encrypted.as_bytes()).into())
+    }
+}
+
+impl Signer for PemKey {
+    fn public_key(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        if algorithm != self.algorithm() {
+            return Err(SignError::Algorithm(algorithm));
+        }
+        let failed = |_| SignError::Failed("the private key did not sign".to_owned());
+        let random = SystemRandom::new();
+        match &self.pair {
+            Pair::Rsa(pair) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature).map_err(failed)?;
+                Ok(signature)
+            }
+            Pair::Ecdsa(_, pair) => Ok(pair.sign(&random, message).map_err(failed)?.as_ref().to_vec()),
+            Pair::Ed25519(pair) => Ok(pair.try_sign(message).map_err(failed)?.as_ref().to_vec()),
+        }
+    }
+}
+
+fn spki(key: &impl AsDer<PublicKeyX509Der<'static>>) -> Result<Vec<u8>, aws_lc_rs::error::Unspecified> {
+    Ok(key.as_der()?.as_ref().to_vec())
+}
+
+/// The first private key of a file, whatever its form.
+// go: crypto/tls/tls.go, X509KeyPair
+fn private_key(pem: &[u8]) -> Result<pem::Block, KeyError> {
+    let mut skipped = Vec::new();
+    for block in pem::blocks(pem) {
+        if block.kind == b"PRIVATE KEY" || block.kind.ends_with(b" PRIVATE KEY") {
+            return Ok(block);
+        }
+        skipped.push(String::from_utf8_lossy(&block.kind).into_owned());
+    }
+    let text = match skipped.as_slice() {
+        [] => "tls: failed to find any PEM data in key input".to_owned(),
+        [one] if one == "CERTIFICATE" => {
+            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
+        }
+        types => format!(
+            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
+            types.join(" ")
+        ),
+    };
+    Err(KeyError::NoKey(text))
+}

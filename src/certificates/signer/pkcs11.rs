@@ -1,0 +1,1 @@
+//! Keys in a token.

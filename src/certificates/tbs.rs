@@ -1,0 +1,180 @@
+//! The to-be-signed certificate, and the signed one, in DER.
+//!
+//! Built field by field, because general issuers lose what must be kept: repeated organisations, and so groups.
+
+use std::time::Duration;
+
+use x509_cert::der::asn1::{Any, BitString, GeneralizedTime, ObjectIdentifier, OctetString, Uint, UtcTime};
+use x509_cert::der::{self, Decode as _, Encode as _, Sequence};
+use x509_cert::ext::Extension;
+use x509_cert::ext::pkix::{AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage};
+use x509_cert::spki::AlgorithmIdentifierOwned;
+use x509_cert::time::Time;
+
+use super::alt_names::AltNames;
+use super::usage::Usages;
+use super::validity::Validity;
+
+/// What is written into a certificate.
+#[derive(Debug)]
+pub(super) struct Fields<'a> {
+    /// Big-endian.
+    pub(super) serial: &'a [u8],
+    pub(super) algorithm: AlgorithmIdentifierOwned,
+    /// The authority's subject, as its certificate has it.
+    pub(super) issuer: &'a [u8],
+    pub(super) validity: Validity,
+    /// The encoded subject.
+    pub(super) subject: &'a [u8],
+    pub(super) spki: &'a [u8],
+    pub(super) usages: &'a Usages,
+    /// The authority's subject key identifier; empty if it has none.
+    pub(super) authority_key_id: &'a [u8],
+    pub(super) alt_names: &'a AltNames,
+}
+
+// RFC 5280 §4.1
+#[derive(Sequence)]
+struct TbsCertificate {
+    #[asn1(context_specific = "0", tag_mode = "EXPLICIT")]
+    version: u8,
+    serial: Uint,
+    signature: AlgorithmIdentifierOwned,
+    issuer: Any,
+    validity: Span,
+    subject: Any,
+    public_key: Any,
+    #[asn1(context_specific = "3", tag_mode = "EXPLICIT")]
+    extensions: Vec<Extension>,
+}
+
+#[derive(Sequence)]
+struct Span {
+    not_before: Time,
+    not_after: Time,
+}
+
+#[derive(Sequence)]
+struct Signed {
+    content: Any,
+    algorithm: AlgorithmIdentifierOwned,
+    signature: BitString,
+}
+
+impl Fields<'_> {
+    /// The signed part.
+    pub(super) fn to_der(&self) -> Result<Vec<u8>, der::Error> {
+        TbsCertificate {
+            // Version 3, counted from zero.
+            version: 2,
+            serial: Uint::new(self.serial)?,
+            signature: self.algorithm.clone(),
+            issuer: Any::from_der(self.issuer)?,
+            validity: Span {
+                not_before: time(self.validity.not_before)?,
+                not_after: time(self.validity.not_after)?,
+            },
+            subject: Any::from_der(self.subject)?,
+            public_key: Any::from_der(self.spki)?,
+            extensions: self.extensions()?,
+        }
+        .to_der()
+    }
+
+    // go: crypto/x509/x509.go, buildCertExtensions
+    fn extensions(&self) -> Result<Vec<Extension>, der::Error> {
+        let mut extensions = Vec::new();
+        let mut add = |oid: &str, critical: bool, value: Vec<u8>| -> Result<(), der::Error> {
+            let oid = ObjectIdentifier::new_unwrap(oid);
+            extensions.push(Extension { extn_id: oid, critical, extn_value: OctetString::new(value)? });
+            Ok(())
+        };
+        let key_usage = self.usages.key_usage();
+        if key_usage != 0 {
+            add("2.5.29.15", true, named_bits(key_usage)?)?;
+        }
+        let purposes = self.usages.extended();
+        if !purposes.is_empty() {
+            let purposes = purposes.into_iter().map(ObjectIdentifier::new_unwrap).collect();
+            add("2.5.29.37", false, ExtendedKeyUsage(purposes).to_der()?)?;
+        }
+        add("2.5.29.19", true, BasicConstraints { ca: false, path_len_constraint: None }.to_der()?)?;
+        if !self.authority_key_id.is_empty() {
+            let key_identifier = Some(OctetString::new(self.authority_key_id)?);
+            let id = AuthorityKeyIdentifier { key_identifier, ..AuthorityKeyIdentifier::default() };
+            add("2.5.29.35", false, id.to_der()?)?;
+        }
+        if !self.alt_names.is_empty() {
+            // RFC 5280 §4.2.1.6: critical exactly when there is no subject.
+            add("2.5.29.17", self.subject == EMPTY_NAME, self.alt_names.to_der()?)?;
+        }
+        Ok(extensions)
+    }
+}
+
+/// An encoded Name without attributes.
+pub(super) const EMPTY_NAME: &[u8] = &[0x30, 0];
+
+/// A whole certificate, or a whole request: both are what is signed, how, and the signature.
+pub(super) fn signed(
+    content: &[u8],
+    algorithm: AlgorithmIdentifierOwned,
+    signature: &[u8],
+) -> Result<Vec<u8>, der::Error> {
+    let signature = BitString::from_bytes(signature)?;
+    Signed { content: Any::from_der(content)?, algorithm, signature }.to_der()
+}
+
+/// UTCTime until 2049, GeneralizedTime after (RFC 5280 §4.1.2.5).
+fn time(since_1970: Duration) -> Result<Time, der::Error> {
+    UtcTime::from_unix_duration(since_1970)
+        .map(Time::UtcTime)
+        .or_else(|_| GeneralizedTime::from_unix_duration(since_1970).map(Time::GeneralTime))
+}
+
+/// A BIT STRING of named bits, in which bit n of the number is bit n: it ends with the last one that is set
+/// (X.690 §11.2.2).
+fn named_bits(bits: u16) -> Result<Vec<u8>, der::Error> {
+    let octets = bits.reverse_bits().to_be_bytes();
+    let used = 16 - bits.leading_zeros();
+    let length = usize::try_from(used.div_ceil(8)).unwrap_or(octets.len());
+    let unused = u8::try_from(used.next_multiple_of(8) - used).unwrap_or(0);
+    BitString::new(unused, octets.get(..length).unwrap_or_default())?.to_der()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use x509_cert::der::Encode as _;
+
+    use super::{named_bits, time};
+
+    #[test]
+    fn named_bits_end_with_the_last_one() {
+        const CASES: &[(u16, &[u8])] = &[
+            (1, &[3, 2, 7, 0x80]),
+            (0b101, &[3, 2, 5, 0b1010_0000]),
+            (1 << 7, &[3, 2, 0, 1]),
+            (1 << 8, &[3, 3, 7, 0, 0x80]),
+            (0x1ff, &[3, 3, 7, 0xff, 0x80]),
+        ];
+        for (bits, want) in CASES {
+            assert_eq!(named_bits(*bits).unwrap(), *want, "{bits:b}");
+        }
+    }
+
+    #[test]
+    fn times_have_two_digits_until_2049() {
+        const CASES: &[(u64, &[u8])] = &[
+            (1_767_225_600, b"\x17\x0d260101000000Z"),
+            (2_524_607_999, b"\x17\x0d491231235959Z"),
+            (2_524_608_000, b"\x18\x0f20500101000000Z"),
+            (253_402_300_799, b"\x18\x0f99991231235959Z"),
+        ];
+        for (seconds, want) in CASES {
+            assert_eq!(time(Duration::from_secs(*seconds)).unwrap().to_der().unwrap(), *want, "{seconds}");
+        }
+        assert!(time(Duration::from_secs(253_402_300_800)).is_err());
+    }
+}

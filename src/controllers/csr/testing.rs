@@ -1,0 +1,67 @@
+//! Requests as tests want them.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use kube::core::ObjectMeta;
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+use super::{Condition, Csr};
+use crate::certificates::profile::KUBELET_CLIENT;
+
+/// What a kubelet asks for: `common_name`, in `organizations`.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) signer: &'static str,
+    pub(super) common_name: &'static str,
+    pub(super) organizations: &'static [&'static str],
+    pub(super) requester: &'static str,
+    pub(super) usages: Vec<&'static str>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            signer: KUBELET_CLIENT,
+            common_name: "system:node:foo",
+            organizations: &["system:nodes"],
+            requester: "system:node:foo",
+            usages: vec!["digital signature", "client auth"],
+        }
+    }
+}
+
+impl Wanted {
+    /// The request, which nobody has decided on.
+    pub(super) fn csr(&self) -> Csr {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, self.common_name);
+        for organization in self.organizations {
+            params.distinguished_name.push(DnType::OrganizationName, *organization);
+        }
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        Csr {
+            metadata: ObjectMeta {
+                name: Some("csr".to_owned()),
+                resource_version: Some("7".to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: CertificateSigningRequestSpec {
+                request: ByteString(request.into_bytes()),
+                signer_name: self.signer.to_owned(),
+                username: Some(self.requester.to_owned()),
+                usages: Some(self.usages.iter().map(|&usage| usage.to_owned()).collect()),
+                ..CertificateSigningRequestSpec::default()
+            },
+            status: None,
+        }
+    }
+}
+
+/// The request with conditions of these types, all true.
+pub(super) fn decided(csr: Csr, kinds: &[&str]) -> Csr {
+    kinds.iter().fold(csr, |csr, kind| {
+        let condition =
+            Condition { type_: (*kind).to_owned(), status: "True".to_owned(), ..Condition::default() };
+        super::with_condition(csr, condition)
+    })
+}

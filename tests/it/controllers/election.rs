@@ -1,0 +1,113 @@
+//! Which of several gateways works: the one that holds the lease.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::support::cluster::CSRS;
+use crate::support::until;
+
+/// A lease that ends soon.
+const SHORT: [&str; 3] = [
+    "--leader-elect-lease-duration=1s",
+    "--leader-elect-renew-deadline=500ms",
+    "--leader-elect-retry-period=50ms",
+];
+
+const LEADS: &str = "leader_election_master_status{cluster=\"backend\",name=\"portcullis-controllers\"}";
+
+async fn leads(gateway: &Gateway) {
+    gateway.until_counted(&format!("{LEADS} 1")).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_killed_is_followed_by_another() {
+    let scene = Scene::new().await;
+    let first = scene.gateway("csrsigning", &SHORT);
+    leads(&first).await;
+    let holder = scene.cluster.holder(LEASE);
+    let second = scene.gateway("csrsigning", &SHORT);
+    second.checked().await;
+    scene.cluster.request("first", Asked::node("first").spec, approved());
+    scene.cluster.until_status("first", is_issued).await;
+    assert_eq!(second.count(LEADS).await, 0, "one works");
+    // Without a word, as a process that is killed: the lease has to end by itself.
+    drop(first);
+    scene.cluster.request("second", Asked::node("second").spec, approved());
+    assert_eq!(scene.cluster.holder(LEASE), holder);
+    scene.cluster.until_status("second", is_issued).await;
+    leads(&second).await;
+    assert_ne!(scene.cluster.holder(LEASE), holder);
+    let lease = scene.cluster.get(&format!("{}/{LEASE}", crate::support::cluster::LEASES)).unwrap();
+    assert_eq!(lease["spec"]["leaseTransitions"], 1, "{lease}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_drains_gives_its_lease_up() {
+    let scene = Scene::new().await;
+    // A lease that nobody could wait for.
+    let mut first = scene.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
+    leads(&first).await;
+    let holder = scene.cluster.holder(LEASE).unwrap();
+    let server = first.server.take().unwrap();
+    tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
+    assert_eq!(scene.cluster.holder(LEASE).as_deref(), Some(""), "given up before it ended");
+    let second = scene.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
+    leads(&second).await;
+    let wanted = [format!("{holder} became leader"), format!("{holder} stopped leading")];
+    until("the events", || {
+        let events = scene.cluster.events();
+        wanted.iter().all(|note| events.contains(note))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_cannot_renew_the_lease_stops_before_it_ends() {
+    let scene = Scene::new().await;
+    let gateway = scene.gateway("csrsigning", &SHORT);
+    leads(&gateway).await;
+    scene.cluster.leases.store(false, Ordering::SeqCst);
+    gateway.until_counted(&format!("{LEADS} 0")).await;
+    scene.cluster.request("late", Asked::node("late").spec, approved());
+    scene.cluster.leases.store(true, Ordering::SeqCst);
+    leads(&gateway).await;
+    scene.cluster.until_status("late", is_issued).await;
+}
+
+#[tokio::test]
+async fn without_election_there_is_no_lease() {
+    let scene = Scene::new().await;
+    let _gateway = scene.gateway("csrsigning", &["--leader-elect=false"]);
+    scene.cluster.request("one", Asked::node("one").spec, approved());
+    scene.cluster.until_status("one", is_issued).await;
+    assert_eq!(scene.cluster.holder(LEASE), None);
+}
+
+/// How many requests come while gateways come and go.
+const REQUESTS: usize = 500;
+
+#[tokio::test]
+async fn requests_get_one_certificate_each_while_gateways_come_and_go() {
+    let scene = Scene::new().await;
+    let controllers = "csrsigning,csrapproving";
+    let mut gateways = vec![scene.gateway(controllers, &SHORT), scene.gateway(controllers, &SHORT)];
+    // One request is enough for all: what it asks for does not matter here.
+    let spec = Asked::node("one").spec;
+    for number in 0..REQUESTS {
+        scene.cluster.request(&format!("csr-{number}"), spec.clone(), serde_json::json!({}));
+        if number % 100 == 50 {
+            // Killed in the middle of it, whether it leads or not.
+            drop(gateways.remove(0));
+            gateways.push(scene.gateway(controllers, &SHORT));
+        }
+        tokio::task::yield_now().await;
+    }
+    let issued =
+        || (0..REQUESTS).filter(|number| is_issued(&scene.cluster.status(&format!("csr-{number}")))).count();
+    until("every certificate", || issued() == REQUESTS).await;
+    let written = scene.cluster.certificates();
+    assert_eq!(written.len(), REQUESTS, "each was written once");
+    let names: std::collections::BTreeSet<_> = written.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), REQUESTS);
+    assert!(scene.cluster.get(&format!("{CSRS}/csr-0")).is_some());
+}

@@ -1,0 +1,138 @@
+//! What is refused before anything runs.
+
+use std::net::SocketAddr;
+
+use super::*;
+use crate::pki::Ca;
+use crate::support::resolved;
+
+/// What the flags of controllers are refused for; `DIR` is the directory of the files.
+fn refused(pki: &Pki, further: &[&str]) -> String {
+    let directory = pki.directory.path().display().to_string();
+    let all = flags(pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+    let further = further.iter().map(|flag| flag.replace("DIR", &directory));
+    let errors = resolved(all.into_iter().chain(further)).expect_err("it should be refused").to_string();
+    errors.replace(&directory, "DIR")
+}
+
+fn pki() -> Pki {
+    let (pki, other) = (Pki::new(), Ca::new("other"));
+    pki.write("ca.crt", pki.clients.cert_pem());
+    pki.write("ca.key", pki.clients.key_pem());
+    pki.write("two.crt", pki.clients.cert_pem() + &other.cert_pem());
+    pki.write("other.key", other.key_pem());
+    let expired = Ca::build("expired").expired(1_600_000_000).issue_ca();
+    pki.write("expired.crt", expired.cert_pem());
+    pki.write("expired.key", expired.key_pem());
+    pki
+}
+
+const CERT: &str = "--cluster-signing-cert-file=DIR/ca.crt";
+const KEY: &str = "--cluster-signing-key-file=DIR/ca.key";
+
+#[test]
+fn authorities_that_cannot_sign_are_refused() {
+    let pki = pki();
+    let cases: &[(&[&str], &str)] = &[
+        (&["--controllers=csrsinging,*"], "\"csrsinging\" is not in the list of known controllers"),
+        (&["--controllers=csrsigning", CERT], "\"cluster-signing\": cannot specify cert without key"),
+        (&["--controllers=csrsigning", KEY], "\"cluster-signing\": cannot specify key without cert"),
+        (
+            &["--controllers=csrsigning", "--cluster-signing-legacy-unknown-cert-file=DIR/ca.crt"],
+            "\"cluster-signing-legacy-unknown\": cannot specify cert without key",
+        ),
+        (
+            &[
+                "--controllers=csrsigning",
+                CERT,
+                KEY,
+                "--cluster-signing-kubelet-client-cert-file=DIR/ca.crt",
+                "--cluster-signing-kubelet-client-key-file=DIR/ca.key",
+            ],
+            "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time",
+        ),
+        (
+            &["--controllers=csrsigning", "--cluster-signing-cert-file=DIR/two.crt", KEY],
+            "expected 1 certificate, found 2",
+        ),
+        (
+            &["--controllers=csrsigning", CERT, "--cluster-signing-key-file=DIR/other.key"],
+            "private key does not match public key",
+        ),
+        (&["--controllers=csrsigning", "--cluster-signing-cert-file=DIR/none.crt", KEY], "No such file"),
+        (
+            &[
+                "--controllers=csrsigning",
+                "--cluster-signing-cert-file=DIR/expired.crt",
+                "--cluster-signing-key-file=DIR/expired.key",
+            ],
+            "the CA certificate has expired: NotAfter=2020-",
+        ),
+        (
+            &["--controllers=csrcleaner", "--leader-elect-renew-deadline=15s"],
+            "leaseDuration must be greater than renewDeadline",
+        ),
+        (
+            &["--controllers=csrcleaner", "--leader-elect-renew-deadline=2400ms"],
+            "renewDeadline must be greater than retryPeriod*JitterFactor",
+        ),
+        (
+            &["--controllers=csrcleaner", "--leader-elect-resource-name="],
+            "--leader-elect-resource-name: is required",
+        ),
+    ];
+    for (flags, expected) in cases {
+        let errors = refused(&pki, flags);
+        assert!(errors.contains(expected), "{flags:?}: {errors}");
+        assert!(errors.starts_with("the configuration has 1 error:"), "{flags:?}: {errors}");
+    }
+}
+
+#[test]
+fn files_that_nobody_signs_with_are_not_read() {
+    let pki = pki();
+    let directory = pki.directory.path().display().to_string();
+    let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+    let further = [
+        "--controllers=csrcleaner",
+        "--cluster-signing-cert-file=DIR/none",
+        "--cluster-signing-key-file=DIR/none",
+    ]
+    .map(|flag| flag.replace("DIR", &directory));
+    let resolved = resolved(all.into_iter().chain(further)).unwrap();
+    let expected = "--cluster-signing-cert-file has no effect without csrsigning among --controllers";
+    assert!(resolved.warnings.iter().any(|warning| warning == expected), "{:?}", resolved.warnings);
+}
+
+#[test]
+fn every_mistake_in_signer_profiles_is_told_with_its_line() {
+    let pki = pki();
+    pki.write(
+        "profiles.yaml",
+        "apiVersion: portcullis.dev/v1alpha1
+kind: SignerProfiles
+signers:
+- signerName: kubernetes.io/mine
+  certFile: ca.crt
+  keyFile: ca.key
+  allowedUsages: [client auth]
+- signerName: example.com/a
+  certFile: ca.crt
+  allowedUsages: [client auth, flying]
+  requiredUsages: [server auth]
+  organisations: [x]
+- signerName: example.com/a
+  certFile: ca.crt
+  keyFile: other.key
+  commonNames: ['a*b']
+  ipRanges: [10.0.0.0]
+  allowedUsages: [client auth]
+  maxDuration: 5m
+- signerName: example.com/b
+  certFile: ca.crt
+  keyFile: ca.key
+",
+    );
+    let errors = refused(&pki, &["--controllers=csrsigning", "--signer-profiles=DIR/profiles.yaml"]);
+    insta::assert_snapshot!(errors);
+}

@@ -1,0 +1,283 @@
+//! An API server that keeps objects as kube-apiserver does, as far as controllers see: versions, watches, conflicts,
+//! certificates that are written once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::questions::{self, respond};
+use super::{Answering, Backend, BoxedBody, BoxedError, H2, Pki, until};
+
+pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/kube-system/events";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// What it holds. Objects are known by their paths.
+#[derive(Default)]
+struct State {
+    revision: u64,
+    objects: BTreeMap<String, Value>,
+    history: Vec<(u64, &'static str, &'static str, Value)>,
+    /// Writes of these objects are refused once, as if somebody else had been faster.
+    conflicts: BTreeSet<String>,
+    refused: usize,
+    /// Every certificate that was written, by the name of its request.
+    certificates: Vec<(String, String)>,
+}
+
+pub struct Cluster {
+    state: Mutex<State>,
+    revision: watch::Sender<u64>,
+    /// What reviews say.
+    pub allows: AtomicBool,
+    /// Whether leases can be written.
+    pub leases: AtomicBool,
+}
+
+/// The collection, the path of the object in it and what is below that.
+fn place(path: &str) -> Option<(&'static str, Option<String>, String)> {
+    let collection = [CSRS, LEASES, EVENTS].into_iter().find(|collection| path.starts_with(collection))?;
+    let rest = path.strip_prefix(collection)?.trim_start_matches('/');
+    let (name, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+    let object = (!name.is_empty()).then(|| format!("{collection}/{name}"));
+    Some((collection, object, subresource.to_owned()))
+}
+
+fn failure(code: StatusCode, reason: &str) -> Response<BoxedBody> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": reason, "reason": reason, "code": code.as_u16()});
+    respond(code, &status)
+}
+
+impl Cluster {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State { revision: 1, ..State::default() }),
+            revision: watch::Sender::new(1),
+            allows: AtomicBool::new(true),
+            leases: AtomicBool::new(true),
+        })
+    }
+
+    /// It, behind TLS.
+    pub async fn serve(self: &Arc<Self>, pki: &Pki) -> Backend {
+        let cluster = Arc::clone(self);
+        let say = move |request: &Request<Incoming>| {
+            let path = request.uri().path();
+            if path == REVIEWS || place(path).is_some() { None } else { questions::answer(request) }
+        };
+        let answer = move |request| -> Answering { Box::pin(Arc::clone(&cluster).answer(request)) };
+        Backend::start_saying(pki, H2, say, answer).await
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<BoxedBody> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let mut value: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let path = head.uri.path();
+        if path == REVIEWS {
+            value["status"] = json!({"allowed": self.allows.load(Ordering::SeqCst)});
+            return respond(StatusCode::CREATED, &value);
+        }
+        let Some((collection, object, subresource)) = place(path) else {
+            return Response::new(super::full("ok"));
+        };
+        if collection == LEASES && head.method != Method::GET && !self.leases.load(Ordering::SeqCst) {
+            return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+        }
+        match (head.method, object) {
+            (Method::GET, None) => self.list(collection, head.uri.query().unwrap_or_default()),
+            (Method::GET, Some(object)) => match self.state().objects.get(&object) {
+                Some(value) => respond(StatusCode::OK, value),
+                None => failure(StatusCode::NOT_FOUND, "NotFound"),
+            },
+            (Method::POST, None) => {
+                let object = format!("{collection}/{}", value["metadata"]["name"].as_str().unwrap());
+                if self.state().objects.contains_key(&object) {
+                    return failure(StatusCode::CONFLICT, "AlreadyExists");
+                }
+                respond(StatusCode::CREATED, &self.put(collection, object, value, "ADDED"))
+            }
+            (Method::PUT, Some(object)) => self.replace(collection, object, &subresource, value),
+            (Method::DELETE, Some(object)) => self.delete(collection, &object, &value["preconditions"]),
+            (method, _) => panic!("{method} {path} is not known here"),
+        }
+    }
+
+    fn list(self: Arc<Self>, collection: &'static str, query: &str) -> Response<BoxedBody> {
+        let parameter =
+            |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        if parameter("watch") == Some("true") {
+            let from: u64 = parameter("resourceVersion").unwrap().parse().unwrap();
+            let changes = self.revision.subscribe();
+            let stream = unfold((self, changes, from), move |(cluster, mut changes, from)| async move {
+                changes.wait_for(|revision| *revision > from).await.ok()?;
+                let (text, to) = {
+                    let state = cluster.state();
+                    let new = state.history.iter().filter(|(at, of, ..)| *at > from && *of == collection);
+                    let lines =
+                        new.map(|(_, _, kind, object)| json!({"type": kind, "object": object}).to_string());
+                    (lines.map(|line| line + "\n").collect::<String>(), state.revision)
+                };
+                Some((Ok::<_, BoxedError>(Frame::data(Bytes::from(text))), (cluster, changes, to)))
+            });
+            return Response::new(StreamBody::new(stream).boxed());
+        }
+        let state = self.state();
+        let below = format!("{collection}/");
+        let items: Vec<&Value> = state
+            .objects
+            .iter()
+            .filter(|(path, _)| path.starts_with(&below))
+            .map(|(_, value)| value)
+            .collect();
+        let version = state.revision.to_string();
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items});
+        respond(StatusCode::OK, &list)
+    }
+
+    fn replace(
+        &self,
+        collection: &'static str,
+        object: String,
+        subresource: &str,
+        mut value: Value,
+    ) -> Response<BoxedBody> {
+        let before = {
+            let mut state = self.state();
+            let Some(before) = state.objects.get(&object).cloned() else {
+                return failure(StatusCode::NOT_FOUND, "NotFound");
+            };
+            let version = &value["metadata"]["resourceVersion"];
+            assert!(version.is_string(), "{object} is written blindly");
+            if state.conflicts.remove(&object) || *version != before["metadata"]["resourceVersion"] {
+                state.refused += 1;
+                return failure(StatusCode::CONFLICT, "Conflict");
+            }
+            before
+        };
+        let certificate = |value: &Value| value["status"]["certificate"].as_str().map(str::to_owned);
+        match subresource {
+            "" if collection == LEASES => {}
+            "status" => {
+                value["spec"] = before["spec"].clone();
+                if let Some(written) = certificate(&value) {
+                    if certificate(&before).is_some_and(|before| before != written) {
+                        return failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid");
+                    }
+                    let name = object.rsplit('/').next().unwrap().to_owned();
+                    self.state().certificates.push((name, written));
+                }
+            }
+            "approval" => {
+                value["spec"] = before["spec"].clone();
+                let conditions = value["status"]["conditions"].take();
+                value["status"] = before["status"].clone();
+                value["status"]["conditions"] = conditions;
+            }
+            other => panic!("{object}/{other} is not written"),
+        }
+        value["metadata"]["uid"] = before["metadata"]["uid"].clone();
+        respond(StatusCode::OK, &self.put(collection, object, value, "MODIFIED"))
+    }
+
+    fn delete(&self, collection: &'static str, object: &str, preconditions: &Value) -> Response<BoxedBody> {
+        let mut state = self.state();
+        let Some(before) = state.objects.get(object).cloned() else {
+            return failure(StatusCode::NOT_FOUND, "NotFound");
+        };
+        let differs = |key: &str| preconditions[key] != before["metadata"][key];
+        if differs("uid") || differs("resourceVersion") {
+            return failure(StatusCode::CONFLICT, "Conflict");
+        }
+        state.objects.remove(object);
+        self.change(&mut state, collection, "DELETED", before.clone());
+        respond(StatusCode::OK, &before)
+    }
+
+    fn put(&self, collection: &'static str, object: String, mut value: Value, kind: &'static str) -> Value {
+        let mut state = self.state();
+        let metadata = &mut value["metadata"];
+        metadata["resourceVersion"] = json!((state.revision + 1).to_string());
+        if metadata["uid"].is_null() {
+            metadata["uid"] = json!(format!("uid-{}", state.revision));
+        }
+        state.objects.insert(object, value.clone());
+        self.change(&mut state, collection, kind, value.clone());
+        value
+    }
+
+    fn change(&self, state: &mut State, collection: &'static str, kind: &'static str, mut value: Value) {
+        state.revision += 1;
+        value["metadata"]["resourceVersion"] = json!(state.revision.to_string());
+        state.history.push((state.revision, collection, kind, value));
+        self.revision.send_replace(state.revision);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Puts a request there, with what else it is to be made of.
+    pub fn request(&self, name: &str, spec: Value, status: Value) {
+        let object = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": spec, "status": status,
+        });
+        self.put(CSRS, format!("{CSRS}/{name}"), object, "ADDED");
+    }
+
+    /// Refuses the next write of a request, as if somebody else had been faster.
+    pub fn conflict_once(&self, name: &str) {
+        self.state().conflicts.insert(format!("{CSRS}/{name}"));
+    }
+
+    /// The object at a path.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.state().objects.get(path).cloned()
+    }
+
+    /// The status of a request.
+    pub fn status(&self, name: &str) -> Value {
+        self.get(&format!("{CSRS}/{name}")).unwrap()["status"].clone()
+    }
+
+    /// Waits until the status of a request is as it should be.
+    pub async fn until_status(&self, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        until(&format!("the status of {name}"), || holds(&self.status(name))).await;
+        self.status(name)
+    }
+
+    /// Every certificate that was written, by the name of its request.
+    pub fn certificates(&self) -> Vec<(String, String)> {
+        self.state().certificates.clone()
+    }
+
+    /// Who holds the lease; empty if it is free.
+    pub fn holder(&self, lease: &str) -> Option<String> {
+        let lease = self.get(&format!("{LEASES}/{lease}"))?;
+        lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
+    }
+
+    /// What events say.
+    pub fn events(&self) -> Vec<String> {
+        let state = self.state();
+        let events = state.objects.iter().filter(|(path, _)| path.starts_with(EVENTS));
+        events.map(|(_, event)| event["note"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// How many writes were refused as conflicts.
+    pub fn refused(&self) -> usize {
+        self.state().refused
+    }
+}
