@@ -50,7 +50,7 @@ pub enum Distrust {
     /// The token has not signed it.
     #[error(
         "the token {0} has not signed the ConfigMap {NAMESPACE}/{NAME}: it is no token of this cluster, has \
-         expired, or may not sign"
+         expired or may not sign, or no bootstrapsigner runs"
     )]
     NotSigned(TokenId),
     /// Somebody else has.

@@ -15,6 +15,8 @@
 
 mod authority;
 mod bad_input;
+#[cfg(feature = "dev")]
+mod bootstrap;
 mod bound_tokens;
 mod cel;
 mod certs;
