@@ -56,6 +56,8 @@ fn normal(text: &str) -> String {
         (r"\b[0-9a-f]{64}\b", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
         (r"\b[0-9a-f]{30,39}\b", "00112233445566778899aabbccddeeff"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:6443"),
+        (r"\((in )?\d+[smhd]( ago)?\)", "(${1}9d$2)"),
+        (r"(?m)^(serial +)[0-9a-f]+$", "${1}0011"),
     ];
     rules.iter().fold(text.to_owned(), |text, (pattern, by)| {
         Regex::new(pattern).unwrap().replace_all(&text, *by).into_owned()

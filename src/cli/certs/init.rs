@@ -35,9 +35,9 @@ Examples:
   portcullis certs init --dir pki --key-type ecdsa-p384 --validity 5y --passphrase
   portcullis certs init --dir pki --passphrase-file /run/secrets/ca-passphrase
 
-Makes ca.crt, the root, and below it client-ca.crt, serving-ca.crt and front-proxy-ca.crt, each with its .key. The gateway
-takes client-ca.crt as its --client-ca-file and front-proxy-ca.crt as its --requestheader-client-ca-file: with the root
-there, a certificate from any of them would do.";
+Makes ca.crt, the root, and below it client-ca.crt, serving-ca.crt and front-proxy-ca.crt, each
+with its .key. The gateway takes client-ca.crt as its --client-ca-file and front-proxy-ca.crt as its
+--requestheader-client-ca-file: with the root there, a certificate from any of them would do.";
 
 /// The flags of `portcullis certs init`.
 #[derive(Debug, Clone, Args)]
@@ -60,7 +60,7 @@ pub(in crate::cli) struct InitFlags {
     #[command(flatten)]
     passphrase_from: PassphraseFlags,
     /// Replace authorities that are there. What they have signed is then worth nothing.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     force: bool,
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]

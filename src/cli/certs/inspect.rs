@@ -25,15 +25,15 @@ Examples:
   portcullis certs inspect ~/.kube/config
   portcullis certs inspect --server gateway.example.com:6443 --ca-file pki/ca.crt
 
-Exits 1 if something is wrong. What is only noteworthy, such as an end within 30 days, is told too, and counts with
---fail-on-warnings.";
+Exits 1 if something is wrong. What is only noteworthy, such as an end within 30 days, is told too,
+and counts with --fail-on-warnings.";
 
 /// The flags of `portcullis certs inspect`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct InspectFlags {
     /// Certificates, requests or keys, PEM or DER, or kubeconfigs. Files given together are looked at together: does the
     /// key fit the certificate?
-    #[arg(value_name = "FILE", required_unless_present = "server")]
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Ask a server for its certificates, by a TLS handshake that verifies nothing.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "files", help_heading = "Server")]
@@ -73,11 +73,14 @@ fn in_order<S: Serializer>(facts: &[(&'static str, String)], serializer: S) -> R
     let mut all: Vec<(String, Value)> = Vec::new();
     for (name, value) in facts {
         let key = in_camel_case(name);
+        // How far away a time is, is for people.
+        let value =
+            if ["from", "until"].contains(name) { value.split(' ').next().unwrap_or(value) } else { value };
         let known = all.iter_mut().find(|(known, _)| *known == key);
         match (LISTS.contains(name), known) {
-            (true, Some((_, Value::Array(values)))) => values.push(value.as_str().into()),
-            (true, _) => all.push((key, vec![value.as_str()].into())),
-            (false, _) => all.push((key, value.as_str().into())),
+            (true, Some((_, Value::Array(values)))) => values.push(value.into()),
+            (true, _) => all.push((key, vec![value].into())),
+            (false, _) => all.push((key, value.into())),
         }
     }
     serializer.collect_map(all)
@@ -170,6 +173,10 @@ pub(super) fn run(flags: &InspectFlags) -> Result<ExitCode, CommandError> {
     let now = Clock::system().now();
     let findings = match &flags.server {
         Some(server) => server::inspect(server, flags.server_name.as_deref(), flags.ca_file.as_deref(), now)?,
+        None if flags.files.is_empty() => {
+            let problem = "nothing to inspect: give files, or --server HOST:PORT";
+            return Err(CommandError::Usage(problem.to_owned()));
+        }
         None => files(&flags.files, now)?,
     };
     let printed = print(&flags.output.rendered(&findings).unwrap_or_else(|| findings.text()));

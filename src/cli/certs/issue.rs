@@ -24,8 +24,9 @@ use crate::clock::Clock;
 pub(super) const EXAMPLE: &str = "\
 Examples:
   portcullis certs issue client --common-name alice --organization developers --out alice
-  portcullis certs issue client --common-name alice --kubeconfig-out alice.kubeconfig --server https://gateway:6443
-  portcullis certs issue serving --common-name gateway --dns gateway.example.com --ip 10.0.0.1 --out gateway
+  portcullis certs issue client --common-name alice \\
+    --kubeconfig-out alice.kubeconfig --server https://gateway.example.com:6443
+  portcullis certs issue serving --common-name gateway --dns gateway.example.com --out gateway
   portcullis certs issue front-proxy --common-name front-proxy-client --out gateway-front \\
     --ca-cert /etc/kubernetes/pki/front-proxy-ca.crt --ca-key /etc/kubernetes/pki/front-proxy-ca.key
   portcullis certs issue kubelet-client --common-name worker-1 --out kubelet-client";
@@ -39,10 +40,10 @@ pub(in crate::cli) struct IssueFlags {
     #[command(flatten)]
     names: NameFlags,
     /// How long it is good, at most as long as its authority.
-    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = life)]
+    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = life, help_heading = "Certificate")]
     duration: Duration,
     /// The kind of its key.
-    #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256)]
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, help_heading = "Certificate")]
     key_type: KeyType,
     #[command(flatten)]
     authority: AuthorityFlags,

@@ -6,6 +6,7 @@ use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::error::CommandError;
@@ -66,11 +67,10 @@ impl PassphraseFlags {
 fn read(file: &Path, flag: &str) -> Result<SecretString, CommandError> {
     let failed =
         |problem: &dyn std::fmt::Display| CommandError::about(format!("{flag} {}", file.display()), problem);
-    let mut text = String::new();
+    let mut text = Zeroizing::new(String::new());
     File::open(file)
         .and_then(|opened| opened.take(LONGEST).read_to_string(&mut text))
         .map_err(|error| failed(&error))?;
-    // Read whole, so the buffer of the secret is the only one.
     let first = text.lines().next().unwrap_or_default();
     if first.is_empty() {
         return Err(failed(&"its first line is empty; write the passphrase there"));

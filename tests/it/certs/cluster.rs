@@ -1,6 +1,7 @@
 //! Requests in a cluster: a small API server that knows them, and each command against it.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +19,7 @@ use tokio::task::spawn_blocking;
 use super::{Said, certs, command, mode, names, normal, shell};
 use crate::support::body::{Frames, fed};
 use crate::support::{Backend, BoxedBody, Pki, full, until};
+use crate::transcripts::transcript;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -29,6 +31,8 @@ struct Store {
     watchers: Vec<Frames>,
     /// How often a decision still meets somebody else's change.
     conflicts: usize,
+    /// Where the authority is that signs what is approved; by default nobody does.
+    signer: Option<PathBuf>,
 }
 
 impl Store {
@@ -122,11 +126,26 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
             }
             assert_eq!(given["metadata"]["resourceVersion"], found["metadata"]["resourceVersion"]);
             found["status"]["conditions"] = given["status"]["conditions"].clone();
+            if let Some(signer) = &store.signer {
+                let certificate = tokio::task::block_in_place(|| signed(signer, &found));
+                found["status"]["certificate"] = certificate.into();
+            }
             store.put("MODIFIED", &found);
             respond(StatusCode::OK, &found)
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// The certificate for a request, in base64.
+fn signed(authority: &Path, request: &Value) -> String {
+    let pem = STANDARD.decode(request["spec"]["request"].as_str().unwrap()).unwrap();
+    std::fs::write(authority.join("signed.csr"), pem).unwrap();
+    if !authority.join("pki").exists() {
+        certs(authority, &["init"]).good();
+    }
+    certs(authority, &["sign", "signed.csr", "--profile", "client", "--force"]).good();
+    STANDARD.encode(std::fs::read(authority.join("signed.crt")).unwrap())
 }
 
 impl Cluster {
@@ -152,7 +171,7 @@ impl Cluster {
         Self { pki, store, _server: server }
     }
 
-    fn dir(&self) -> &std::path::Path {
+    fn dir(&self) -> &Path {
         self.pki.directory.path()
     }
 
@@ -194,22 +213,11 @@ impl Cluster {
 
     /// Approves and signs it, as the controllers do.
     async fn sign(&self, name: &str) {
-        let found = self.found(name).unwrap();
-        let pem = STANDARD.decode(found["spec"]["request"].as_str().unwrap()).unwrap();
-        self.pki.write("signed.csr", pem);
-        let dir = self.dir().to_owned();
-        let certificate = spawn_blocking(move || {
-            if !dir.join("pki").exists() {
-                certs(&dir, &["init"]).good();
-            }
-            certs(&dir, &["sign", "signed.csr", "--profile", "client", "--force"]).good();
-            std::fs::read(dir.join("signed.crt")).unwrap()
-        })
-        .await
-        .unwrap();
+        let (found, dir) = (self.found(name).unwrap(), self.dir().to_owned());
+        let certificate = spawn_blocking(move || signed(&dir, &found)).await.unwrap();
         self.change(name, |request| {
             request["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}],
-                "certificate": STANDARD.encode(certificate)});
+                "certificate": certificate});
         });
     }
 }
@@ -222,9 +230,10 @@ async fn requests_are_listed_as_kubectl_does() {
     cluster.add("bob", "/CN=bob");
     cluster
         .change("bob", |bob| bob["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]}));
-    let age = regex::Regex::new(r"(alice|bob  )  \d+d").unwrap();
-    let listed = |said: Said| age.replace_all(&said.good(), "$1  99d").into_owned();
-    insta::assert_snapshot!("certs_list", listed(cluster.run(&["list"]).await));
+    // A column is as wide as what is in it.
+    let blanks = regex::Regex::new(" +").unwrap();
+    let listed = days(&cluster.run(&["list"]).await);
+    insta::assert_snapshot!("certs_list", blanks.replace_all(&listed, " "));
     let pending = cluster.run(&["list", "--pending"]).await.good();
     assert!(pending.contains("alice") && !pending.contains("bob"), "{pending}");
     let json: Value = serde_json::from_str(&cluster.run(&["list", "-o", "json"]).await.good()).unwrap();
@@ -261,7 +270,7 @@ async fn a_decision_is_shown_and_written() {
 }
 
 fn days(said: &Said) -> String {
-    regex::Regex::new(r"\b\d+d\b").unwrap().replace_all(&said.normal(), "99d").into_owned()
+    regex::Regex::new(r"\b(\d+y)?\d+d\b").unwrap().replace_all(&said.normal(), "99d").into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -449,4 +458,23 @@ async fn changes_are_told_as_they_come() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ended = spawn_blocking(move || child.wait().unwrap()).await.unwrap();
     assert_eq!((ended.code(), ended.signal()), (Some(0), None));
+}
+
+/// The page shows what the commands print; here the requests of the page are signed as soon as they are approved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_on_certificates_is_what_is_printed() {
+    let cluster = Cluster::start().await;
+    cluster.store.lock().unwrap().signer = Some(cluster.dir().to_owned());
+    let config = cluster.dir().join("config");
+    let replayed = spawn_blocking(move || {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
+        let directory = tempfile::tempdir().unwrap();
+        let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
+        let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+        transcript::replay(Path::new(page), true, directory.path(), |command| {
+            command.env("PATH", &path).env("KUBECONFIG", &config).env("HOME", directory.path());
+        })
+    });
+    let commands = replayed.await.unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(commands > 20, "{commands}");
 }

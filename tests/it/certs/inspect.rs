@@ -70,7 +70,7 @@ fn each_thing_that_is_wrong_is_found() {
     write("later.crt", leaf().validity(now() - DAY, now() + 31 * DAY).issue().cert_pem());
     write("nobody.crt", ca.leaf().eku(&["1.3.6.1.5.5.7.3.2"]).issue().cert_pem());
     write("masters.crt", leaf().org("system:masters").issue().cert_pem());
-    write("any.crt", ca.leaf().cn("alice").eku(&[]).issue().cert_pem());
+    write("any.crt", ca.leaf().cn("alice").no_eku().issue().cert_pem());
     write("nameless.crt", ca.leaf().cn("gw").eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem());
     write(
         "other.key",

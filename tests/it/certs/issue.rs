@@ -25,7 +25,7 @@ fn each_kind_is_signed_by_its_own_authority_for_its_own_purpose() {
             &["--cn", "alice", "-O", "dev", "-O", "ops"],
             "client-ca",
             "clientAuth",
-            "CN=alice,O=ops,O=dev",
+            "CN=alice,O=ops+O=dev",
         ),
         (
             "serving",

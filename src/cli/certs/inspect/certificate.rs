@@ -72,15 +72,17 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
             ),
         ));
     }
-    for extension in certificate.extensions() {
-        match extension.parsed_extension() {
-            ParsedExtension::SubjectKeyIdentifier(id) => facts.push(("key id", hex(id.0))),
-            ParsedExtension::AuthorityKeyIdentifier(id) => {
-                facts.extend(id.key_identifier.iter().map(|id| ("issuer's id", hex(id.0))));
-            }
-            _ => {}
+    let extensions = || certificate.extensions().iter().map(X509Extension::parsed_extension);
+    facts.extend(extensions().filter_map(|extension| match extension {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(("key id", hex(id.0))),
+        _ => None,
+    }));
+    facts.extend(extensions().filter_map(|extension| match extension {
+        ParsedExtension::AuthorityKeyIdentifier(id) => {
+            Some(("issuer's id", hex(id.key_identifier.as_ref()?.0)))
         }
-    }
+        _ => None,
+    }));
     facts.push(("SHA-256", fingerprint(certificate.as_raw())));
     facts
 }

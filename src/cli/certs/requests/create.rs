@@ -26,18 +26,20 @@ use super::super::kubeconfig::{self, ServerPart};
 use super::super::progress::{Waiting, patiently};
 use super::super::table;
 use super::wait::{Outcome, outcome};
-use super::{read, with_cluster};
+use super::{has, read, with_cluster};
 use crate::certificates::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
 use crate::certificates::request::{self, CertificateRequest};
-use crate::certificates::signer::{PemKey, Signer as _};
+use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::{self, Clock};
 
 pub(in crate::cli::certs) const EXAMPLE: &str = "\
 Examples:
-  portcullis certs request --common-name alice --organization developers --out-kubeconfig alice.kubeconfig
-  portcullis certs request --signer-name example.com/internal --usages 'digital signature,server auth' \\
-    --common-name db --dns db.example.com --out-cert db.crt --out-key db.key
-  portcullis certs request --name portcullis-x7k2p --key db.key --common-name db … --out-cert db.crt
+  portcullis certs request --common-name alice --out-kubeconfig alice.kubeconfig
+  portcullis certs request --signer-name example.com/internal --common-name db \\
+    --usages 'digital signature,server auth' --dns db.example.com \\
+    --out-cert db.crt --out-key db.key
+  portcullis certs request --name portcullis-x7k2p --key alice.kubeconfig.key \\
+    --common-name alice --out-kubeconfig alice.kubeconfig
 
 The last one takes up a wait again that was interrupted.";
 
@@ -45,13 +47,13 @@ The last one takes up a wait again that was interrupted.";
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct RequestFlags {
     /// Who is to sign it.
-    #[arg(long, value_name = "SIGNER", default_value = KUBE_APISERVER_CLIENT)]
+    #[arg(long, value_name = "SIGNER", default_value = KUBE_APISERVER_CLIENT, help_heading = "Request")]
     signer_name: String,
     /// The usages to ask for, comma-separated. Default: those that the signers of kubernetes.io sign.
-    #[arg(long, value_name = "USAGES", value_delimiter = ',')]
+    #[arg(long, value_name = "USAGES", value_delimiter = ',', help_heading = "Request")]
     usages: Vec<String>,
     /// How long the certificate should be good; the signer may give less. At least 600.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(600..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(600..), help_heading = "Request")]
     expiration_seconds: Option<i32>,
     /// The name of the request. Default: one that the API server makes up. With --key, a request of that name for that
     /// key is taken up again.
@@ -128,10 +130,12 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
         let made = flags.create(cluster, &api, &request, usages).await;
         let made = made.inspect_err(|_| key.forget())?;
         let name = super::name(&made).to_owned();
-        super::super::super::complain(&format!(
-            "certificatesigningrequest.certificates.k8s.io/{name} is there; approve it with: portcullis certs approve \
-             {name}"
-        ));
+        if !has(&made, "Approved") {
+            super::super::super::complain(&format!(
+                "certificatesigningrequest.certificates.k8s.io/{name} is there; approve it with: portcullis certs \
+                 approve {name}"
+            ));
+        }
         let certificate = flags.wait(cluster, api, &made, &key).await?;
         let report = flags.hand_out(cluster, name, &certificate, &request, &key)?;
         Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
@@ -168,7 +172,13 @@ impl RequestFlags {
     fn key(&self) -> Result<Key, CommandError> {
         if let Some(file) = &self.key {
             let pem = std::fs::read(file).map_err(|error| CommandError::about(file.display(), error))?;
-            let key = PemKey::from_pem(&pem).map_err(|error| CommandError::about(file.display(), error))?;
+            let key = PemKey::from_pem(&pem).map_err(|error| match error {
+                KeyError::Encrypted => CommandError::about(
+                    file.display(),
+                    "it is encrypted; decrypt it first, with openssl pkey",
+                ),
+                error => CommandError::about(file.display(), error),
+            })?;
             return Ok(Key { secret: key, file: file.clone(), made: false });
         }
         // Beside a kubeconfig, until it is in it.
