@@ -21,3 +21,8 @@ pub mod subject;
 mod tbs;
 pub mod usage;
 pub mod validity;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
+mod certs;
 mod check;
 mod cluster;
 mod cluster_info;
@@ -10,6 +11,7 @@ mod dev;
 mod explain;
 mod foreign_flags;
 mod serve;
+mod terminal;
 mod token;
 
 use std::io::Write as _;
@@ -60,6 +62,9 @@ enum Command {
     /// Publish where the cluster is, and check it as a joining node does.
     #[command(subcommand, after_help = cluster_info::EXAMPLE)]
     ClusterInfo(cluster_info::ClusterInfoCommand),
+    /// Certificates: make authorities, issue, sign, inspect and verify; request and approve them in a cluster.
+    #[command(subcommand, arg_required_else_help = true)]
+    Certs(Box<certs::CertsCommand>),
     /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
     ///
     /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -111,6 +116,7 @@ impl Cli {
             Command::Explain(flags) => explain::run(&flags),
             Command::Token(command) => token::run(&command),
             Command::ClusterInfo(command) => cluster_info::run(&command),
+            Command::Certs(command) => command.run(),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {

@@ -9,11 +9,15 @@
 //! - A panic is caught, logged and counted, and the function is called again after a while.
 //! - Failures are its own: it logs them and tries again. [`worker`] has the watch, the queue and the loop for that.
 
+pub(crate) mod bootstrap_signer;
 pub(crate) mod csr;
 mod election;
 mod name;
 pub(crate) mod queue;
 pub mod settings;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod token_cleaner;
 pub(crate) mod worker;
 
 use std::convert::Infallible;

@@ -138,6 +138,10 @@ fn gateway_flags(paths: &Paths, port: u16) -> Vec<String> {
         ("requestheader-group-headers", "X-Remote-Group".to_owned()),
         ("requestheader-extra-headers-prefix", "X-Remote-Extra-".to_owned()),
         ("backend-kubeconfig", file(paths.backend_kubeconfig())),
+        ("enable-bootstrap-token-auth", "true".to_owned()),
+        // Alone here, they need no lease.
+        ("controllers", "tokencleaner,bootstrapsigner".to_owned()),
+        ("leader-elect", "false".to_owned()),
         // The usual port may belong to a gateway that is meant seriously.
         ("metrics-bind-address", "127.0.0.1:0".to_owned()),
     ]

@@ -255,7 +255,7 @@ fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>)
     (from, until)
 }
 
-fn hex(octets: &[u8]) -> String {
+pub(crate) fn hex(octets: &[u8]) -> String {
     octets.iter().fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
         let _infallible = write!(text, "{octet:02x}");
         text

@@ -49,8 +49,8 @@ pub enum Distrust {
     NoKubeconfig,
     /// The token has not signed it.
     #[error(
-        "the token {0} has not signed the ConfigMap {NAMESPACE}/{NAME}: it is not a token of this cluster, has \
-         expired, or may not sign"
+        "the token {0} has not signed the ConfigMap {NAMESPACE}/{NAME}: it is no token of this cluster, has \
+         expired or may not sign, or no bootstrapsigner runs"
     )]
     NotSigned(TokenId),
     /// Somebody else has.

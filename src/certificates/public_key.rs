@@ -87,7 +87,7 @@ impl fmt::Display for PublicKey {
 }
 
 // go: crypto/x509/x509.go, marshalPublicKey
-fn encode(key: &signature::PublicKey) -> Result<Vec<u8>, der::Error> {
+pub(super) fn encode(key: &signature::PublicKey) -> Result<Vec<u8>, der::Error> {
     const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
     const ECDSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
     const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");

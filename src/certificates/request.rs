@@ -232,7 +232,7 @@ fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
 
 /// One PEM block of lines of 64 characters.
 // go: encoding/pem, Encode
-pub(super) fn armour(kind: &str, content: &[u8]) -> String {
+pub(crate) fn armour(kind: &str, content: &[u8]) -> String {
     let text = STANDARD.encode(content);
     let mut pem = format!("-----BEGIN {kind}-----\n");
     for line in text.as_bytes().chunks(64) {

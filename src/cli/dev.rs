@@ -5,9 +5,7 @@ use std::process::ExitCode;
 
 use super::failed;
 use crate::clock::Clock;
-use crate::config::flags::ServeFlags;
 use crate::dev::{Dev, DevOptions};
-use clap::{Args as _, FromArgMatches as _};
 
 pub(super) fn run(options: &DevOptions) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
@@ -18,11 +16,7 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
         Ok(dev) => dev,
         Err(error) => return failed(&error.to_string()),
     };
-    let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
-    let flags = command
-        .try_get_matches_from(dev.gateway_flags())
-        .and_then(|matches| ServeFlags::from_arg_matches(&matches));
-    let flags = match flags {
+    let flags = match super::serve::flags(dev.gateway_flags()) {
         Ok(flags) => flags,
         Err(error) => return failed(&error.to_string()),
     };

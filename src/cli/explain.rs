@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use clap::Args;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject as _;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::EnvFilter;
@@ -23,14 +21,16 @@ use tracing_subscriber::EnvFilter;
 use super::check::{Output, print};
 use super::{complain, failed, misconfigured};
 use advice::reasons;
-use credential::{Credential, Kind};
+pub(super) use credential::Credential;
+use credential::Kind;
 use report::{Explanation, Row, User};
 
+use crate::authn::chain::Chain;
 use crate::authn::remarks::Remarks;
 use crate::authn::settings::Authentication;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::authn::{Audience, AuthnInput, ConnInfo, Proven};
-use crate::clock::Clock;
+use crate::clock::{Clock, UnixTime};
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::Inputs;
 use crate::config::resolve::resolve;
@@ -126,15 +126,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
 
 fn credential(flags: &ExplainFlags) -> Result<Credential, String> {
     if let Some(file) = &flags.certificate {
-        let certificates =
-            CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        return match certificates {
-            Ok(certificates) if certificates.is_empty() => {
-                Err(format!("{}: no certificate in it", file.display()))
-            }
-            Ok(certificates) => Ok(Credential::Certificate(certificates)),
-            Err(error) => Err(format!("{}: {error}", file.display())),
-        };
+        return Credential::certificate(file);
     }
     let mut input = std::io::stdin();
     if input.is_terminal() {
@@ -166,7 +158,6 @@ impl Question<'_> {
     async fn judge(self, snapshot: Snapshot, means: Means) -> Option<Explanation> {
         let kind = self.credential.kind();
         let now = Clock::system().now();
-        let facts = self.credential.facts(now);
         let current = Arc::new(ArcSwap::from_pointee(snapshot));
         let snapshot = current.load_full();
         let cluster = snapshot.router.clusters().get(self.index)?;
@@ -197,15 +188,53 @@ impl Question<'_> {
                 complain(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
             }
         }
-        let (certificates, authorization) = match self.credential {
-            Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
-            Credential::Certificate(certificates) => (certificates, None),
-        };
-        let remarks = Remarks::traced();
         let requested: Vec<Audience> = match self.audiences {
             [] => cluster.audiences.clone(),
             audiences => audiences.iter().cloned().map(Audience).collect(),
         };
+        let judge = Judge {
+            cluster: &cluster.name,
+            chain: &cluster.chain,
+            settings: self.settings,
+            audiences: &requested,
+            generation: snapshot.generation,
+        };
+        Some(waiting_for("a verdict", judge.explain(self.credential, now)).await)
+    }
+
+    /// Whether the API server must be asked about it.
+    fn depends_on_the_backend(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Jwt(issuer) => self
+                .settings
+                .service_accounts
+                .as_ref()
+                .is_some_and(|accounts| issuer == advice::LEGACY || accounts.issuers.contains(issuer)),
+            Kind::Bootstrap => true,
+            Kind::Damaged(_) | Kind::Opaque | Kind::Certificate => false,
+        }
+    }
+}
+
+/// Those who judge: the authenticators of a cluster, and what they were told.
+#[derive(Debug)]
+pub(super) struct Judge<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) chain: &'a Chain,
+    pub(super) settings: &'a Authentication,
+    pub(super) audiences: &'a [Audience],
+    pub(super) generation: u64,
+}
+
+impl Judge<'_> {
+    /// What they make of a credential, and why.
+    pub(super) async fn explain(&self, credential: Credential, now: UnixTime) -> Explanation {
+        let (kind, facts) = (credential.kind(), credential.facts(now));
+        let (certificates, authorization) = match credential {
+            Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
+            Credential::Certificate(certificates) => (certificates, None),
+        };
+        let remarks = Remarks::traced();
         let input = AuthnInput {
             conn: &ConnInfo {
                 peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -215,18 +244,18 @@ impl Question<'_> {
             },
             credentials: &Credentials { authorization, ..Credentials::default() },
             path: "/api",
-            audiences: &requested,
-            generation: snapshot.generation,
+            audiences: self.audiences,
+            generation: self.generation,
             now,
             remarks: &remarks,
         };
-        let verdict = waiting_for("a verdict", cluster.chain.authenticate(&input)).await;
+        let verdict = self.chain.authenticate(&input).await;
         let noted = remarks.take();
         let steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
         let proven = verdict.as_ref().ok();
         let user = proven.map(Proven::user).cloned();
-        Some(Explanation {
-            cluster: cluster.name.clone(),
+        Explanation {
+            cluster: self.cluster.to_owned(),
             authenticated: proven.is_some(),
             authenticator: proven.map(Proven::method),
             user: user.map(|user| User {
@@ -241,19 +270,6 @@ impl Question<'_> {
             steps,
             warnings: noted.warnings,
             audit_annotations: noted.annotations,
-        })
-    }
-
-    /// Whether the API server must be asked about it.
-    fn depends_on_the_backend(&self, kind: &Kind) -> bool {
-        match kind {
-            Kind::Jwt(issuer) => self
-                .settings
-                .service_accounts
-                .as_ref()
-                .is_some_and(|accounts| issuer == advice::LEGACY || accounts.issuers.contains(issuer)),
-            Kind::Bootstrap => true,
-            Kind::Damaged(_) | Kind::Opaque | Kind::Certificate => false,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! `portcullis serve`: from flags to a running gateway, and to its graceful end on SIGTERM or Ctrl-C.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::{Args as _, FromArgMatches as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
@@ -28,6 +30,15 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
     });
     server.shut_down();
     ExitCode::SUCCESS
+}
+
+/// The flags of `serve`, as another command gives them.
+pub(super) fn flags<T>(arguments: impl IntoIterator<Item = T>) -> Result<ServeFlags, clap::Error>
+where
+    T: Into<OsString> + Clone,
+{
+    let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
+    ServeFlags::from_arg_matches(&command.try_get_matches_from(arguments)?)
 }
 
 /// Reads the configuration, and starts logging and the gateway. What is wrong was told when this fails with an exit code.

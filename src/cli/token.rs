@@ -5,6 +5,7 @@ mod list;
 
 use std::io::Read as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Secret;
@@ -18,6 +19,7 @@ use super::{BAD_CONFIGURATION, complain, failed};
 use crate::bootstrap::secret::NAMESPACE;
 use crate::bootstrap::token::{Token, TokenId};
 use crate::clock::Clock;
+use crate::request::deadline::parse_duration;
 
 /// As long as a token and a line end, and then some.
 const LONGEST_TOKEN: u64 = 1024;
@@ -136,6 +138,12 @@ async fn delete(flags: &DeleteFlags) -> Result<(), Failure> {
         }
     }
     outcome
+}
+
+/// A duration as Go writes it, not negative.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let nanoseconds = parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
 /// A token from standard input.

@@ -66,7 +66,7 @@ impl fmt::Display for Name {
 /// The controllers that a list turns on: what is named, what `*` stands for, without what is named with a `-`; what is
 /// said of a controller first counts. Or the names that are unknown.
 // kubernetes: k8s.io/controller-manager/app/helper.go, IsControllerEnabled
-pub fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
+pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
     let (mut said, mut unknown) = (BTreeMap::new(), Vec::new());
     let mut star = false;
     for item in list {

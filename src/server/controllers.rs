@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::clock::Clock;
 use crate::controllers::settings::Name;
-use crate::controllers::{Context, OfCluster, csr};
+use crate::controllers::{Context, OfCluster, bootstrap_signer, csr, token_cleaner};
 use crate::listen::Drain;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
@@ -27,10 +27,8 @@ fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
         Name::CsrSigning => Box::pin(csr::signing::run(context)),
         Name::CsrApproving => Box::pin(csr::approving::run(context)),
         Name::CsrCleaner => Box::pin(csr::cleaning::run(context)),
-        Name::TokenCleaner | Name::BootstrapSigner => {
-            drop(context);
-            Box::pin(std::future::pending())
-        }
+        Name::TokenCleaner => Box::pin(token_cleaner::run(context)),
+        Name::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
     }
 }
 

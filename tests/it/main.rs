@@ -15,8 +15,11 @@
 
 mod authority;
 mod bad_input;
+#[cfg(feature = "dev")]
+mod bootstrap;
 mod bound_tokens;
 mod cel;
+mod certs;
 mod chains;
 mod cli;
 mod clusters;

@@ -1,7 +1,7 @@
 //! The transcripts of `docs/` are what the program prints.
 
 #[path = "../support/transcript.rs"]
-mod transcript;
+pub(crate) mod transcript;
 
 #[test]
 fn a_page_that_says_something_else_is_found() {

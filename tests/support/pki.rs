@@ -133,6 +133,7 @@ pub fn pem(label: &str, der: &[u8]) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyKind {
     Rsa2048,
+    Rsa3072,
     P256,
     P384,
     P521,
@@ -166,8 +167,12 @@ impl Key {
     pub fn generate(kind: KeyKind) -> Arc<Self> {
         let rng = SystemRandom::new();
         let (pair, pkcs8) = match kind {
-            KeyKind::Rsa2048 => {
-                let pair = RsaKeyPair::generate(aws_lc_rs::rsa::KeySize::Rsa2048).expect("an RSA key");
+            KeyKind::Rsa2048 | KeyKind::Rsa3072 => {
+                let size = match kind {
+                    KeyKind::Rsa3072 => aws_lc_rs::rsa::KeySize::Rsa3072,
+                    _ => aws_lc_rs::rsa::KeySize::Rsa2048,
+                };
+                let pair = RsaKeyPair::generate(size).expect("an RSA key");
                 let der: Pkcs8V1Der<'_> = pair.as_der().expect("PKCS#8");
                 let der = der.as_ref().to_vec();
                 (Pair::Rsa(pair), der)
@@ -210,7 +215,7 @@ impl Key {
     /// The `SubjectPublicKeyInfo`.
     pub fn spki(&self) -> Vec<u8> {
         let algorithm = match self.kind {
-            KeyKind::Rsa2048 => seq(&[oid("1.2.840.113549.1.1.1"), null()]),
+            KeyKind::Rsa2048 | KeyKind::Rsa3072 => seq(&[oid("1.2.840.113549.1.1.1"), null()]),
             KeyKind::P256 => seq(&[oid("1.2.840.10045.2.1"), oid("1.2.840.10045.3.1.7")]),
             KeyKind::P384 => seq(&[oid("1.2.840.10045.2.1"), oid("1.3.132.0.34")]),
             KeyKind::P521 => seq(&[oid("1.2.840.10045.2.1"), oid("1.3.132.0.35")]),
@@ -230,7 +235,7 @@ impl Key {
     /// The algorithm the key signs with unless told otherwise.
     pub fn default_algorithm(&self) -> SigAlg {
         match self.kind {
-            KeyKind::Rsa2048 => SigAlg::RsaSha256,
+            KeyKind::Rsa2048 | KeyKind::Rsa3072 => SigAlg::RsaSha256,
             KeyKind::P256 => SigAlg::EcdsaSha256,
             KeyKind::P384 => SigAlg::EcdsaSha384,
             KeyKind::P521 => SigAlg::EcdsaSha512,

@@ -173,7 +173,7 @@ impl Mint {
         let key = self.key(name);
         let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let mut jwk = match key.kind {
-            KeyKind::Rsa2048 => {
+            KeyKind::Rsa2048 | KeyKind::Rsa3072 => {
                 let (modulus, exponent) = rsa_numbers(key.public());
                 json!({"kty": "RSA", "n": encode(&modulus), "e": encode(&exponent)})
             }
@@ -247,7 +247,7 @@ fn each(mut text: String, begins: &str, value: impl Fn(&str) -> String) -> Strin
 
 fn own_algorithm(kind: KeyKind) -> &'static str {
     match kind {
-        KeyKind::Rsa2048 => "RS256",
+        KeyKind::Rsa2048 | KeyKind::Rsa3072 => "RS256",
         KeyKind::P256 => "ES256",
         KeyKind::P384 => "ES384",
         KeyKind::P521 => "ES512",
@@ -261,7 +261,7 @@ fn sign(key: &Key, algorithm: &str, message: &[u8]) -> Vec<u8> {
         KeyKind::P256 => &signature::ECDSA_P256_SHA256_FIXED_SIGNING,
         KeyKind::P384 => &signature::ECDSA_P384_SHA384_FIXED_SIGNING,
         KeyKind::P521 => &signature::ECDSA_P521_SHA512_FIXED_SIGNING,
-        KeyKind::Rsa2048 | KeyKind::Ed25519 => {
+        KeyKind::Rsa2048 | KeyKind::Rsa3072 | KeyKind::Ed25519 => {
             let algorithm = match algorithm {
                 "none" => return Vec::new(),
                 "HS256" => {

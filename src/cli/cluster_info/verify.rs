@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use clap::Args;
@@ -10,10 +11,11 @@ use http::Uri;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, Config};
 use rustls_pki_types::CertificateDer;
+use tokio::time::{Instant, sleep};
 
 use super::super::cluster::{Cluster, chain};
 use super::super::complain;
-use super::super::token::{Failure, read_token, say};
+use super::super::token::{Failure, duration, read_token, say};
 use crate::bootstrap::cluster_info::{Distrust, KUBECONFIG, Location, NAME, NAMESPACE, believed};
 use crate::bootstrap::pins::Pins;
 
@@ -31,7 +33,13 @@ pub(in crate::cli) struct VerifyFlags {
     /// will do; without any, a CA that the token has signed is taken.
     #[arg(long, value_name = "HASH", value_delimiter = ',')]
     discovery_token_ca_cert_hash: Vec<String>,
+    /// How long to wait for the signature of a token that was just created.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    timeout: Duration,
 }
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(200);
 
 // kubeadm: discovery/token/token.go, retrieveValidatedConfigInfo
 pub(super) async fn run(flags: &VerifyFlags) -> Result<(), Failure> {
@@ -50,9 +58,15 @@ pub(super) async fn run(flags: &VerifyFlags) -> Result<(), Failure> {
 
     // Nothing is known of the server yet: nothing is sent to it but the question.
     let unverified = Asked::of(&flags.server, None)?;
-    let data = unverified.cluster_info().await?;
-    let kubeconfig = believed(&data, &token).map_err(Failure::cluster)?;
-    let location = Location::of(kubeconfig).map_err(Failure::cluster)?;
+    let until = Instant::now() + flags.timeout;
+    let kubeconfig = loop {
+        let data = unverified.cluster_info().await?;
+        match believed(&data, &token) {
+            Err(Distrust::NotSigned(_)) if Instant::now() < until => sleep(INTERVAL).await,
+            found => break found.map_err(Failure::cluster)?.to_owned(),
+        }
+    };
+    let location = Location::of(&kubeconfig).map_err(Failure::cluster)?;
     say(&format!("signature  of the token {}, good\n", token.id))?;
     if pins.is_empty() {
         say("CA         signed by the token, not pinned\n")?;

@@ -1,18 +1,22 @@
 //! What a credential says of itself, verified or not: what somebody compares with the configuration. Never the
 //! credential, nor a part that could be used.
 
+use std::path::Path;
+
 use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
+use super::super::terminal::when;
 use crate::authn::bootstrap;
 use crate::authn::jwt::Jwt;
-use crate::clock::{self, UnixTime};
+use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
 
 /// A credential. Shown nowhere.
-pub(super) enum Credential {
+pub(in crate::cli) enum Credential {
     Token(String),
     Certificate(Vec<CertificateDer<'static>>),
 }
@@ -30,6 +34,19 @@ pub(super) enum Kind {
 }
 
 impl Credential {
+    /// The certificates in a file, PEM, as a client presents them; an error names the file.
+    pub(in crate::cli) fn certificate(file: &Path) -> Result<Self, String> {
+        let certificates =
+            CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        match certificates {
+            Ok(certificates) if certificates.is_empty() => {
+                Err(format!("{}: no certificate in it", file.display()))
+            }
+            Ok(certificates) => Ok(Self::Certificate(certificates)),
+            Err(error) => Err(format!("{}: {error}", file.display())),
+        }
+    }
+
     pub(super) fn kind(&self) -> Kind {
         let token = match self {
             Self::Certificate(_) => return Kind::Certificate,
@@ -105,21 +122,4 @@ fn of_certificate(leaf: &X509Certificate<'_>, now: UnixTime) -> Vec<(&'static st
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
     .collect()
-}
-
-/// A date, and how far away it is.
-fn when(date: i64, now: UnixTime) -> String {
-    let Ok(seconds) = u64::try_from(date) else { return format!("{date} (before 1970)") };
-    let date = UnixTime::from_secs(seconds);
-    let distance = |apart: UnixTime| {
-        let seconds = apart.as_secs();
-        let units = [(86_400, "d"), (3600, "h"), (60, "m")];
-        let unit = units.into_iter().find(|(length, _)| seconds >= 2 * length);
-        unit.map_or_else(|| format!("{seconds}s"), |(length, unit)| format!("{}{unit}", seconds / length))
-    };
-    let away = match date.checked_sub(now) {
-        Some(ahead) => format!("in {}", distance(ahead)),
-        None => format!("{} ago", distance(now.saturating_sub(date))),
-    };
-    format!("{} ({away})", clock::rfc3339(date))
 }

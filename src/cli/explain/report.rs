@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use super::super::terminal::harmless;
 use super::advice::Reason;
 use crate::authn::remarks::{Outcome, Step};
 
@@ -13,9 +14,9 @@ const VERDICT: &str = "verdict";
 /// What came of it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Explanation {
+pub(in crate::cli) struct Explanation {
     pub(super) cluster: String,
-    pub(super) authenticated: bool,
+    pub(in crate::cli) authenticated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) authenticator: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +76,7 @@ impl Row {
 
 impl Explanation {
     /// As people read it; of the steps those of authenticators whose credential it is, unless all are wanted.
-    pub(super) fn text(&self, all: bool) -> String {
+    pub(in crate::cli) fn text(&self, all: bool) -> String {
         let mut lines = self.verdict();
         let facts = self.credential.iter();
         lines.extend(facts.enumerate().map(|(index, (name, value))| {
@@ -97,15 +98,7 @@ impl Explanation {
             lines.extend(self.others());
         }
         // A token may say anything, also what a terminal would obey.
-        let is_obeyed = |c: char| {
-            c.is_control()
-                || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        };
-        let harmless = |c: char| if is_obeyed(c) { '\u{fffd}' } else { c };
-        lines
-            .iter()
-            .map(|line| line.trim_end().chars().map(harmless).chain(['\n']).collect::<String>())
-            .collect()
+        lines.iter().map(|line| harmless(line.trim_end()) + "\n").collect()
     }
 
     fn verdict(&self) -> Vec<String> {

@@ -12,20 +12,19 @@ use rustls_pki_types::CertificateDer;
 use secrecy::ExposeSecret as _;
 
 use super::super::cluster::{Cluster, ClusterFlags};
-use super::{Failure, complain, read_token, say, secrets};
+use super::{Failure, complain, duration, read_token, say, secrets};
 use crate::bootstrap::cluster_info::{self, Location};
 use crate::bootstrap::pins::Pins;
 use crate::bootstrap::secret::{NewToken, Usage, is_group};
 use crate::bootstrap::token::Token;
 use crate::clock::Clock;
-use crate::request::deadline::parse_duration;
 
 // kubeadm: apis/bootstraptoken/v1/defaults.go
 const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// The flags of `portcullis token create`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct CreateFlags {
+pub(in crate::cli) struct CreateFlags {
     /// The token, such as `portcullis token generate` prints one; - reads it from standard input. Default: a random one.
     ///
     /// A token on the command line is seen by everybody on the machine, in the list of processes, and stays in the
@@ -55,12 +54,9 @@ pub(super) struct CreateFlags {
     cluster: ClusterFlags,
 }
 
+// kubeadm takes a negative one for none: a token for ever by mistake.
 fn ttl(text: &str) -> Result<Duration, String> {
-    let nanoseconds = parse_duration(text).map_err(|error| error.to_string())?;
-    // kubeadm takes a negative one for none: a token for ever by mistake.
-    u64::try_from(nanoseconds)
-        .map(Duration::from_nanos)
-        .map_err(|_| "must not be negative; 0 is for ever".to_owned())
+    duration(text).map_err(|problem| format!("{problem}; 0 is for ever"))
 }
 
 // cluster-bootstrap: token/util/helpers.go, ValidateUsages

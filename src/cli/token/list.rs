@@ -20,7 +20,7 @@ const COLUMNS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", 
 
 /// The flags of `portcullis token list`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct ListFlags {
+pub(in crate::cli) struct ListFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
     /// How to print the tokens; JSON and YAML in the form of `kubeadm token list`, one document for each.

@@ -1,0 +1,81 @@
+//! Authorities and requests for tests.
+
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose, SerialNumber};
+use secrecy::ExposeSecret as _;
+
+use super::alt_names::AltNames;
+use super::authority::Authority;
+use super::issue::{IssueError, Issued, Wanted};
+use super::profile::Profile;
+use super::request::{self, CertificateRequest};
+use super::signer::{KeyKind, PemKey};
+use super::subject::Subject;
+
+/// 2026-01-01T00:00:00Z.
+pub(crate) const NOW: Duration = Duration::from_secs(1_767_225_600);
+
+pub(crate) const YEAR: Duration = Duration::from_hours(8760);
+
+pub(crate) const KINDS: [KeyKind; 5] =
+    [KeyKind::Rsa2048, KeyKind::EcdsaP256, KeyKind::EcdsaP384, KeyKind::EcdsaP521, KeyKind::Ed25519];
+
+/// Parameters of an authority that began a year ago and lives for ten more.
+pub(crate) fn ca_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.serial_number = Some(SerialNumber::from(1_u64));
+    params.not_before = date(NOW - YEAR);
+    params.not_after = date(NOW + 10 * YEAR);
+    params
+}
+
+pub(crate) fn date(time: Duration) -> time::OffsetDateTime {
+    time::OffsetDateTime::from_unix_timestamp(i64::try_from(time.as_secs()).unwrap()).unwrap()
+}
+
+/// The certificate of an authority, in PEM.
+pub(crate) fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
+    let key = KeyPair::from_pem(key.to_pem().expose_secret()).unwrap();
+    params.self_signed(&key).unwrap().pem()
+}
+
+pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> Authority {
+    let key = PemKey::generate(kind).unwrap();
+    Authority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
+}
+
+pub(crate) fn authority(kind: KeyKind) -> Authority {
+    authority_of(&ca_params("test-ca"), kind)
+}
+
+pub(crate) fn subject(common_name: &str, organizations: &[&str]) -> Subject {
+    Subject {
+        common_name: common_name.to_owned(),
+        organization: strings(organizations),
+        ..Subject::default()
+    }
+}
+
+pub(crate) fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+pub(crate) fn request(subject: &Subject, alt_names: &AltNames) -> CertificateRequest {
+    request::build(subject, alt_names, &PemKey::generate(KeyKind::EcdsaP256).unwrap()).unwrap()
+}
+
+/// Prepares and signs for a year.
+pub(crate) fn issue(
+    authority: &Authority,
+    profile: &Profile,
+    request: &CertificateRequest,
+    usages: &[&str],
+) -> Result<Issued, IssueError> {
+    let usages = strings(usages);
+    let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: YEAR };
+    authority.issue(authority.prepare(profile, &wanted, NOW)?)
+}

@@ -1,0 +1,132 @@
+//! The authority that signs: one that `init` made, or any other certificate and key.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::error::CommandError;
+use super::index::{Entry, Index};
+use super::passphrase::PassphraseFlags;
+use crate::certificates::authority::{Authority, KeySource};
+use crate::certificates::signer::{KeyError, PemKey};
+
+/// The name of the root's files.
+pub(super) const ROOT: &str = "ca";
+
+/// The authorities below the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Client,
+    Serving,
+    FrontProxy,
+}
+
+impl Role {
+    pub(super) const ALL: [Self; 3] = [Self::Client, Self::Serving, Self::FrontProxy];
+
+    /// The name of its files.
+    pub(super) fn file(self) -> &'static str {
+        match self {
+            Self::Client => "client-ca",
+            Self::Serving => "serving-ca",
+            Self::FrontProxy => "front-proxy-ca",
+        }
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Serving => "serving",
+            Self::FrontProxy => "front-proxy",
+        }
+    }
+}
+
+/// Which authority signs.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Authority")]
+pub(super) struct AuthorityFlags {
+    /// The directory that `init` made the authorities in. The one for the kind of certificate signs.
+    #[arg(long, value_name = "DIR", default_value = "pki")]
+    pub(super) dir: PathBuf,
+    /// The certificate of another authority to sign with, PEM.
+    #[arg(long, value_name = "FILE", requires = "ca_key")]
+    ca_cert: Option<PathBuf>,
+    /// The key of --ca-cert: a PEM file, or an RFC 7512 URI (pkcs11:…) of a key in a token.
+    #[arg(long, value_name = "FILE|URI", requires = "ca_cert")]
+    ca_key: Option<String>,
+    #[command(flatten)]
+    passphrase: PassphraseFlags,
+}
+
+/// An authority that can sign, and the list of what it signed.
+#[derive(Debug)]
+pub(super) struct Issuing {
+    pub(super) authority: Authority,
+    pub(super) index: Index,
+    /// What a server or client shows behind its own certificate; empty for a root, which is no part of a chain.
+    pub(super) chain: String,
+}
+
+impl AuthorityFlags {
+    /// The certificate's file.
+    pub(super) fn certificate(&self, role: Role) -> PathBuf {
+        self.ca_cert.clone().unwrap_or_else(|| self.dir.join(role.file()).with_extension("crt"))
+    }
+
+    /// Reads the authority for this kind of certificate; asks for the passphrase of its key, if it has one.
+    pub(super) fn open(&self, role: Role) -> Result<Issuing, CommandError> {
+        let certificate = self.certificate(role);
+        let key = match &self.ca_key {
+            Some(key) => KeySource::parse(key),
+            None => KeySource::File(self.dir.join(role.file()).with_extension("key")),
+        };
+        if self.ca_cert.is_none() && !certificate.exists() {
+            return Err(CommandError::Failed(format!(
+                "{}: there is no such authority; make one with: portcullis certs init --dir {}, or name another one \
+                 with --ca-cert and --ca-key",
+                certificate.display(),
+                self.dir.display()
+            )));
+        }
+        let authority = match &key {
+            KeySource::File(file) => self.with_key_file(&certificate, file)?,
+            KeySource::Pkcs11(_) => Authority::load(&certificate, &key)
+                .map_err(|error| CommandError::Failed(error.to_string()))?,
+        };
+        let chain = if is_self_signed(authority.certificate_pem()) {
+            String::new()
+        } else {
+            authority.certificate_pem().to_owned()
+        };
+        Ok(Issuing { authority, index: Index::beside(&certificate), chain })
+    }
+
+    fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<Authority, CommandError> {
+        let read =
+            |path: &Path| std::fs::read(path).map_err(|error| CommandError::about(path.display(), error));
+        let certificate_pem = read(certificate)?;
+        let key_pem = read(file)?;
+        let key = match PemKey::from_pem(&key_pem) {
+            Err(KeyError::Encrypted) => PemKey::from_encrypted_pem(&key_pem, &self.passphrase.to_open(file)?),
+            read => read,
+        };
+        let key = key.map_err(|error| CommandError::about(file.display(), error))?;
+        Authority::new(&certificate_pem, Box::new(key)).map_err(|error| {
+            CommandError::Failed(format!("{} and {}: {error}", certificate.display(), file.display()))
+        })
+    }
+}
+
+impl Issuing {
+    /// Writes down what was signed; until then it is not handed out.
+    pub(super) fn record(&self, entry: &Entry) -> Result<(), CommandError> {
+        self.index.record(entry).map_err(|error| CommandError::Failed(error.to_string()))
+    }
+}
+
+fn is_self_signed(pem: &str) -> bool {
+    let parsed = x509_parser::pem::parse_x509_pem(pem.as_bytes());
+    let certificate = parsed.as_ref().ok().and_then(|(_, pem)| pem.parse_x509().ok());
+    certificate.is_some_and(|certificate| certificate.subject() == certificate.issuer())
+}

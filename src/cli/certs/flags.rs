@@ -1,0 +1,132 @@
+//! Flags that several commands of `portcullis certs` have.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::certificates::alt_names::AltNames;
+use crate::certificates::signer::KeyKind;
+use crate::certificates::subject::Subject;
+use crate::request::deadline::parse_duration;
+
+const DAY: u64 = 86_400;
+
+/// The kinds of keys that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum KeyType {
+    /// ECDSA on P-256: small, fast, and read by everything.
+    EcdsaP256,
+    /// ECDSA on P-384.
+    EcdsaP384,
+    /// RSA of 3072 bits.
+    #[value(name = "rsa-3072")]
+    Rsa3072,
+    /// RSA of 4096 bits: takes seconds to make.
+    #[value(name = "rsa-4096")]
+    Rsa4096,
+    /// Ed25519: kube-apiserver takes it, some older clients do not.
+    Ed25519,
+}
+
+impl KeyType {
+    pub(super) fn kind(self) -> KeyKind {
+        match self {
+            Self::EcdsaP256 => KeyKind::EcdsaP256,
+            Self::EcdsaP384 => KeyKind::EcdsaP384,
+            Self::Rsa3072 => KeyKind::Rsa3072,
+            Self::Rsa4096 => KeyKind::Rsa4096,
+            Self::Ed25519 => KeyKind::Ed25519,
+        }
+    }
+}
+
+impl fmt::Display for KeyType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EcdsaP256 => "ECDSA P-256",
+            Self::EcdsaP384 => "ECDSA P-384",
+            Self::Rsa3072 => "RSA 3072",
+            Self::Rsa4096 => "RSA 4096",
+            Self::Ed25519 => "Ed25519",
+        })
+    }
+}
+
+/// Whom a certificate names.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Names")]
+pub(in crate::cli) struct NameFlags {
+    /// The CommonName: the user name of a client, or the first name of a server.
+    #[arg(long, visible_alias = "cn", value_name = "NAME")]
+    pub(super) common_name: String,
+    /// An Organization: a group of a client. Repeatable.
+    #[arg(long, short = 'O', value_name = "GROUP")]
+    pub(super) organization: Vec<String>,
+    /// A DNS name of a server, comma-separated or repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(super) dns: Vec<String>,
+    /// An IP address of a server, comma-separated or repeated.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(super) ip: Vec<IpAddr>,
+}
+
+impl NameFlags {
+    pub(super) fn subject(&self) -> Subject {
+        Subject {
+            common_name: self.common_name.clone(),
+            organization: self.organization.clone(),
+            ..Subject::default()
+        }
+    }
+
+    pub(super) fn alt_names(&self) -> AltNames {
+        AltNames { dns: self.dns.clone(), ips: self.ip.clone(), ..AltNames::default() }
+    }
+}
+
+/// How long something is good: Go's durations, and `90d` and `10y` for those who count in days and years.
+pub(in crate::cli) fn life(text: &str) -> Result<Duration, String> {
+    let whole = |unit: char, seconds: u64| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(seconds).map(Duration::from_secs)
+    };
+    let parsed = whole('d', DAY).or_else(|| whole('y', 365 * DAY)).or_else(|| {
+        let nanoseconds = parse_duration(text).ok()?;
+        u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+    });
+    match parsed {
+        // What is longer ends after the year 9999, where certificates cannot.
+        Some(life) if !life.is_zero() && life.as_secs() < 5000 * 365 * DAY => Ok(life),
+        _ => Err("give a duration such as 8h, 90d or 10y".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_is_counted_in_hours_days_and_years() {
+        let cases = [
+            ("90d", Some(90 * DAY)),
+            ("10y", Some(3650 * DAY)),
+            ("8760h", Some(365 * DAY)),
+            ("1h30m", Some(5400)),
+            ("0d", None),
+            ("0s", None),
+            ("-1h", None),
+            ("-1d", None),
+            ("10", None),
+            ("d", None),
+            ("", None),
+            ("9999999999999999999d", None),
+            ("18446744073709551615d", None),
+            ("6000y", None),
+        ];
+        for (text, seconds) in cases {
+            assert_eq!(life(text).ok().map(|life| life.as_secs()), seconds, "{text}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `portcullis certs inspect`: what a certificate, request, key or kubeconfig says, or a server shows, and what is wrong
+//! with it. Private keys are read, to see whose they are; nothing of them is shown.
+
+mod certificate;
+mod kubeconfig;
+mod material;
+mod public_key;
+mod server;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::super::check::{Output, print};
+use super::error::CommandError;
+use super::table;
+use crate::clock::{Clock, UnixTime};
+
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis certs inspect alice.crt alice.key
+  portcullis certs inspect ~/.kube/config
+  portcullis certs inspect --server gateway.example.com:6443 --ca-file pki/ca.crt
+
+Exits 1 if something is wrong. What is only noteworthy, such as an end within 30 days, is told too,
+and counts with --fail-on-warnings.";
+
+/// The flags of `portcullis certs inspect`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct InspectFlags {
+    /// Certificates, requests or keys, PEM or DER, or kubeconfigs. Files given together are looked at together: does the
+    /// key fit the certificate?
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Ask a server for its certificates, by a TLS handshake that verifies nothing.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "files", help_heading = "Server")]
+    server: Option<String>,
+    /// The name to ask the server for. Default: its host.
+    #[arg(long, value_name = "NAME", requires = "server", help_heading = "Server")]
+    server_name: Option<String>,
+    /// The CAs of a client that verifies the server, PEM. Default: the system's.
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = "Server")]
+    ca_file: Option<PathBuf>,
+    /// Exit 1 for what is only noteworthy, too.
+    #[arg(long, help_heading = "Output")]
+    fail_on_warnings: bool,
+    /// How to print the result.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+}
+
+/// Names and values, in an order to be read in.
+type Facts = Vec<(&'static str, String)>;
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Item {
+    /// What it is.
+    kind: &'static str,
+    /// Where it was found.
+    name: String,
+    #[serde(serialize_with = "in_order")]
+    facts: Facts,
+}
+
+/// Facts of which there may be several.
+const LISTS: [&str; 4] = ["names", "asks for", "clients", "has"];
+
+fn in_order<S: Serializer>(facts: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut all: Vec<(String, Value)> = Vec::new();
+    for (name, value) in facts {
+        let key = in_camel_case(name);
+        // How far away a time is, is for people.
+        let value =
+            if ["from", "until"].contains(name) { value.split(' ').next().unwrap_or(value) } else { value };
+        let known = all.iter_mut().find(|(known, _)| *known == key);
+        match (LISTS.contains(name), known) {
+            (true, Some((_, Value::Array(values)))) => values.push(value.into()),
+            (true, _) => all.push((key, vec![value].into())),
+            (false, _) => all.push((key, value.into())),
+        }
+    }
+    serializer.collect_map(all)
+}
+
+/// `key usage` as programs have it: `keyUsage`.
+fn in_camel_case(name: &str) -> String {
+    let words = name.split([' ', '-']).map(|word| word.trim_end_matches("'s").to_ascii_lowercase());
+    let capital = |word: String| {
+        word.get(..1).unwrap_or_default().to_ascii_uppercase() + word.get(1..).unwrap_or_default()
+    };
+    words.enumerate().map(|(place, word)| if place == 0 { word } else { capital(word) }).collect()
+}
+
+/// How bad something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    /// It will be refused, or ought to be.
+    Error,
+    /// It works, for now, or for some.
+    Warning,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Serialize)]
+struct Problem {
+    severity: Severity,
+    /// Which thing it is wrong with.
+    item: String,
+    #[serde(rename = "problem")]
+    text: String,
+}
+
+/// Everything that was found.
+#[derive(Debug, Default, Serialize)]
+struct Findings {
+    items: Vec<Item>,
+    problems: Vec<Problem>,
+}
+
+impl Findings {
+    fn error(&mut self, item: &str, problem: impl Into<String>) {
+        self.problem(Severity::Error, item, problem.into());
+    }
+
+    fn warning(&mut self, item: &str, problem: impl Into<String>) {
+        self.problem(Severity::Warning, item, problem.into());
+    }
+
+    fn problem(&mut self, severity: Severity, item: &str, text: String) {
+        self.problems.push(Problem { severity, item: item.to_owned(), text });
+    }
+
+    fn has(&self, severity: Severity) -> bool {
+        self.problems.iter().any(|problem| problem.severity == severity)
+    }
+
+    fn text(&self) -> String {
+        let mut rows: Facts = Vec::new();
+        for item in &self.items {
+            rows.push((item.kind, item.name.clone()));
+            let mut last = "";
+            for (name, value) in &item.facts {
+                rows.push((if *name == last { "" } else { name }, value.clone()));
+                last = name;
+            }
+            rows.push(("", String::new()));
+        }
+        let mut text = table::facts(rows);
+        if self.problems.is_empty() {
+            return text + "nothing is wrong\n";
+        }
+        text += "what is wrong\n";
+        let of =
+            |severity: Severity| self.problems.iter().filter(move |problem| problem.severity == severity);
+        let problems =
+            of(Severity::Error).chain(of(Severity::Warning)).map(|Problem { severity, item, text }| {
+                let severity = match severity {
+                    Severity::Error => "  error",
+                    Severity::Warning => "  warning",
+                };
+                [severity.to_owned(), item.clone(), text.clone()]
+            });
+        text + &table::rows(problems)
+    }
+}
+
+pub(super) fn run(flags: &InspectFlags) -> Result<ExitCode, CommandError> {
+    let now = Clock::system().now();
+    let findings = match &flags.server {
+        Some(server) => server::inspect(server, flags.server_name.as_deref(), flags.ca_file.as_deref(), now)?,
+        None if flags.files.is_empty() => {
+            let problem = "nothing to inspect: give files, or --server HOST:PORT";
+            return Err(CommandError::Usage(problem.to_owned()));
+        }
+        None => files(&flags.files, now)?,
+    };
+    let printed = print(&flags.output.rendered(&findings).unwrap_or_else(|| findings.text()));
+    let bad = findings.has(Severity::Error) || flags.fail_on_warnings && findings.has(Severity::Warning);
+    Ok(if bad { ExitCode::FAILURE } else { printed })
+}
+
+fn files(paths: &[PathBuf], now: UnixTime) -> Result<Findings, CommandError> {
+    let mut findings = Findings::default();
+    let mut found = Vec::new();
+    for path in paths {
+        let name = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|error| CommandError::about(&name, error))?;
+        let pieces = material::pieces(&name, &bytes);
+        if pieces.is_empty() {
+            kubeconfig::inspect(path, &bytes, now, &mut findings)?;
+        }
+        found.extend(pieces);
+    }
+    material::inspect(&found, None, now, &mut findings);
+    Ok(findings)
+}

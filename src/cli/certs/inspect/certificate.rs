@@ -1,0 +1,255 @@
+//! What certificates and requests say of themselves, and what is wrong with them as they are.
+
+use std::net::IpAddr;
+
+use x509_parser::asn1_rs::Oid;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension, X509Extension};
+use x509_parser::prelude::FromDer as _;
+
+use super::super::super::terminal::when;
+use super::super::{fingerprint, hex};
+use super::public_key::Known;
+use super::{Facts, Findings};
+use crate::certificates::request::CertificateRequest;
+use crate::clock::UnixTime;
+
+/// What ends within this time is told of.
+const SOON: u64 = 30 * 86_400;
+// kubernetes: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go, SystemPrivilegedGroup
+const MASTERS: &str = "system:masters";
+
+const SIGNATURES: [(&str, &str); 9] = [
+    ("1.2.840.113549.1.1.4", "MD5 with RSA"),
+    ("1.2.840.113549.1.1.5", "SHA-1 with RSA"),
+    ("1.2.840.10045.4.1", "SHA-1 with ECDSA"),
+    ("1.2.840.113549.1.1.11", "SHA-256 with RSA"),
+    ("1.2.840.113549.1.1.12", "SHA-384 with RSA"),
+    ("1.2.840.113549.1.1.13", "SHA-512 with RSA"),
+    ("1.2.840.10045.4.3.2", "SHA-256 with ECDSA"),
+    ("1.2.840.10045.4.3.3", "SHA-384 with ECDSA"),
+    ("1.3.101.112", "Ed25519"),
+];
+
+/// What somebody means to do with a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Client,
+    Server,
+}
+
+/// Its facts.
+pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
+    let mut facts: Facts = vec![
+        ("subject", named(&certificate.subject().to_string())),
+        ("issuer", named(&certificate.issuer().to_string())),
+        ("serial", hex(certificate.raw_serial())),
+        ("from", when(certificate.validity().not_before.timestamp(), now)),
+        ("until", when(certificate.validity().not_after.timestamp(), now)),
+        ("key", Known::of(certificate.public_key()).name),
+        ("signature", signature(certificate)),
+    ];
+    facts.extend(names(certificate.extensions().iter().map(X509Extension::parsed_extension)));
+    if let Ok(Some(usage)) = certificate.key_usage() {
+        facts.push(("key usage", usage.value.to_string()));
+    }
+    if let Ok(Some(usage)) = certificate.extended_key_usage() {
+        facts.push(("purpose", purposes(usage.value)));
+    }
+    if certificate.is_ca() {
+        let below = certificate.basic_constraints().ok().flatten();
+        let below = below.and_then(|constraints| constraints.value.path_len_constraint);
+        facts.push((
+            "authority",
+            below.map_or_else(
+                || "yes".to_owned(),
+                |below| match below {
+                    0 => "yes, for no authority below".to_owned(),
+                    1 => "yes, for one level of authorities below".to_owned(),
+                    below => format!("yes, for {below} levels of authorities below"),
+                },
+            ),
+        ));
+    }
+    let extensions = || certificate.extensions().iter().map(X509Extension::parsed_extension);
+    facts.extend(extensions().filter_map(|extension| match extension {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(("key id", hex(id.0))),
+        _ => None,
+    }));
+    facts.extend(extensions().filter_map(|extension| match extension {
+        ParsedExtension::AuthorityKeyIdentifier(id) => {
+            Some(("issuer's id", hex(id.key_identifier.as_ref()?.0)))
+        }
+        _ => None,
+    }));
+    facts.push(("SHA-256", fingerprint(certificate.as_raw())));
+    facts
+}
+
+/// What is wrong with it as it is, for whatever use.
+pub(super) fn judge(
+    item: &str,
+    certificate: &X509Certificate<'_>,
+    wanted: Option<Use>,
+    now: UnixTime,
+    findings: &mut Findings,
+) {
+    let validity = certificate.validity();
+    let (begin, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    let moment = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if moment < begin {
+        findings.error(item, format!("not yet valid: it begins {}; is the clock right?", when(begin, now)));
+    } else if moment > end {
+        findings.error(item, format!("expired: it ended {}; issue another", when(end, now)));
+    } else if end.saturating_sub(moment) < i64::try_from(SOON).unwrap_or_default() {
+        findings.warning(item, format!("expires soon: it ends {}", when(end, now)));
+    }
+    if let Some(weakness) = Known::of(certificate.public_key()).weakness {
+        findings.error(item, weakness);
+    }
+    let signature = signature(certificate);
+    // A root is trusted for itself; nobody looks at its signature.
+    let is_root = certificate.subject() == certificate.issuer();
+    if (signature.starts_with("SHA-1") || signature.starts_with("MD5")) && !is_root {
+        findings
+            .error(item, format!("signed by {signature}, which Kubernetes no longer takes; issue another"));
+    }
+    let usage = certificate.extended_key_usage().ok().flatten().map(|usage| usage.value);
+    let serves = |usage: &ExtendedKeyUsage<'_>| usage.server_auth || usage.any;
+    let is_client = |usage: &ExtendedKeyUsage<'_>| usage.client_auth || usage.any;
+    if certificate.is_ca() {
+        authority(item, certificate, wanted, findings);
+    } else {
+        match (usage, wanted) {
+            (None, _) => findings.warning(
+                item,
+                "no extended key usage: it is good for clients and servers alike, and some refuse it",
+            ),
+            (Some(usage), Some(Use::Client)) if !is_client(usage) => {
+                findings.error(item, "not for clients: its extended key usage lacks clientAuth");
+            }
+            (Some(usage), Some(Use::Server)) if !serves(usage) => {
+                findings.error(item, "not for servers: its extended key usage lacks serverAuth");
+            }
+            _ => {}
+        }
+        let for_servers =
+            wanted == Some(Use::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
+        let has_names = certificate.subject_alternative_name().ok().flatten().is_some();
+        if for_servers && !has_names {
+            findings.error(
+                item,
+                "no subjectAltName: clients do not look at the CommonName; issue another with --dns or --ip",
+            );
+        }
+    }
+    let for_clients = wanted == Some(Use::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
+    let texts =
+        |values: &mut dyn Iterator<Item = &x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
+            values.filter_map(|value| value.as_str().ok().map(str::to_owned)).collect()
+        };
+    if for_clients && !certificate.is_ca() {
+        if texts(&mut certificate.subject().iter_common_name()).iter().all(String::is_empty) {
+            findings.error(item, "no CommonName: a client of it has no user name");
+        }
+        if texts(&mut certificate.subject().iter_organization()).iter().any(|group| group == MASTERS) {
+            findings.warning(
+                item,
+                format!("in the group {MASTERS}: it may do everything, whatever RBAC says, until it ends"),
+            );
+        }
+    }
+}
+
+fn authority(item: &str, certificate: &X509Certificate<'_>, wanted: Option<Use>, findings: &mut Findings) {
+    if wanted.is_some() {
+        findings.error(
+            item,
+            "an authority's certificate where a leaf is meant: whoever has its key can be anyone",
+        );
+    }
+    if certificate.key_usage().ok().flatten().is_some_and(|usage| !usage.value.key_cert_sign()) {
+        findings.error(
+            item,
+            "an authority that may not sign: its key usage lacks keyCertSign; was the CA bit meant?",
+        );
+    }
+}
+
+/// The facts of a request, and what is wrong with it.
+pub(super) fn request(item: &str, der: &[u8], findings: &mut Findings) -> Facts {
+    let Ok((_, request)) = X509CertificationRequest::from_der(der) else {
+        findings.error(item, "not a certificate request that can be read");
+        return Vec::new();
+    };
+    let info = &request.certification_request_info;
+    let mut facts: Facts =
+        vec![("subject", named(&info.subject.to_string())), ("key", Known::of(&info.subject_pki).name)];
+    facts.extend(names(request.requested_extensions().into_iter().flatten()));
+    for extension in request.requested_extensions().into_iter().flatten() {
+        match extension {
+            ParsedExtension::KeyUsage(usage) => facts.push(("asks for", usage.to_string())),
+            ParsedExtension::ExtendedKeyUsage(usage) => facts.push(("asks for", purposes(usage))),
+            ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
+                findings.warning(item, "it asks for an authority's certificate; that is never signed");
+            }
+            _ => {}
+        }
+    }
+    // The core has the last word: what it does not take is not signed.
+    if let Err(error) = CertificateRequest::from_der(der) {
+        findings.error(item, error.to_string());
+    }
+    if info.subject.iter_organization().any(|group| group.as_str() == Ok(MASTERS)) {
+        findings.warning(item, format!("it asks for the group {MASTERS}, which may do everything"));
+    }
+    facts
+}
+
+fn named(name: &str) -> String {
+    if name.is_empty() { "(empty)".to_owned() } else { name.to_owned() }
+}
+
+fn signature(certificate: &X509Certificate<'_>) -> String {
+    let id = certificate.signature_algorithm.algorithm.to_id_string();
+    let known = SIGNATURES.iter().find(|(known, _)| *known == id);
+    known.map_or_else(|| format!("of the algorithm {id}"), |(_, name)| (*name).to_owned())
+}
+
+fn names<'a>(extensions: impl Iterator<Item = &'a ParsedExtension<'a>>) -> Facts {
+    let all = extensions.filter_map(|extension| match extension {
+        ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
+        _ => None,
+    });
+    all.flatten().map(|name| ("names", general_name(name))).collect()
+}
+
+fn general_name(name: &GeneralName<'_>) -> String {
+    match name {
+        GeneralName::DNSName(name) => format!("DNS:{name}"),
+        GeneralName::RFC822Name(name) => format!("email:{name}"),
+        GeneralName::URI(uri) => format!("URI:{uri}"),
+        GeneralName::IPAddress(octets) => {
+            let v4 = <[u8; 4]>::try_from(*octets).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(*octets).map(IpAddr::from));
+            address
+                .map_or_else(|_| format!("IP of octets {}", hex(octets)), |address| format!("IP:{address}"))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn purposes(usage: &ExtendedKeyUsage<'_>) -> String {
+    let known = [
+        (usage.any, "any"),
+        (usage.client_auth, "clientAuth"),
+        (usage.server_auth, "serverAuth"),
+        (usage.code_signing, "codeSigning"),
+        (usage.email_protection, "emailProtection"),
+        (usage.time_stamping, "timeStamping"),
+        (usage.ocsp_signing, "OCSPSigning"),
+    ];
+    let known = known.into_iter().filter(|(given, _)| *given).map(|(_, name)| name.to_owned());
+    known.chain(usage.other.iter().map(Oid::to_id_string)).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,184 @@
+//! Certificates, requests and keys as they lie in files, and how they fit together.
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::error::X509Error;
+use x509_parser::pem::Pem;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+use super::certificate::{self, Use};
+use super::public_key::Known;
+use super::{Facts, Findings, Item};
+use crate::certificates::signer::{KeyError, PemKey, Signer as _};
+use crate::clock::UnixTime;
+
+/// One thing in a file.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) name: String,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Certificate(Vec<u8>),
+    Request(Vec<u8>),
+    /// The encoded public key of a private one.
+    Key(Result<Vec<u8>, KeyError>),
+    Other(String),
+}
+
+/// What is in a file; nothing if it is neither PEM nor DER of something known.
+pub(super) fn pieces(name: &str, bytes: &[u8]) -> Vec<Piece> {
+    let piece = |content| vec![Piece { name: name.to_owned(), content }];
+    if X509Certificate::from_der(bytes).is_ok() {
+        return piece(Content::Certificate(bytes.to_vec()));
+    }
+    if X509CertificationRequest::from_der(bytes).is_ok() {
+        return piece(Content::Request(bytes.to_vec()));
+    }
+    // A kubeconfig may hold PEM, too, but never at the beginning of a line.
+    if !bytes.split(|octet| *octet == b'\n').any(|line| line.starts_with(b"-----BEGIN")) {
+        return Vec::new();
+    }
+    let mut pieces: Vec<Piece> = Vec::new();
+    for block in Pem::iter_from_buffer(bytes) {
+        let content = match block {
+            Ok(block) => match block.label.as_str() {
+                "CERTIFICATE" => Content::Certificate(block.contents),
+                "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST" => Content::Request(block.contents),
+                // The file as a whole, once: its key may stand behind the parameters of its curve.
+                label if label.ends_with("PRIVATE KEY") => Content::Key(public_part(bytes)),
+                "EC PARAMETERS" => continue,
+                label => Content::Other(label.to_owned()),
+            },
+            Err(_) => Content::Other("a PEM block that cannot be read".to_owned()),
+        };
+        pieces.push(Piece { name: name.to_owned(), content });
+    }
+    let all = pieces.len();
+    if all > 1 {
+        for (place, piece) in pieces.iter_mut().enumerate() {
+            piece.name = format!("{name} ({} of {all})", place + 1);
+        }
+    }
+    pieces
+}
+
+fn public_part(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
+    PemKey::from_pem(pem).map(|key| key.public_key().to_vec())
+}
+
+/// Looks at things that belong together; `wanted` is what the first certificate is for, if that is known.
+pub(super) fn inspect(pieces: &[Piece], wanted: Option<Use>, now: UnixTime, findings: &mut Findings) {
+    let has_key = pieces.iter().any(|piece| matches!(piece.content, Content::Key(_)));
+    let mut certificates = Vec::new();
+    let mut keys = Vec::new();
+    let mut requests = Vec::new();
+    for piece in pieces {
+        let (kind, facts) = match &piece.content {
+            Content::Certificate(der) => {
+                if let Ok((_, read)) = X509Certificate::from_der(der) {
+                    let wanted = wanted.filter(|_| certificates.is_empty());
+                    certificate::judge(&piece.name, &read, wanted, now, findings);
+                    let facts = certificate::facts(&read, now);
+                    certificates.push((piece, read));
+                    ("certificate", facts)
+                } else {
+                    findings.error(&piece.name, "not a certificate that can be read");
+                    ("certificate", Vec::new())
+                }
+            }
+            Content::Request(der) => {
+                requests.push((piece, der));
+                ("request", certificate::request(&piece.name, der, findings))
+            }
+            Content::Key(key) => {
+                let facts = of_key(&piece.name, key, findings);
+                keys.extend(key.as_ref().ok().map(|public| (piece, public)));
+                ("private key", facts)
+            }
+            Content::Other(label) => ("other", vec![("type", label.clone())]),
+        };
+        findings.items.push(Item { kind, name: piece.name.clone(), facts });
+    }
+    fit(&certificates, &requests, &keys, findings);
+    chain(&certificates, has_key || wanted.is_some(), findings);
+}
+
+fn of_key(item: &str, key: &Result<Vec<u8>, KeyError>, findings: &mut Findings) -> Facts {
+    let public = match key {
+        Ok(public) => public,
+        Err(KeyError::Encrypted) => {
+            return vec![("key", "encrypted; only its passphrase shows what it is".to_owned())];
+        }
+        Err(error) => {
+            findings.error(item, error.to_string());
+            return Vec::new();
+        }
+    };
+    let Ok((_, public)) = SubjectPublicKeyInfo::from_der(public) else { return Vec::new() };
+    let known = Known::of(&public);
+    if let Some(weakness) = known.weakness {
+        findings.error(item, weakness);
+    }
+    vec![("key", known.name)]
+}
+
+/// Whether each key is that of a certificate or request beside it.
+fn fit(
+    certificates: &[(&Piece, X509Certificate<'_>)],
+    requests: &[(&Piece, &Vec<u8>)],
+    keys: &[(&Piece, &Vec<u8>)],
+    findings: &mut Findings,
+) {
+    let requested = |der: &[u8], public: &[u8]| {
+        let request = X509CertificationRequest::from_der(der).ok();
+        request.is_some_and(|(_, request)| request.certification_request_info.subject_pki.raw == public)
+    };
+    for (piece, public) in keys {
+        let fits = certificates.iter().any(|(_, other)| other.public_key().raw == public.as_slice())
+            || requests.iter().any(|(_, der)| requested(der, public));
+        let alone = certificates.is_empty() && requests.is_empty();
+        if !(fits || alone) {
+            findings.error(&piece.name, "the key is not that of the certificate beside it");
+        }
+    }
+}
+
+/// Whether each certificate is signed by the next, if the first is a leaf's.
+fn chain(certificates: &[(&Piece, X509Certificate<'_>)], as_leaf: bool, findings: &mut Findings) {
+    let Some((_, first)) = certificates.first() else { return };
+    // A list of authorities is in no order.
+    if first.is_ca() && !as_leaf {
+        return;
+    }
+    for pair in certificates.windows(2) {
+        let [(piece, certificate), (above, issuer)] = pair else { continue };
+        // Files given together may hold leaves that have nothing to do with each other.
+        if !issuer.is_ca() {
+            continue;
+        }
+        if certificate.issuer() != issuer.subject() {
+            findings.error(
+                &piece.name,
+                format!("incomplete chain: the next certificate, {}, is not its issuer's", above.name),
+            );
+        } else if is_false(certificate, issuer) {
+            findings.error(
+                &piece.name,
+                format!(
+                    "not signed by the next certificate, {}, though that has its issuer's name",
+                    above.name
+                ),
+            );
+        }
+    }
+}
+
+/// Whether the signature is one that the issuer never made. P-521, which the parser cannot check, is given credit.
+fn is_false(certificate: &X509Certificate<'_>, issuer: &X509Certificate<'_>) -> bool {
+    let verified = certificate.verify_signature(Some(issuer.public_key()));
+    matches!(verified, Err(X509Error::SignatureVerificationError))
+}

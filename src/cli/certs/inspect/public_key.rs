@@ -1,0 +1,54 @@
+//! A public key in a few words, and whether it is worth anything.
+
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+const CURVES: [(&str, &str); 3] =
+    [("1.2.840.10045.3.1.7", "P-256"), ("1.3.132.0.34", "P-384"), ("1.3.132.0.35", "P-521")];
+// RFC 8410 section 3
+const ED25519: &str = "1.3.101.112";
+/// NIST SP 800-131A revision 2, section 3.
+const SHORTEST_RSA: usize = 2048;
+
+/// What is known of a key.
+pub(super) struct Known {
+    /// `RSA 2048`, `ECDSA P-256`, `Ed25519`.
+    pub(super) name: String,
+    /// Why it is not to be used.
+    pub(super) weakness: Option<String>,
+}
+
+impl Known {
+    pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Self {
+        let algorithm = key.algorithm.algorithm.to_id_string();
+        match key.parsed() {
+            Ok(PublicKey::RSA(rsa)) => {
+                // Its length as an integer, whose first octet may be a sign.
+                let octets = rsa.modulus.iter().skip_while(|octet| **octet == 0);
+                let bits = octets.count() * 8;
+                let weakness = (bits < SHORTEST_RSA).then(|| {
+                    format!("the key is too short: RSA {bits}; make one of {SHORTEST_RSA} bits or more")
+                });
+                Self { name: format!("RSA {bits}"), weakness }
+            }
+            Ok(PublicKey::EC(_)) => {
+                let curve = key.algorithm.parameters.as_ref().and_then(|curve| curve.as_oid().ok());
+                let curve = curve.map(|curve| curve.to_id_string()).unwrap_or_default();
+                match CURVES.iter().find(|(id, _)| *id == curve) {
+                    Some((_, name)) => Self { name: format!("ECDSA {name}"), weakness: None },
+                    None => Self {
+                        name: format!("ECDSA on the curve {curve}"),
+                        weakness: Some("the key is on a curve that TLS has not; use P-256".to_owned()),
+                    },
+                }
+            }
+            _ if algorithm == ED25519 => Self { name: "Ed25519".to_owned(), weakness: None },
+            _ => Self {
+                name: format!("of the algorithm {algorithm}"),
+                weakness: Some(
+                    "the key is of a kind that Kubernetes does not take; use ECDSA or RSA".to_owned(),
+                ),
+            },
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What a server shows in a TLS handshake, and what a client that verifies would make of it.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::X509Name;
+
+use super::super::error::CommandError;
+use super::super::progress::Waiting;
+use super::certificate::Use;
+use super::{Facts, Findings, Item, material};
+use crate::clock::UnixTime;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks the server, and judges what it shows.
+pub(super) fn inspect(
+    address: &str,
+    name: Option<&str>,
+    ca_file: Option<&Path>,
+    now: UnixTime,
+) -> Result<Findings, CommandError> {
+    let usage = || CommandError::Usage(format!("--server {address}: give HOST:PORT"));
+    let (host, port) = address.rsplit_once(':').ok_or_else(usage)?;
+    let port: u16 = port.parse().map_err(|_| usage())?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let name = name.unwrap_or(host);
+    let server_name = ServerName::try_from(name.to_owned())
+        .map_err(|error| CommandError::Usage(format!("--server-name {name}: {error}")))?;
+    let roots = roots(ca_file)?;
+    let runtime =
+        super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
+    let shown = {
+        let _waiting = Waiting::new(&format!("waiting for {address}"));
+        runtime.block_on(async { timeout(PATIENCE, shake(host, port, &server_name)).await })
+    };
+    let slow = || format!("no TLS handshake within {} s", PATIENCE.as_secs());
+    let shown = shown.unwrap_or_else(|_| Err(slow())).map_err(|error| CommandError::about(address, error))?;
+    let mut findings = Findings::default();
+    let mut facts: Facts = vec![("protocol", shown.protocol), ("cipher", shown.cipher), ("ALPN", shown.alpn)];
+    match &shown.client_authorities {
+        None => facts.push(("clients", "no certificate is asked for".to_owned())),
+        Some(names) if names.is_empty() => {
+            facts.push(("clients", "a certificate of any CA is asked for".to_owned()));
+        }
+        Some(names) => facts
+            .extend(names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for")))),
+    }
+    let says = verdict(&shown.chain, &server_name, roots, now);
+    facts.push(("verified", says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"))));
+    findings.items.push(Item { kind: "server", name: address.to_owned(), facts });
+    if let Err(problem) = says {
+        let with = ca_file.map_or_else(
+            || "with the system's CAs (give --ca-file for others)".to_owned(),
+            |file| format!("with {}", file.display()),
+        );
+        findings.error(address, format!("a client that verifies it {with} refuses it: {problem}"));
+    }
+    let mut pieces = Vec::new();
+    for (place, certificate) in shown.chain.iter().enumerate() {
+        pieces.extend(material::pieces(&format!("{address} ({})", place + 1), certificate));
+    }
+    material::inspect(&pieces, Some(Use::Server), now, &mut findings);
+    Ok(findings)
+}
+
+/// What was seen in the handshake.
+struct Shown {
+    chain: Vec<CertificateDer<'static>>,
+    protocol: String,
+    cipher: String,
+    alpn: String,
+    /// Whose certificates the server asks for, if it asks.
+    client_authorities: Option<Vec<String>>,
+}
+
+async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Shown, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let asked = Arc::new(Asked::default());
+    let resolver: Arc<dyn ResolvesClientCert> = Arc::<Asked>::clone(&asked);
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        .with_client_cert_resolver(resolver);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    let connecting = TlsConnector::from(Arc::new(config)).connect(name.clone(), stream);
+    let stream = connecting.await.map_err(|error| format!("the TLS handshake failed: {error}"))?;
+    let (_, session) = stream.get_ref();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let protocol = session.protocol_version().and_then(|version| version.as_str());
+    let client_authorities = asked.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Ok(Shown {
+        chain: session.peer_certificates().unwrap_or_default().to_vec(),
+        protocol: protocol.unwrap_or("unknown").replace("TLSv", "TLS ").replace('_', "."),
+        cipher: session
+            .negotiated_cipher_suite()
+            .and_then(|suite| suite.suite().as_str())
+            .unwrap_or("unknown")
+            .to_owned(),
+        alpn: session.alpn_protocol().map_or_else(|| "none".to_owned(), text),
+        client_authorities,
+    })
+}
+
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, CommandError> {
+    let mut roots = RootCertStore::empty();
+    let Some(file) = ca_file else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    let failed = |problem: String| CommandError::about(format!("--ca-file {}", file.display()), problem);
+    let certificates = CertificateDer::pem_file_iter(file).map_err(|error| failed(error.to_string()))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+        roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(failed("there is no certificate in it".to_owned()));
+    }
+    Ok(roots)
+}
+
+/// What a client that trusts these roots says.
+fn verdict(
+    chain: &[CertificateDer<'static>],
+    name: &ServerName<'_>,
+    roots: RootCertStore,
+    now: UnixTime,
+) -> Result<(), String> {
+    let Some((leaf, above)) = chain.split_first() else { return Err("it shows no certificate".to_owned()) };
+    if roots.is_empty() {
+        return Err("there is no CA to verify it with".to_owned());
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let now = rustls_pki_types::UnixTime::since_unix_epoch(now);
+    verifier.verify_server_cert(leaf, above, name, &[], now).map(drop).map_err(|error| error.to_string())
+}
+
+/// Takes every certificate: this handshake is made to look at it, and nothing else is ever said on it.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls_pki_types::UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Has no certificate to show, and remembers whose were asked for.
+#[derive(Debug, Default)]
+struct Asked(Mutex<Option<Vec<String>>>);
+
+impl ResolvesClientCert for Asked {
+    fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let names = hints.iter().filter_map(|name| X509Name::from_der(name).ok());
+        let names = names.map(|(_, name)| name.to_string()).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(names);
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,96 @@
+//! `portcullis certs issue`: a key and its certificate, at once. The certificate goes the way of every other one: a
+//! request signed by the key, a profile, lints, and then the authority's signature.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use secrecy::ExposeSecret as _;
+
+use super::super::check::{Output, print};
+use super::authority::{AuthorityFlags, ROOT};
+use super::error::CommandError;
+use super::files::NewFiles;
+use super::flags::{KeyType, NameFlags, life};
+use super::kind::Kind;
+use super::kubeconfig::{self, KubeconfigFlags};
+use super::progress::patiently;
+use super::signing::Order;
+use crate::certificates::request;
+use crate::certificates::signer::PemKey;
+use crate::clock::Clock;
+
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis certs issue client --common-name alice --organization developers --out alice
+  portcullis certs issue client --common-name alice \\
+    --kubeconfig-out alice.kubeconfig --server https://gateway.example.com:6443
+  portcullis certs issue serving --common-name gateway --dns gateway.example.com --out gateway
+  portcullis certs issue front-proxy --common-name front-proxy-client --out gateway-front \\
+    --ca-cert /etc/kubernetes/pki/front-proxy-ca.crt --ca-key /etc/kubernetes/pki/front-proxy-ca.key
+  portcullis certs issue kubelet-client --common-name worker-1 --out kubelet-client";
+
+/// The flags of `portcullis certs issue`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct IssueFlags {
+    /// What the certificate is for; this decides which authority of --dir signs it.
+    #[arg(value_enum, value_name = "KIND")]
+    kind: Kind,
+    #[command(flatten)]
+    names: NameFlags,
+    /// How long it is good, at most as long as its authority.
+    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = life, help_heading = "Certificate")]
+    duration: Duration,
+    /// The kind of its key.
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, help_heading = "Certificate")]
+    key_type: KeyType,
+    #[command(flatten)]
+    authority: AuthorityFlags,
+    /// Write NAME.crt, followed by its intermediate, and NAME.key, the key, which is not encrypted.
+    #[arg(long, value_name = "NAME", help_heading = "Output", required_unless_present = "kubeconfig_out")]
+    out: Option<PathBuf>,
+    /// Replace files that are there.
+    #[arg(long, help_heading = "Output")]
+    force: bool,
+    /// How to print the result.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+    #[command(flatten)]
+    kubeconfig: KubeconfigFlags,
+}
+
+pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
+    let kind = flags.kind;
+    let (subject, names) = (kind.complete(flags.names.subject()), flags.names.alt_names());
+    if let Some(missing) = kind.lacks(&names) {
+        return Err(CommandError::Usage(missing.to_owned()));
+    }
+    let server = flags.kubeconfig.server(&flags.authority.dir.join(ROOT).with_extension("crt"))?;
+    let issuing = flags.authority.open(kind.role())?;
+    let now = Clock::system().now();
+    let key = patiently("making the key", || PemKey::generate(flags.key_type.kind()))
+        .map_err(|error| CommandError::about("making the key", error))?;
+    let request = request::build(&subject, &names, &key)
+        .map_err(|error| CommandError::about("making the request", error))?;
+    let order = Order { kind, request: &request, usages: &[], duration: flags.duration };
+    let mut signed = order.sign(&issuing, now)?;
+
+    let (certificate, key) = (signed.chain(&issuing), key.to_pem());
+    let mut files = NewFiles::new(flags.force);
+    if let Some(out) = &flags.out {
+        let [certificate_file, key_file] =
+            ["crt", "key"].map(|extension| out.with_added_extension(extension));
+        files.stage(&certificate_file, certificate.as_bytes())?;
+        files.stage(&key_file, key.expose_secret().as_bytes())?;
+        signed.report.certificate_file = Some(certificate_file);
+        signed.report.key_file = Some(key_file);
+    }
+    if let Some((file, server)) = server {
+        let config = kubeconfig::render(&server, &subject.common_name, &certificate, &key)?;
+        files.stage(&file, config.expose_secret().as_bytes())?;
+        signed.report.kubeconfig = Some(file);
+    }
+    let report = signed.hand_out(&issuing, files, now)?;
+    Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
+}

@@ -1,0 +1,86 @@
+//! The kinds of certificates that are signed by hand: which authority signs them, by which profile, for which usages.
+
+use clap::ValueEnum;
+
+use super::authority::Role;
+use crate::certificates::alt_names::AltNames;
+use crate::certificates::profile::Profile;
+use crate::certificates::subject::Subject;
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// A user: CommonName is the user name, each Organization a group.
+    Client,
+    /// A server: --dns and --ip are what clients know it by.
+    Serving,
+    /// A front proxy, such as this gateway before its backend.
+    FrontProxy,
+    /// A kubelet as a client: CommonName is the node's, with or without system:node:.
+    KubeletClient,
+    /// A kubelet as a server: CommonName is the node's; --dns and --ip are its addresses.
+    KubeletServing,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Serving => "serving",
+            Self::FrontProxy => "front-proxy",
+            Self::KubeletClient => "kubelet-client",
+            Self::KubeletServing => "kubelet-serving",
+        }
+    }
+
+    pub(super) fn role(self) -> Role {
+        match self {
+            Self::Client | Self::KubeletClient => Role::Client,
+            Self::Serving | Self::KubeletServing => Role::Serving,
+            Self::FrontProxy => Role::FrontProxy,
+        }
+    }
+
+    pub(super) fn profile(self) -> Profile {
+        match self {
+            Self::Client => Profile::client(),
+            Self::Serving => Profile::serving(),
+            Self::FrontProxy => Profile::front_proxy(),
+            Self::KubeletClient => Profile::kubelet_client(),
+            Self::KubeletServing => Profile::kubelet_serving(),
+        }
+    }
+
+    /// The usages of its certificates; RSA keys also encrypt, for TLS 1.2 without ephemeral keys.
+    // kubernetes: pkg/kubelet/certificate/kubelet.go, certificateManager's usages for both kinds of keys
+    pub(super) fn usages(self, key: &str) -> Vec<String> {
+        let purpose = match self.role() {
+            Role::Client | Role::FrontProxy => "client auth",
+            Role::Serving => "server auth",
+        };
+        let encrypts = key.starts_with("RSA").then_some("key encipherment");
+        encrypts.into_iter().chain(["digital signature", purpose]).map(str::to_owned).collect()
+    }
+
+    /// A kubelet's name and group, for those who give the node's name alone.
+    // kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletClientCSR
+    pub(super) fn complete(self, mut subject: Subject) -> Subject {
+        if matches!(self, Self::KubeletClient | Self::KubeletServing) {
+            if !subject.common_name.starts_with("system:node:") {
+                subject.common_name = format!("system:node:{}", subject.common_name);
+            }
+            if subject.organization.is_empty() {
+                subject.organization.push("system:nodes".to_owned());
+            }
+        }
+        subject
+    }
+
+    /// What is missing for it to be of use, if anything.
+    pub(super) fn lacks(self, names: &AltNames) -> Option<&'static str> {
+        (self.role() == Role::Serving && names.dns.is_empty() && names.ips.is_empty()).then_some(
+            "a serving certificate needs a name in its subjectAltName: clients do not look at the CommonName; give \
+             --dns or --ip",
+        )
+    }
+}

@@ -1,0 +1,71 @@
+//! `portcullis certs index`: what authorities have signed, as their index files say.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::check::{Output, print};
+use super::error::CommandError;
+use super::index::{Entry, Index};
+use super::table;
+
+/// The flags of `portcullis certs index`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct IndexFlags {
+    /// The directory of the authorities: every *.index.jsonl in it is read.
+    #[arg(long, value_name = "DIR", default_value = "pki")]
+    dir: PathBuf,
+    /// The certificate of one authority, whose index alone is read.
+    #[arg(long, value_name = "FILE")]
+    ca_cert: Option<PathBuf>,
+    /// How to print the result.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    authority: String,
+    #[serde(flatten)]
+    entry: Entry,
+}
+
+pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
+    let indexes = match &flags.ca_cert {
+        Some(certificate) => vec![Index::beside(certificate)],
+        None => in_directory(&flags.dir)?,
+    };
+    let mut listed = Vec::new();
+    for index in indexes {
+        let name = index.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let authority = name.trim_end_matches(".index.jsonl").to_owned();
+        let entries = index.read()?;
+        listed.extend(entries.into_iter().map(|entry| Listed { authority: authority.clone(), entry }));
+    }
+    let text = flags.output.rendered(&listed).unwrap_or_else(|| {
+        if listed.is_empty() {
+            return "nothing was signed yet\n".to_owned();
+        }
+        let rows = listed.iter().map(|Listed { authority, entry }| {
+            let Entry { serial, subject, profile, issued_at, not_after, .. } = entry.clone();
+            [authority.clone(), profile, subject, issued_at, not_after, serial]
+        });
+        table::columns(["AUTHORITY", "PROFILE", "SUBJECT", "ISSUED", "UNTIL", "SERIAL"], rows)
+    });
+    Ok(print(&text))
+}
+
+fn in_directory(directory: &Path) -> Result<Vec<Index>, CommandError> {
+    let failed = |error: std::io::Error| CommandError::about(directory.display(), error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".index.jsonl")) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths.into_iter().map(|path| Index { path }).collect())
+}

@@ -1,0 +1,186 @@
+//! Certificate requests in a cluster: the objects, as people want to see them.
+
+pub(super) mod create;
+pub(super) mod decide;
+pub(super) mod list;
+pub(super) mod wait;
+pub(super) mod watch;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use serde::Serialize;
+
+use super::super::cluster::{Cluster, ClusterFlags, runtime};
+use super::super::terminal::age;
+use super::error::CommandError;
+use super::signing::in_words;
+use crate::certificates::request::CertificateRequest;
+use crate::clock::UnixTime;
+
+const NONE: &str = "<none>";
+
+/// A request, as `kubectl get csr` shows it, and what it asks for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    age: String,
+    signer_name: String,
+    requestor: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    requestor_groups: Vec<String>,
+    requested_duration: String,
+    condition: String,
+    usages: Vec<String>,
+    /// What the request itself says; the reason why it cannot be read if it cannot.
+    #[serde(flatten)]
+    asks: Asks,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    messages: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Asks {
+    #[serde(rename_all = "camelCase")]
+    Request {
+        subject: String,
+        alt_names: Vec<String>,
+        key: String,
+    },
+    Unreadable(String),
+}
+
+impl Row {
+    fn of(request: &CertificateSigningRequest, now: UnixTime) -> Self {
+        let spec = &request.spec;
+        let seconds = |timestamp: Timestamp| u64::try_from(timestamp.as_second()).unwrap_or_default();
+        let created = request.metadata.creation_timestamp.as_ref().map(|time| seconds(time.0));
+        let asks = match CertificateRequest::from_pem(&spec.request.0) {
+            Ok(request) => Asks::Request {
+                subject: request.subject().to_string(),
+                alt_names: in_words(request.alt_names()),
+                key: request.public_key().to_string(),
+            },
+            Err(error) => Asks::Unreadable(error.to_string()),
+        };
+        let duration = spec.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let message = |condition: &CertificateSigningRequestCondition| {
+            let text = [&condition.reason, &condition.message];
+            let text: Vec<&str> = text.into_iter().flatten().map(String::as_str).collect();
+            format!("{}: {}", condition.type_, text.join(": "))
+        };
+        Self {
+            name: name(request).to_owned(),
+            age: created.map_or("<unknown>".to_owned(), |created| age(now.as_secs().saturating_sub(created))),
+            signer_name: spec.signer_name.clone(),
+            requestor: spec.username.clone().unwrap_or_default(),
+            requestor_groups: spec.groups.clone().unwrap_or_default(),
+            requested_duration: duration.map_or(NONE.to_owned(), age),
+            condition: condition(request),
+            usages: spec.usages.clone().unwrap_or_default(),
+            asks,
+            messages: conditions(request).map(message).collect(),
+        }
+    }
+
+    /// As `kubectl get csr` has them.
+    // kubernetes: pkg/printers/internalversion/printers.go, printCertificateSigningRequest
+    fn cells(&self) -> [String; 6] {
+        [&self.name, &self.age, &self.signer_name, &self.requestor, &self.requested_duration, &self.condition]
+            .map(Clone::clone)
+    }
+}
+
+const HEADING: [&str; 6] = ["NAME", "AGE", "SIGNERNAME", "REQUESTOR", "REQUESTEDDURATION", "CONDITION"];
+
+fn name(request: &CertificateSigningRequest) -> &str {
+    request.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn conditions(
+    request: &CertificateSigningRequest,
+) -> impl Iterator<Item = &CertificateSigningRequestCondition> {
+    request.status.iter().flat_map(|status| status.conditions.iter().flatten())
+}
+
+fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
+    conditions(request).any(|condition| condition.type_ == kind)
+}
+
+/// The certificate, once it is there.
+fn issued(request: &CertificateSigningRequest) -> Option<&[u8]> {
+    let ByteString(certificate) = request.status.as_ref()?.certificate.as_ref()?;
+    Some(certificate.as_slice()).filter(|certificate| !certificate.is_empty())
+}
+
+// kubernetes: pkg/printers/internalversion/printers.go, extractCSRStatus
+fn condition(request: &CertificateSigningRequest) -> String {
+    let decided = match (has(request, "Denied"), has(request, "Approved")) {
+        (true, _) => "Denied",
+        (false, true) => "Approved",
+        (false, false) => "Pending",
+    };
+    let failed = has(request, "Failed").then_some("Failed");
+    let issued = issued(request).map(|_| "Issued");
+    [Some(decided), failed, issued].into_iter().flatten().collect::<Vec<_>>().join(",")
+}
+
+/// Reads one request.
+async fn read(
+    cluster: &Cluster,
+    api: &Api<CertificateSigningRequest>,
+    name: &str,
+) -> Result<CertificateSigningRequest, CommandError> {
+    let doing = format!("read certificate signing request {name}");
+    cluster.ask(&doing, api.get(name)).await.map_err(CommandError::Failed)
+}
+
+/// Runs a command against a cluster.
+fn with_cluster<T>(
+    flags: &ClusterFlags,
+    command: impl AsyncFnOnce(&Cluster, Api<CertificateSigningRequest>) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    let failed = |error: &dyn std::fmt::Display| CommandError::Failed(error.to_string());
+    let runtime = runtime().map_err(|error| failed(&error))?;
+    runtime.block_on(async {
+        let cluster = flags.connect().await.map_err(|error| failed(&error))?;
+        let api = Api::all(cluster.client.clone());
+        command(&cluster, api).await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn with(conditions: &[&str], certificate: &str) -> CertificateSigningRequest {
+        let conditions: Vec<Value> =
+            conditions.iter().map(|kind| json!({"type": kind, "status": "True"})).collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "spec": {"request": "", "signerName": "example.com/a"},
+            "status": {"conditions": conditions, "certificate": certificate},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn conditions_read_as_kubectl_shows_them() {
+        let cases: [(&[&str], &str, &str); 7] = [
+            (&[], "", "Pending"),
+            (&["Approved"], "", "Approved"),
+            (&["Approved"], "YQ==", "Approved,Issued"),
+            (&["Failed", "Approved"], "", "Approved,Failed"),
+            (&["Denied"], "", "Denied"),
+            (&["Approved", "Denied"], "", "Denied"),
+            (&["Failed"], "", "Pending,Failed"),
+        ];
+        for (conditions, certificate, expected) in cases {
+            assert_eq!(condition(&with(conditions, certificate)), expected, "{conditions:?}");
+        }
+    }
+}

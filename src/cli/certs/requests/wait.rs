@@ -1,0 +1,88 @@
+//! Waits until a request is decided on and signed, or never will be.
+
+use std::pin::pin;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Error, watch_object};
+
+use super::super::super::cluster::Cluster;
+use super::super::progress::Waiting;
+use super::{conditions, has, issued};
+
+/// What became of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The certificates, PEM.
+    Issued(Vec<u8>),
+    /// It was denied or failed, or it is gone: in words.
+    Never(String),
+}
+
+/// An error that no further try mends.
+pub(super) fn refused_for_good(error: &Error) -> Option<&kube::Error> {
+    match error {
+        Error::InitialListFailed(error) | Error::WatchStartFailed(error) | Error::WatchFailed(error) => {
+            match error {
+                kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404 | 405) => Some(error),
+                _ => None,
+            }
+        }
+        Error::WatchError(_) | Error::NoResourceVersion => None,
+    }
+}
+
+/// Waits for the end of the request with this name and uid. The error says why nothing can be known.
+// client-go: util/certificate/csr/csr.go, WaitForCertificate
+pub(super) async fn outcome(
+    cluster: &Cluster,
+    api: Api<CertificateSigningRequest>,
+    name: &str,
+    uid: Option<&str>,
+    waiting: &Waiting,
+) -> Result<Outcome, String> {
+    let mut changes = pin!(watch_object(api, name).default_backoff());
+    while let Some(change) = changes.next().await {
+        let request = match change {
+            Ok(request) => request,
+            Err(error) => {
+                if let Some(error) = refused_for_good(&error) {
+                    return Err(cluster.refusal(&format!("watch {name}"), error));
+                }
+                waiting.now(&format!("{error}; trying again"));
+                continue;
+            }
+        };
+        let Some(request) = request.filter(|request| uid.is_none() || request.metadata.uid.as_deref() == uid)
+        else {
+            return Ok(Outcome::Never("it was deleted".to_owned()));
+        };
+        if let Some(outcome) = ended(&request) {
+            return Ok(outcome);
+        }
+        waiting.now(&if has(&request, "Approved") {
+            format!("{name} is approved; waiting for {} to sign it", request.spec.signer_name)
+        } else {
+            format!("waiting for somebody to approve {name}")
+        });
+    }
+    Err(format!("the watch of {name} ended"))
+}
+
+/// How it ended, if it has.
+fn ended(request: &CertificateSigningRequest) -> Option<Outcome> {
+    let found = |kind: &str| conditions(request).find(|condition| condition.type_ == kind);
+    for (kind, words) in [("Denied", "it was denied"), ("Failed", "the signer refused it")] {
+        if let Some(condition) = found(kind) {
+            let told = [&condition.reason, &condition.message].into_iter().flatten();
+            let told: Vec<&str> = told.map(String::as_str).filter(|text| !text.is_empty()).collect();
+            return Some(Outcome::Never(format!("{words}: {}", told.join(": "))));
+        }
+    }
+    // Only what was approved counts: whatever else stands there was not signed for this request.
+    issued(request)
+        .filter(|_| has(request, "Approved"))
+        .map(|certificate| Outcome::Issued(certificate.to_vec()))
+}

@@ -1,0 +1,117 @@
+//! `portcullis certs watch`: a line for each request that is there, and for each change, until Ctrl-C.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::process::ExitCode;
+
+use clap::Args;
+use futures_util::StreamExt as _;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use serde::Serialize;
+
+use super::super::super::check::{Output, print};
+use super::super::super::cluster::ClusterFlags;
+use super::super::super::terminal::harmless;
+use super::super::error::CommandError;
+use super::wait::refused_for_good;
+use super::{Row, with_cluster};
+use crate::clock::{self, Clock};
+
+/// The flags of `portcullis certs watch`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct WatchFlags {
+    #[command(flatten)]
+    cluster: ClusterFlags,
+    /// How to print each change; json is one document on a line.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+}
+
+/// What was seen.
+#[derive(Debug, Serialize)]
+struct Seen<'a> {
+    time: String,
+    event: &'static str,
+    request: &'a Row,
+}
+
+pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, CommandError> {
+    with_cluster(&flags.cluster, async |cluster, api| {
+        let mut known: HashMap<String, String> = HashMap::new();
+        let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+        let mut interrupt = pin!(tokio::signal::ctrl_c());
+        if flags.output == Output::Text {
+            print(&line(
+                ["TIME", "EVENT", "NAME", "SIGNERNAME", "REQUESTOR", "CONDITION"].map(str::to_owned),
+            ));
+        }
+        loop {
+            let event = tokio::select! {
+                _ = &mut interrupt => return Ok(ExitCode::SUCCESS),
+                event = events.next() => event,
+            };
+            match event {
+                None => return Ok(ExitCode::SUCCESS),
+                Some(Ok(Event::Apply(request) | Event::InitApply(request))) => {
+                    let row = Row::of(&request, Clock::system().now());
+                    let before = known.insert(row.name.clone(), row.condition.clone());
+                    let event = match before {
+                        None => "added",
+                        Some(before) if before != row.condition => "changed",
+                        // Somebody touched it, and nothing came of it.
+                        Some(_) => continue,
+                    };
+                    if !tell(flags.output, event, &row) {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                }
+                Some(Ok(Event::Delete(request))) => {
+                    known.remove(super::name(&request));
+                    deleted(flags.output, &request);
+                }
+                Some(Ok(Event::Init | Event::InitDone)) => {}
+                Some(Err(error)) => {
+                    if let Some(error) = refused_for_good(&error) {
+                        let told = cluster.refusal("watch certificate signing requests", error);
+                        return Err(CommandError::Failed(told));
+                    }
+                    super::super::super::complain(&format!("{error}; trying again"));
+                }
+            }
+        }
+    })
+}
+
+fn deleted(output: Output, request: &CertificateSigningRequest) {
+    tell(output, "deleted", &Row::of(request, Clock::system().now()));
+}
+
+/// Whether anybody still reads it.
+fn tell(output: Output, event: &'static str, request: &Row) -> bool {
+    let time = clock::rfc3339(Clock::system().now());
+    let text = match output {
+        Output::Text => {
+            let Row { name, signer_name, requestor, condition, .. } = request;
+            let cells = [name, signer_name, requestor, condition].map(Clone::clone);
+            let [name, signer, requestor, condition] = cells;
+            line([time, event.to_owned(), name, signer, requestor, condition])
+        }
+        Output::Json => {
+            let seen = Seen { time, event, request };
+            serde_json::to_string(&seen).unwrap_or_default() + "\n"
+        }
+        Output::Yaml => {
+            let seen = Seen { time, event, request };
+            format!("---\n{}", Output::Yaml.rendered(&seen).unwrap_or_default())
+        }
+    };
+    print(&text) == ExitCode::SUCCESS
+}
+
+/// Columns that cannot know what is still to come.
+fn line([time, event, name, signer, requestor, condition]: [String; 6]) -> String {
+    let text = format!("{time:<20}  {event:<7}  {name:<24}  {signer:<44}  {requestor:<28}  {condition}");
+    harmless(text.trim_end()) + "\n"
+}

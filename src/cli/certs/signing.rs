@@ -1,0 +1,176 @@
+//! From a request to a certificate that is recorded and on disk; and what is told of it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::super::terminal::when;
+use super::authority::Issuing;
+use super::error::CommandError;
+use super::files::NewFiles;
+use super::index::Entry;
+use super::kind::Kind;
+use super::{fingerprint, table};
+use crate::certificates::alt_names::AltNames;
+use crate::certificates::issue::{Issued, Wanted};
+use crate::certificates::request::CertificateRequest;
+use crate::clock::{self, UnixTime};
+
+/// Less than this is no shortening, but the backdating of every certificate.
+const NOTHING: Duration = Duration::from_mins(10);
+/// Whoever is in it may do everything, and nothing takes that away again.
+// kubernetes: pkg/apis/... user.SystemPrivilegedGroup
+const MASTERS: &str = "system:masters";
+
+/// What is to be signed.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    pub(super) kind: Kind,
+    pub(super) request: &'a CertificateRequest,
+    /// None: those of the kind.
+    pub(super) usages: &'a [String],
+    pub(super) duration: Duration,
+}
+
+/// A certificate, signed and not yet handed out.
+#[derive(Debug)]
+pub(super) struct Signed {
+    issued: Issued,
+    pub(super) report: Report,
+}
+
+/// What is told of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    profile: &'static str,
+    subject: String,
+    alt_names: Vec<String>,
+    usages: Vec<String>,
+    key: String,
+    issuer: String,
+    serial: String,
+    not_before: String,
+    not_after: String,
+    sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) certificate_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    index_file: PathBuf,
+    remarks: Vec<String>,
+    #[serde(skip)]
+    until: String,
+}
+
+impl Order<'_> {
+    /// Signs it, if the profile and the authority allow.
+    pub(super) fn sign(&self, issuing: &Issuing, now: UnixTime) -> Result<Signed, CommandError> {
+        let Self { kind, request, usages, duration } = self;
+        let key = request.public_key().to_string();
+        let usages = if usages.is_empty() { kind.usages(&key) } else { usages.to_vec() };
+        let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: *duration };
+        let issued = issuing
+            .authority
+            .prepare(&kind.profile(), &wanted, now)
+            .and_then(|prepared| issuing.authority.issue(prepared))
+            .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
+        let mut remarks = Vec::new();
+        if issued.not_after().saturating_add(NOTHING) < now.saturating_add(*duration) {
+            remarks.push("it ends before its time, with its authority".to_owned());
+        }
+        let is_client = kind.usages("").iter().any(|usage| usage == "client auth");
+        if is_client && request.subject().organization.iter().any(|group| group == MASTERS) {
+            remarks.push(format!(
+                "the group {MASTERS} may do everything, whatever RBAC says, until the certificate ends"
+            ));
+        }
+        let seconds = i64::try_from(issued.not_after().as_secs()).unwrap_or(i64::MAX);
+        let report = Report {
+            profile: kind.name(),
+            subject: issued.subject().to_string(),
+            alt_names: in_words(request.alt_names()),
+            usages,
+            key,
+            issuer: issuing.authority.subject().to_string(),
+            serial: issued.serial_hex(),
+            not_before: clock::rfc3339(issued.not_before()),
+            not_after: clock::rfc3339(issued.not_after()),
+            sha256: fingerprint(issued.der()),
+            certificate_file: None,
+            key_file: None,
+            kubeconfig: None,
+            index_file: issuing.index.path().to_owned(),
+            remarks,
+            until: when(seconds, now),
+        };
+        Ok(Signed { issued, report })
+    }
+}
+
+impl Signed {
+    /// The certificate, and behind it that of its authority, unless that is a root.
+    pub(super) fn chain(&self, issuing: &Issuing) -> String {
+        self.issued.pem().to_owned() + &issuing.chain
+    }
+
+    /// Records it, and then puts its files into their places.
+    pub(super) fn hand_out(
+        self,
+        issuing: &Issuing,
+        files: NewFiles,
+        now: UnixTime,
+    ) -> Result<Report, CommandError> {
+        let report = self.report;
+        issuing.record(&Entry {
+            serial: report.serial.clone(),
+            subject: report.subject.clone(),
+            alt_names: report.alt_names.clone(),
+            profile: report.profile.to_owned(),
+            issued_at: clock::rfc3339(now),
+            not_after: report.not_after.clone(),
+            sha256: report.sha256.clone(),
+        })?;
+        files.commit()?;
+        Ok(report)
+    }
+}
+
+impl Report {
+    pub(super) fn text(&self) -> String {
+        let file = |path: &Path| path.display().to_string();
+        let mut rows = vec![("subject", self.subject.clone())];
+        rows.extend(self.alt_names.iter().enumerate().map(|(place, name)| {
+            let title = if place == 0 { "names" } else { "" };
+            (title, name.clone())
+        }));
+        rows.extend([
+            ("usages", self.usages.join(", ")),
+            ("key", self.key.clone()),
+            ("until", self.until.clone()),
+            ("serial", self.serial.clone()),
+            ("signed by", self.issuer.clone()),
+        ]);
+        let files = [
+            ("certificate", &self.certificate_file),
+            ("private key", &self.key_file),
+            ("kubeconfig", &self.kubeconfig),
+        ];
+        rows.extend(files.into_iter().filter_map(|(name, path)| Some((name, file(path.as_ref()?)))));
+        rows.push(("recorded in", file(&self.index_file)));
+        rows.extend(self.remarks.iter().map(|remark| ("note", remark.clone())));
+        table::facts(rows)
+    }
+}
+
+/// Each name with its kind, as openssl shows them.
+pub(super) fn in_words(names: &AltNames) -> Vec<String> {
+    let of = |kind: &str, names: &[String]| -> Vec<String> {
+        names.iter().map(|name| format!("{kind}:{name}")).collect()
+    };
+    let ips: Vec<String> = names.ips.iter().map(ToString::to_string).collect();
+    [of("DNS", &names.dns), of("IP", &ips), of("URI", &names.uris), of("email", &names.emails)].concat()
+}

@@ -1,0 +1,109 @@
+//! `portcullis certs verify`: would the gateway accept a certificate, and as whom. The authenticator is the gateway's
+//! own, and what is told is what `explain` tells.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::super::check::{Output, print};
+use super::super::cluster::runtime;
+use super::super::explain::{Credential, Judge};
+use super::super::{failed, misconfigured};
+use crate::authn::chain::Chain;
+use crate::authn::settings::Authentication;
+use crate::authn::x509::X509Authenticator;
+use crate::clock::Clock;
+use crate::config::inputs::Inputs;
+use crate::config::resolve::resolve;
+use crate::config::{ConfigError, ConfigErrors};
+use crate::x509::CaBundle;
+
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis certs verify alice.crt --client-ca-file pki/client-ca.crt
+  portcullis certs verify alice.crt --config gateway.yaml --cluster prod";
+
+/// The flags of `portcullis certs verify`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct VerifyFlags {
+    /// The certificate, PEM, with its intermediates behind it, as the client presents it.
+    #[arg(value_name = "FILE")]
+    certificate: PathBuf,
+    /// The CAs of the gateway's clients, PEM.
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    client_ca_file: Option<PathBuf>,
+    /// The gateway's configuration file, YAML, which names the CAs.
+    #[arg(long, value_name = "FILE", conflicts_with = "client_ca_file")]
+    config: Option<PathBuf>,
+    /// The cluster of the configuration to judge for, if there are several.
+    #[arg(long, value_name = "NAME", requires = "config")]
+    cluster: Option<String>,
+    /// How to print the result.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+}
+
+pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
+    let (cluster, bundle) = match trusted(flags) {
+        Ok(trusted) => trusted,
+        Err(errors) => return misconfigured(&errors),
+    };
+    let credential = match Credential::certificate(&flags.certificate) {
+        Ok(credential) => credential,
+        Err(problem) => return failed(&problem),
+    };
+    let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
+    let chain = match Chain::new(vec![Box::new(X509Authenticator::new(bundle))], None) {
+        Ok(chain) => chain,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let judge =
+        Judge { cluster: &cluster, chain: &chain, settings: &settings, audiences: &[], generation: 0 };
+    let explanation = runtime.block_on(judge.explain(credential, Clock::system().now()));
+    let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.text(false)));
+    if explanation.authenticated { printed } else { ExitCode::FAILURE }
+}
+
+/// The CAs of clients, and of which cluster.
+fn trusted(flags: &VerifyFlags) -> Result<(String, Arc<CaBundle>), ConfigErrors> {
+    let wrong = |error: ConfigError| ConfigErrors(vec![error]);
+    if let Some(file) = &flags.client_ca_file {
+        let read = std::fs::read(file).map_err(|error| error.to_string());
+        let bundle = read.and_then(|pem| CaBundle::from_pem(&pem).map_err(|error| error.to_string()));
+        let told = |problem: String| {
+            ConfigError::new("client-ca-file", problem).in_file(file).fix("give the CAs of clients, PEM")
+        };
+        return bundle
+            .map(|bundle| ("default".to_owned(), Arc::new(bundle)))
+            .map_err(|problem| wrong(told(problem)));
+    }
+    let config = flags.config.iter().map(|file| file.as_os_str().to_owned());
+    let arguments = config.flat_map(|file| ["--config".into(), file]);
+    let serve = super::super::serve::flags::<OsString>(arguments)
+        .map_err(|error| wrong(ConfigError::new("config", error.to_string())))?;
+    let settings = resolve(&serve, &mut Inputs::default())?.settings;
+    let names: Vec<_> = settings.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    let index = match &flags.cluster {
+        Some(name) => names.iter().position(|known| known == name),
+        None if names.len() == 1 => Some(0),
+        None => None,
+    };
+    let Some(cluster) = index.and_then(|index| settings.clusters.get(index)) else {
+        let problem = "names no cluster of the configuration";
+        return Err(wrong(
+            ConfigError::new("cluster", problem).fix(format!("give one of {}", names.join(", "))),
+        ));
+    };
+    let Some(bundle) = &cluster.authentication.client_ca else {
+        let problem = format!("cluster {} takes no client certificates", cluster.name);
+        return Err(wrong(ConfigError::new("client-ca-file", problem).fix("set clientCAFile")));
+    };
+    Ok((cluster.name.clone(), Arc::clone(bundle)))
+}

@@ -1,0 +1,86 @@
+//! What commands print for people: dates, and texts that a stranger may have written.
+
+use crate::clock::{self, UnixTime};
+
+/// The text with a mark instead of each character that a terminal would obey.
+pub(super) fn harmless(text: &str) -> String {
+    let is_obeyed = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// A date, and how far away it is.
+pub(super) fn when(date: i64, now: UnixTime) -> String {
+    let Ok(seconds) = u64::try_from(date) else { return format!("{date} (before 1970)") };
+    let date = UnixTime::from_secs(seconds);
+    let distance = |apart: UnixTime| {
+        let seconds = apart.as_secs();
+        let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+        let unit = units.into_iter().find(|(length, _)| seconds >= 2 * length);
+        unit.map_or_else(|| format!("{seconds}s"), |(length, unit)| format!("{}{unit}", seconds / length))
+    };
+    let away = match date.checked_sub(now) {
+        Some(ahead) => format!("in {}", distance(ahead)),
+        None => format!("{} ago", distance(now.saturating_sub(date))),
+    };
+    format!("{} ({away})", clock::rfc3339(date))
+}
+
+/// How long ago, as kubectl shows ages: coarser the longer.
+// apimachinery: pkg/util/duration/duration.go, HumanDuration
+pub(super) fn age(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let both = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large}{unit}"),
+        _ => format!("{large}{unit}{small}{small_unit}"),
+    };
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => both(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => both(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => both(days, "d", hours % 24, "h"),
+        691_200..63_072_000 => format!("{days}d"),
+        63_072_000..252_288_000 => both(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_as_coarse_as_kubectl_has_them() {
+        let cases = [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (599, "9m59s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (10_860, "3h1m"),
+            (28_800, "8h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+            (176_400, "2d1h"),
+            (691_200, "8d"),
+            (31_536_000, "365d"),
+            (63_072_000, "2y"),
+            (63_158_400, "2y1d"),
+            (252_288_000, "8y"),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(age(seconds), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn no_text_moves_the_cursor_or_turns_the_line() {
+        assert_eq!(harmless("a\u{1b}[2Jb\u{202e}c\r\nd é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\u{fffd}d é");
+    }
+}

@@ -1,0 +1,235 @@
+//! The controller `bootstrapsigner`: signs `kube-public/cluster-info` with every bootstrap token that signs.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::select;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::PostParams;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
+use tracing::{info, warn};
+
+use super::Context;
+use super::name::Name;
+use super::queue::{Outcome, Pace};
+use super::worker;
+use crate::bootstrap::cluster_info;
+use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData};
+
+const NAME: Name = Name::BootstrapSigner;
+
+/// The one thing there is to sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ClusterInfo;
+
+impl fmt::Display for ClusterInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", cluster_info::NAMESPACE, cluster_info::NAME)
+    }
+}
+
+/// Looks at the ConfigMap when it or a token changes. A token that expires is no change: `tokencleaner` makes it one.
+// kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go
+pub(crate) async fn run(context: Context) -> Infallible {
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), cluster_info::NAMESPACE);
+    let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
+    let one = watcher::Config::default().fields(&format!("metadata.name={}", cluster_info::NAME));
+    let (tokens, token_changes) = worker::watch(&context, "secrets", secrets, tokens);
+    let (found, map_changes) = worker::watch(&context, "configmaps", maps.clone(), one);
+    let changes = select(token_changes, map_changes).map(|_| ClusterInfo);
+    let replaced = Mutex::default();
+    let sign = async |ClusterInfo| sign(&context, &maps, &found, &tokens, &replaced).await;
+    worker::work(&context, NAME, Pace::CERTIFICATES, changes, sign).await
+}
+
+async fn sign(
+    context: &Context,
+    maps: &Api<ConfigMap>,
+    found: &Store<ConfigMap>,
+    tokens: &Store<Secret>,
+    replaced: &Mutex<Option<String>>,
+) -> Outcome {
+    // Before all tokens are known, every signature would look like one too many.
+    if tokens.wait_until_ready().await.is_err() || found.wait_until_ready().await.is_err() {
+        return Outcome::Retry;
+    }
+    let one = ObjectRef::new(cluster_info::NAME).within(cluster_info::NAMESPACE);
+    let Some(map) = found.get(&one) else { return Outcome::Done };
+    // The watch has yet to tell of what was written here.
+    if map.resource_version() == *replaced.lock().unwrap_or_else(PoisonError::into_inner) {
+        return Outcome::Done;
+    }
+    let now = context.clock.now();
+    let tokens = tokens.state();
+    let keys: BTreeMap<_, _> = tokens
+        .iter()
+        .filter_map(|secret| TokenData::of(secret).signing_key(&secret.name_any(), now))
+        .collect();
+    let data = map.data.clone().unwrap_or_default();
+    let Some(wanted) = cluster_info::wanted(&data, &keys) else { return Outcome::Done };
+    let signed = ConfigMap { data: Some(wanted), ..ConfigMap::clone(&map) };
+    let cluster = &*context.cluster;
+    match maps.replace(cluster_info::NAME, &PostParams::default(), &signed).await {
+        Ok(_) => {
+            info!(cluster, signatures = keys.len(), "cluster-info is signed");
+            *replaced.lock().unwrap_or_else(PoisonError::into_inner) = map.resource_version();
+            Outcome::Done
+        }
+        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Done,
+        // The watch tells of what it is now.
+        Err(kube::Error::Api(status)) if status.is_conflict() => {
+            context.metrics.controllers.conflicts.with_label_values(&[cluster, NAME.alias()]).inc();
+            Outcome::Done
+        }
+        // kube-controller-manager leaves it at that; no node could join with a new token until something changes.
+        Err(error) => {
+            warn!(cluster, "cluster-info cannot be signed: {error}");
+            Outcome::Retry
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Method;
+    use k8s_openapi::ByteString;
+    use serde_json::{Value, json};
+    use tokio::time::sleep;
+
+    use super::super::testing::FakeCluster;
+    use super::*;
+
+    const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
+    const TOKEN: &str = "/api/v1/namespaces/kube-system/secrets/bootstrap-token-abc123";
+    const INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+    const SIGNATURE: &str =
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiYzEyMyJ9..QSxpUG7Q542CirTI2ECPSZjvBOJURUW5a7XqFpNI958";
+
+    fn token() -> Value {
+        let data = [
+            ("token-id", "abc123"),
+            ("token-secret", "tokenSecret"),
+            ("usage-bootstrap-signing", "true"),
+            ("expiration", "2023-11-14T23:13:20Z"),
+        ];
+        let data: BTreeMap<_, _> = data.map(|(key, value)| (key, ByteString(value.into()))).into();
+        json!({"type": SECRET_TYPE, "data": data})
+    }
+
+    fn info(more: &[(&str, &str)]) -> Value {
+        let data: BTreeMap<_, _> = [("kubeconfig", "payload")].iter().chain(more).copied().collect();
+        json!({"data": data})
+    }
+
+    fn data(cluster: &FakeCluster) -> Value {
+        cluster.get(INFO).unwrap()["data"].clone()
+    }
+
+    fn put(code: u16) -> (Method, String, u16) {
+        (Method::PUT, INFO.to_owned(), code)
+    }
+
+    async fn a_moment() {
+        sleep(Duration::from_secs(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cluster_info_is_signed_when_it_or_a_token_changes() {
+        // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner_test.go
+        let cluster = FakeCluster::new();
+        tokio::spawn(run(cluster.context()));
+        a_moment().await;
+        assert_eq!(cluster.writes(), [], "there is nothing to sign");
+        cluster.put(TOKEN, token());
+        a_moment().await;
+        assert_eq!(cluster.writes(), []);
+        cluster.put(INFO, info(&[]));
+        a_moment().await;
+        let key = "jws-kubeconfig-abc123";
+        assert_eq!(
+            (data(&cluster), cluster.writes()),
+            (info(&[(key, SIGNATURE)])["data"].clone(), vec![put(200)])
+        );
+        // It is good as it is, so it is left alone.
+        cluster.put(INFO, info(&[(key, SIGNATURE)]));
+        cluster.put(TOKEN, token());
+        a_moment().await;
+        assert_eq!(cluster.writes(), []);
+        cluster.put(INFO, info(&[(key, "old signature")]));
+        a_moment().await;
+        assert_eq!(
+            (data(&cluster), cluster.writes()),
+            (info(&[(key, SIGNATURE)])["data"].clone(), vec![put(200)])
+        );
+        cluster.remove(TOKEN);
+        a_moment().await;
+        assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
+        // Nobody told to make it: it is not made.
+        cluster.remove(INFO);
+        cluster.put(TOKEN, token());
+        a_moment().await;
+        assert_eq!(cluster.writes(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_expires_signs_until_something_changes() {
+        let cluster = FakeCluster::new();
+        cluster.put(TOKEN, token());
+        cluster.put(INFO, info(&[]));
+        tokio::spawn(run(cluster.context()));
+        sleep(Duration::from_hours(2)).await;
+        assert_eq!(cluster.writes(), [put(200)]);
+        cluster.put(TOKEN, token());
+        a_moment().await;
+        assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_signature_goes_before_all_tokens_are_known() {
+        let cluster = FakeCluster::new();
+        cluster.put(INFO, info(&[("jws-kubeconfig-abc123", SIGNATURE)]));
+        cluster.put(TOKEN, token());
+        cluster.hold(SECRETS, true);
+        tokio::spawn(run(cluster.context()));
+        sleep(Duration::from_mins(5)).await;
+        assert_eq!(cluster.writes(), []);
+        // And a change that came meanwhile is not forgotten, though no token tells of it.
+        cluster.remove(TOKEN);
+        cluster.hold(SECRETS, false);
+        sleep(Duration::from_mins(20)).await;
+        assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_written_is_tried_again_or_left_to_the_next_change() {
+        for (code, then) in [(409, vec![]), (404, vec![]), (500, vec![put(200)])] {
+            let cluster = FakeCluster::new();
+            let context = cluster.context();
+            let metrics = std::sync::Arc::clone(&context.metrics);
+            cluster.put(TOKEN, token());
+            cluster.put(INFO, info(&[("other", "stays")]));
+            tokio::spawn(run(context));
+            a_moment().await;
+            assert_eq!(cluster.writes(), [put(200)]);
+            cluster.refuse(code);
+            cluster.put(INFO, info(&[("other", "stays")]));
+            sleep(Duration::from_secs(100)).await;
+            let expected: Vec<_> = std::iter::once(put(code)).chain(then).collect();
+            assert_eq!(cluster.writes(), expected);
+            let counted = metrics.controllers.conflicts.with_label_values(&["c", "bootstrapsigner"]).get();
+            assert_eq!(counted, u64::from(code == 409));
+            cluster.put(TOKEN, token());
+            a_moment().await;
+            assert_eq!(data(&cluster)["jws-kubeconfig-abc123"], SIGNATURE);
+            assert_eq!(data(&cluster)["other"], "stays");
+        }
+    }
+}

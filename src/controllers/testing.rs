@@ -1,0 +1,240 @@
+//! A cluster for controllers under test: an API server that keeps objects, is watched, and refuses what is out of date.
+//! Its clock is tokio's, which tests pause.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tower::service_fn;
+
+use super::Context;
+use super::settings::Controllers;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+
+/// When its time begins: 2023-11-14T22:13:20Z.
+pub(crate) const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// The objects of a cluster, by their paths.
+#[derive(Clone)]
+pub(crate) struct FakeCluster {
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Value>,
+    /// What watches are told: the revision, the collection, and the event.
+    events: Vec<(u64, String, Value)>,
+    revision: u64,
+    /// What was written, by whom it may be: method, path, and status code.
+    writes: Vec<(Method, String, u16)>,
+    /// What the next writes are answered with instead.
+    refusals: Vec<u16>,
+    /// Collections whose lists nobody gets yet.
+    held: Vec<String>,
+}
+
+impl FakeCluster {
+    pub(crate) fn new() -> Self {
+        Self { state: Arc::default(), changed: watch::Sender::new(0) }
+    }
+
+    /// What a controller works with here.
+    pub(crate) fn context(&self) -> Context {
+        let cluster = self.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let cluster = cluster.clone();
+            async move { Ok::<_, Infallible>(cluster.answer(request).await) }
+        });
+        let begun = Instant::now();
+        Context {
+            cluster: "c".into(),
+            identity: "test".into(),
+            client: Client::new(service, "default"),
+            settings: Arc::new(Controllers {
+                names: BTreeSet::new(),
+                signers: Vec::new(),
+                signing_duration: Duration::from_hours(8760),
+                election: None,
+            }),
+            metrics: Arc::new(Metrics::new()),
+            clock: Clock::from_fn(move || BEGINNING + begun.elapsed()),
+        }
+    }
+
+    /// Somebody else makes or changes an object.
+    pub(crate) fn put(&self, path: &str, object: Value) {
+        self.store(path, object);
+    }
+
+    /// Somebody else deletes an object.
+    pub(crate) fn remove(&self, path: &str) {
+        self.delete(path);
+    }
+
+    /// An object, as it is now.
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.state.lock().unwrap().objects.get(path).cloned()
+    }
+
+    /// What was written since the last time this was asked.
+    pub(crate) fn writes(&self) -> Vec<(Method, String, u16)> {
+        std::mem::take(&mut self.state.lock().unwrap().writes)
+    }
+
+    /// Answers the next write with this code.
+    pub(crate) fn refuse(&self, code: u16) {
+        self.state.lock().unwrap().refusals.push(code);
+    }
+
+    /// Lets nobody list a collection, or lets them again.
+    pub(crate) fn hold(&self, collection: &str, held: bool) {
+        let mut state = self.state.lock().unwrap();
+        state.held.retain(|known| known != collection);
+        if held {
+            state.held.push(collection.to_owned());
+        }
+    }
+
+    fn store(&self, path: &str, mut object: Value) -> Value {
+        let mut state = self.state.lock().unwrap();
+        state.revision += 1;
+        let (revision, known) = (state.revision, state.objects.contains_key(path));
+        let (collection, name) = path.rsplit_once('/').unwrap();
+        let parts: Vec<_> = collection.split('/').collect();
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["namespace"] = parts[parts.len() - 2].into();
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = format!("uid-{revision}").into();
+        }
+        let event = if known { "MODIFIED" } else { "ADDED" };
+        let event = json!({"type": event, "object": object});
+        state.events.push((revision, collection.to_owned(), event));
+        state.objects.insert(path.to_owned(), object.clone());
+        drop(state);
+        self.changed.send_replace(revision);
+        object
+    }
+
+    fn delete(&self, path: &str) -> Option<Value> {
+        let mut state = self.state.lock().unwrap();
+        let mut object = state.objects.remove(path)?;
+        state.revision += 1;
+        let revision = state.revision;
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        let event = json!({"type": "DELETED", "object": object});
+        let (collection, _) = path.rsplit_once('/').unwrap();
+        state.events.push((revision, collection.to_owned(), event));
+        drop(state);
+        self.changed.send_replace(revision);
+        Some(object)
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Answer {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let path = head.uri.path().to_owned();
+        let query: BTreeMap<_, _> =
+            url::form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes()).collect();
+        if head.method == Method::GET {
+            if query.contains_key("watch") {
+                let since = query.get("resourceVersion").unwrap().parse().unwrap();
+                return Response::new(self.watch(path, since));
+            }
+            return self.list(&path);
+        }
+        let code = self.write(&head.method, &path, &body);
+        self.state.lock().unwrap().writes.push((head.method, path.clone(), code));
+        reply(code, self.get(&path).unwrap_or_else(|| json!({"kind": "Status", "status": "Success"})))
+    }
+
+    fn write(&self, method: &Method, path: &str, body: &Value) -> u16 {
+        let refusal = self.state.lock().unwrap().refusals.pop();
+        if let Some(code) = refusal {
+            return code;
+        }
+        let Some(known) = self.get(path) else { return 404 };
+        let given = if *method == Method::DELETE { &body["preconditions"] } else { &body["metadata"] };
+        let fits = |key: &str| given[key].is_null() || given[key] == known["metadata"][key];
+        // Every write of a controller is to say what it read.
+        assert!(given["resourceVersion"].is_string() && given["uid"].is_string(), "{method} {path}: {body}");
+        if !fits("resourceVersion") || !fits("uid") {
+            return 409;
+        }
+        if *method == Method::DELETE {
+            self.delete(path);
+        } else {
+            self.store(path, body.clone());
+        }
+        200
+    }
+
+    fn list(&self, path: &str) -> Answer {
+        let state = self.state.lock().unwrap();
+        if state.held.iter().any(|held| held == path) {
+            drop(state);
+            return reply(500, Value::Null);
+        }
+        let within = |(object, _): &(&String, &Value)| object.rsplit_once('/').unwrap().0 == path;
+        let items: Vec<_> = state.objects.iter().filter(within).map(|(_, object)| object.clone()).collect();
+        reply(200, json!({"metadata": {"resourceVersion": state.revision.to_string()}, "items": items}))
+    }
+
+    fn watch(&self, path: String, since: u64) -> UnsyncBoxBody<Bytes, Infallible> {
+        let (state, changed) = (Arc::clone(&self.state), self.changed.subscribe());
+        let events = unfold((state, changed, since), move |(state, mut changed, mut since)| {
+            let path = path.clone();
+            async move {
+                loop {
+                    let next = {
+                        let state = state.lock().unwrap();
+                        let mut new = state.events.iter().filter(|(revision, ..)| *revision > since);
+                        new.find(|(_, collection, _)| *collection == path).cloned()
+                    };
+                    if let Some((revision, _, event)) = next {
+                        since = revision;
+                        let frame = Frame::data(Bytes::from(format!("{event}\n")));
+                        return Some((Ok::<_, Infallible>(frame), (state, changed, since)));
+                    }
+                    changed.changed().await.ok()?;
+                }
+            }
+        });
+        StreamBody::new(events).boxed_unsync()
+    }
+}
+
+fn reply(code: u16, body: Value) -> Answer {
+    let body = if code < 400 {
+        body
+    } else {
+        json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason(code)})
+    };
+    Response::builder().status(code).body(Full::new(Bytes::from(body.to_string())).boxed_unsync()).unwrap()
+}
+
+fn reason(code: u16) -> &'static str {
+    match code {
+        404 => "NotFound",
+        409 => "Conflict",
+        _ => "InternalError",
+    }
+}

@@ -1,0 +1,166 @@
+//! The controller `tokencleaner`: deletes bootstrap tokens that have expired, when they expire.
+
+use std::convert::Infallible;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, Preconditions};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
+use tracing::{info, warn};
+
+use super::Context;
+use super::name::Name;
+use super::queue::{Outcome, Pace};
+use super::worker::{self, Key};
+use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData};
+use crate::bootstrap::token_cleaner::{Fate, fate};
+
+const NAME: Name = Name::TokenCleaner;
+
+/// Looks at every token when it changes, and when it is to expire.
+// kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go
+pub(crate) async fn run(context: Context) -> Infallible {
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
+    let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
+    let (store, changes) = worker::watch(&context, "secrets", secrets.clone(), tokens);
+    let look = async |key: Key| match key.within(&store) {
+        Some(secret) => {
+            let now = context.clock.now();
+            match fate(&TokenData::of(&secret), now) {
+                Fate::Keep => Outcome::Done,
+                Fate::KeepFor(remaining) => Outcome::After(remaining),
+                Fate::Delete => delete(&context, &secrets, &secret).await,
+            }
+        }
+        None => Outcome::Done,
+    };
+    worker::work(&context, NAME, Pace::CERTIFICATES, changes, look).await
+}
+
+/// Deletes a token if it is still the one that was looked at. If it is not, the watch tells of what it is now.
+async fn delete(context: &Context, secrets: &Api<Secret>, secret: &Secret) -> Outcome {
+    let name = secret.name_any();
+    let preconditions = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
+    let options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let cluster = &*context.cluster;
+    match secrets.delete(&name, &options).await {
+        Ok(_) => {
+            info!(cluster, secret = name, "an expired bootstrap token is deleted");
+            Outcome::Done
+        }
+        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.is_conflict() => {
+            context.metrics.controllers.conflicts.with_label_values(&[cluster, NAME.alias()]).inc();
+            Outcome::Done
+        }
+        // kube-controller-manager leaves it at that; an expired token would stay until it changes.
+        Err(error) => {
+            warn!(cluster, secret = name, "an expired bootstrap token cannot be deleted: {error}");
+            Outcome::Retry
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Method;
+    use serde_json::{Value, json};
+    use tokio::time::sleep;
+
+    use super::super::testing::FakeCluster;
+    use super::*;
+
+    const PATH: &str = "/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef";
+
+    fn token(expiration: Option<&str>) -> Value {
+        let mut data = json!({"token-id": "YWJjZGVm"});
+        if let Some(expiration) = expiration {
+            data["expiration"] = serde_json::to_value(k8s_openapi::ByteString(expiration.into())).unwrap();
+        }
+        json!({"type": SECRET_TYPE, "data": data})
+    }
+
+    /// The controller at work on a cluster whose time is 2023-11-14T22:13:20Z.
+    fn begin() -> (FakeCluster, Context) {
+        let cluster = FakeCluster::new();
+        let context = cluster.context();
+        (cluster, context)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_expired_token_goes_and_another_one_stays() {
+        // kube-controller-manager: pkg/controller/bootstrap/tokencleaner_test.go
+        let (cluster, context) = begin();
+        let path = |id: &str| PATH.replace("abcdef", id);
+        for (id, expiration) in [
+            ("noexpi", None),
+            ("expire", Some("2023-11-14T21:13:20Z")),
+            ("longer", Some("2023-11-14T23:13:20Z")),
+            ("garbag", Some("garbage")),
+        ] {
+            cluster.put(&path(id), token(expiration));
+        }
+        tokio::spawn(run(context));
+        sleep(Duration::from_secs(1)).await;
+        let mut gone = cluster.writes();
+        gone.sort_by(|one, other| one.1.cmp(&other.1));
+        assert_eq!(gone, ["expire", "garbag"].map(|id| (Method::DELETE, path(id), 200)));
+        assert!(cluster.get(&path("noexpi")).is_some() && cluster.get(&path("longer")).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_goes_at_the_moment_it_expires() {
+        let (cluster, context) = begin();
+        tokio::spawn(run(context));
+        cluster.put(PATH, token(Some("2023-11-14T23:13:20Z")));
+        sleep(Duration::from_millis(3_599_900)).await;
+        assert_eq!(cluster.writes(), []);
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(cluster.writes(), [(Method::DELETE, PATH.to_owned(), 200)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_is_given_more_time_has_it() {
+        let (cluster, context) = begin();
+        tokio::spawn(run(context));
+        cluster.put(PATH, token(Some("2023-11-14T22:14:20Z")));
+        sleep(Duration::from_secs(30)).await;
+        cluster.put(PATH, token(Some("2023-11-14T23:13:20Z")));
+        sleep(Duration::from_secs(3000)).await;
+        assert_eq!(cluster.writes(), []);
+        cluster.put(PATH, token(None));
+        sleep(Duration::from_hours(1000)).await;
+        assert_eq!(cluster.writes(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_race_is_counted_and_left_to_the_next_change() {
+        for (code, conflicts) in [(409, 1), (404, 0)] {
+            let (cluster, context) = begin();
+            let metrics = std::sync::Arc::clone(&context.metrics);
+            cluster.refuse(code);
+            cluster.put(PATH, token(Some("2023-11-14T21:13:20Z")));
+            tokio::spawn(run(context));
+            sleep(Duration::from_secs(100)).await;
+            assert_eq!(cluster.writes(), [(Method::DELETE, PATH.to_owned(), code)]);
+            let counted = metrics.controllers.conflicts.with_label_values(&["c", "tokencleaner"]).get();
+            assert_eq!(counted, conflicts);
+            cluster.put(PATH, token(Some("2023-11-14T21:13:21Z")));
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(cluster.writes(), [(Method::DELETE, PATH.to_owned(), 200)]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_cannot_be_deleted_is_tried_again() {
+        let (cluster, context) = begin();
+        cluster.refuse(500);
+        cluster.put(PATH, token(Some("2023-11-14T21:13:20Z")));
+        tokio::spawn(run(context));
+        sleep(Duration::from_secs(1)).await;
+        let path = PATH.to_owned();
+        assert_eq!(cluster.writes(), [(Method::DELETE, path.clone(), 500), (Method::DELETE, path, 200)]);
+    }
+}

@@ -1,0 +1,121 @@
+//! `portcullis certs` as people meet it: what it prints, what it writes, what it refuses, and who takes its certificates.
+
+mod cluster;
+mod files;
+mod gateway;
+mod inspect;
+mod issue;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use regex::Regex;
+
+/// What a command printed, and its exit code.
+#[derive(Debug)]
+struct Said {
+    out: String,
+    err: String,
+    code: i32,
+}
+
+impl Said {
+    fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { out: text(output.stdout), err: text(output.stderr), code: output.status.code().unwrap() }
+    }
+
+    /// What it printed, if it was good.
+    #[track_caller]
+    fn good(self) -> String {
+        assert_eq!((self.code, self.err.as_str()), (0, ""), "{}", self.out);
+        self.out
+    }
+
+    /// What it said was wrong.
+    #[track_caller]
+    fn bad(self, code: i32, told: &[&str]) -> String {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        for part in told {
+            assert!(self.err.contains(part), "{part:?} is not in {}", self.err);
+        }
+        self.err
+    }
+
+    /// The whole, the same whenever it was printed.
+    fn normal(&self) -> String {
+        normal(&format!("exit {}\n{}{}", self.code, self.out, self.err))
+    }
+}
+
+fn normal(text: &str) -> String {
+    let rules = [
+        (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "2026-01-01T12:00:00Z"),
+        (r"\b[0-9a-f]{40}\b", "00112233445566778899aabbccddeeff00112233"),
+        (r"\b[0-9a-f]{64}\b", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
+        (r"\b[0-9a-f]{30,39}\b", "00112233445566778899aabbccddeeff"),
+        (r"127\.0\.0\.1:\d+", "127.0.0.1:6443"),
+        (r"\((in )?\d+[smhd]( ago)?\)", "(${1}9d$2)"),
+        (r"(?m)^(serial +)[0-9a-f]+$", "${1}0011"),
+    ];
+    rules.iter().fold(text.to_owned(), |text, (pattern, by)| {
+        Regex::new(pattern).unwrap().replace_all(&text, *by).into_owned()
+    })
+}
+
+/// `portcullis certs`, run in a directory, with nobody at a terminal.
+fn command(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.arg("certs").args(arguments).current_dir(directory).stdin(Stdio::null()).env("NO_COLOR", "1");
+    command.env("HOME", directory).env_remove("KUBECONFIG");
+    command
+}
+
+fn certs(directory: &Path, arguments: &[&str]) -> Said {
+    Said::of(command(directory, arguments).output().unwrap())
+}
+
+/// Runs a line of shell, which must succeed, and returns what it printed.
+#[track_caller]
+fn shell(directory: &Path, line: &str) -> String {
+    let output = Command::new("bash").args(["-c", line]).current_dir(directory).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{line}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// A directory with authorities in `pki`.
+fn authorities() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    certs(directory.path(), &["init"]).good();
+    directory
+}
+
+/// The names in a directory.
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn help_teaches() {
+    let directory = tempfile::tempdir().unwrap();
+    for command in [
+        "", "init", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve", "deny",
+        "watch",
+    ] {
+        let mut arguments: Vec<&str> = command.split_whitespace().collect();
+        arguments.push("-h");
+        let name = format!("certs_help_{command}");
+        insta::assert_snapshot!(name.trim_end_matches('_'), certs(directory.path(), &arguments).good());
+    }
+}

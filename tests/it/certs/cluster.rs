@@ -1,0 +1,480 @@
+//! Requests in a cluster: a small API server that knows them, and each command against it.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+
+use super::{Said, certs, command, mode, names, normal, shell};
+use crate::support::body::{Frames, fed};
+use crate::support::{Backend, BoxedBody, Pki, full, until};
+use crate::transcripts::transcript;
+
+const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+/// What it holds, and who watches.
+#[derive(Default)]
+struct Store {
+    requests: Vec<Value>,
+    version: u64,
+    watchers: Vec<Frames>,
+    /// How often a decision still meets somebody else's change.
+    conflicts: usize,
+    /// Where the authority is that signs what is approved; by default nobody does.
+    signer: Option<PathBuf>,
+}
+
+impl Store {
+    fn put(&mut self, kind: &str, request: &Value) {
+        self.version += 1;
+        let mut request = request.clone();
+        request["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.requests.retain(|known| known["metadata"]["name"] != request["metadata"]["name"]);
+        let line = json!({"type": kind, "object": request}).to_string() + "\n";
+        self.watchers.retain(|watcher| watcher.send(Frame::data(Bytes::from(line.clone()))).is_ok());
+        if kind != "DELETED" {
+            self.requests.push(request);
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<Value> {
+        self.requests.iter().find(|known| known["metadata"]["name"] == name).cloned()
+    }
+}
+
+struct Cluster {
+    pki: Pki,
+    store: Arc<Mutex<Store>>,
+    _server: Backend,
+}
+
+fn refuse(code: StatusCode, reason: &str, message: &str) -> Response<BoxedBody> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason,
+        "message": message, "code": code.as_u16()});
+    respond(code, &status)
+}
+
+fn respond(code: StatusCode, body: &Value) -> Response<BoxedBody> {
+    let response = Response::builder().status(code).header("content-type", "application/json");
+    response.body(full(body.to_string())).unwrap()
+}
+
+async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<BoxedBody> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let rest = head.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/').to_owned();
+    let mut store = store.lock().unwrap();
+    let query = head.uri.query().unwrap_or_default();
+    match (&head.method, rest.as_str()) {
+        (&Method::GET, "") if query.contains("watch=true") => {
+            let (frames, body, _) = fed();
+            store.watchers.push(frames);
+            Response::builder().header("content-type", "application/json").body(body).unwrap()
+        }
+        (&Method::GET, "") => {
+            let of_one =
+                query.split('&').find_map(|pair| pair.strip_prefix("fieldSelector=metadata.name%3D"));
+            let items: Vec<&Value> = store
+                .requests
+                .iter()
+                .filter(|known| of_one.is_none_or(|name| known["metadata"]["name"] == name))
+                .collect();
+            let list = json!({"kind": "CertificateSigningRequestList", "apiVersion": "certificates.k8s.io/v1",
+                "metadata": {"resourceVersion": store.version.to_string()}, "items": items});
+            respond(StatusCode::OK, &list)
+        }
+        (&Method::POST, "") => {
+            let mut made: Value = serde_json::from_slice(&body).unwrap();
+            let prefix = made["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
+            let name = made["metadata"]["name"].as_str().map_or(prefix + "x7k2p", str::to_owned);
+            if store.find(&name).is_some() {
+                return refuse(StatusCode::CONFLICT, "AlreadyExists", "it already exists");
+            }
+            if name == "forbidden" {
+                return refuse(StatusCode::FORBIDDEN, "Forbidden", "you may not");
+            }
+            made["metadata"] = json!({"name": name, "uid": format!("uid-{}", store.version),
+                "creationTimestamp": "2026-01-01T00:00:00Z"});
+            made["spec"]["username"] = "carol".into();
+            made["spec"]["groups"] = json!(["ops"]);
+            store.put("ADDED", &made);
+            respond(StatusCode::CREATED, &store.find(&name).unwrap())
+        }
+        (&Method::GET, name) => match store.find(name) {
+            Some(found) => respond(StatusCode::OK, &found),
+            None => refuse(StatusCode::NOT_FOUND, "NotFound", &format!("{name} not found")),
+        },
+        (&Method::PUT, rest) => {
+            let name = rest.strip_suffix("/approval").unwrap();
+            let given: Value = serde_json::from_slice(&body).unwrap();
+            let mut found = store.find(name).unwrap();
+            if store.conflicts > 0 {
+                store.conflicts -= 1;
+                store.put("MODIFIED", &found);
+                return refuse(StatusCode::CONFLICT, "Conflict", "the object has been modified");
+            }
+            assert_eq!(given["metadata"]["resourceVersion"], found["metadata"]["resourceVersion"]);
+            found["status"]["conditions"] = given["status"]["conditions"].clone();
+            if let Some(signer) = &store.signer {
+                let certificate = tokio::task::block_in_place(|| signed(signer, &found));
+                found["status"]["certificate"] = certificate.into();
+            }
+            store.put("MODIFIED", &found);
+            respond(StatusCode::OK, &found)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The certificate for a request, in base64.
+fn signed(authority: &Path, request: &Value) -> String {
+    let pem = STANDARD.decode(request["spec"]["request"].as_str().unwrap()).unwrap();
+    std::fs::write(authority.join("signed.csr"), pem).unwrap();
+    if !authority.join("pki").exists() {
+        certs(authority, &["init"]).good();
+    }
+    certs(authority, &["sign", "signed.csr", "--profile", "client", "--force"]).good();
+    STANDARD.encode(std::fs::read(authority.join("signed.crt")).unwrap())
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let pki = Pki::new();
+        let store = Arc::new(Mutex::new(Store::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let shared = Arc::clone(&store);
+        let server = Backend::of_everybody(&pki, listener, move |request| {
+            let store = Arc::clone(&shared);
+            Box::pin(async move { answer(&store, request).await })
+        });
+        pki.write("servers-ca.crt", pki.servers.cert_pem());
+        pki.write(
+            "config",
+            format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: b, cluster: {{server: \
+                 'https://{}', certificate-authority: servers-ca.crt}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n\
+                 contexts: [{{name: c, context: {{cluster: b, user: u}}}}]\n",
+                server.address
+            ),
+        );
+        Self { pki, store, _server: server }
+    }
+
+    fn dir(&self) -> &Path {
+        self.pki.directory.path()
+    }
+
+    /// Runs a command to its end.
+    async fn run(&self, arguments: &[&str]) -> Said {
+        let child = self.begin(arguments);
+        spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap()
+    }
+
+    fn begin(&self, arguments: &[&str]) -> Child {
+        let mut command = command(self.dir(), &[arguments, &["--kubeconfig", "config"]].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn found(&self, name: &str) -> Option<Value> {
+        self.store.lock().unwrap().find(name)
+    }
+
+    /// Adds a request that somebody made by other means.
+    fn add(&self, name: &str, subject: &str) {
+        let line = format!(
+            "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.k -subj '{subject}' \
+             -addext subjectAltName=DNS:{name}.test 2>/dev/null"
+        );
+        let pem = shell(self.dir(), &line);
+        let request = json!({"metadata": {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"request": STANDARD.encode(pem), "signerName": "kubernetes.io/kube-apiserver-client",
+                "username": "carol", "groups": ["ops", "system:authenticated"], "expirationSeconds": 86_400,
+                "usages": ["digital signature", "client auth"]}});
+        self.store.lock().unwrap().put("ADDED", &request);
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut store = self.store.lock().unwrap();
+        let mut request = store.find(name).unwrap();
+        change(&mut request);
+        store.put("MODIFIED", &request);
+    }
+
+    /// Approves and signs it, as the controllers do.
+    async fn sign(&self, name: &str) {
+        let (found, dir) = (self.found(name).unwrap(), self.dir().to_owned());
+        let certificate = spawn_blocking(move || signed(&dir, &found)).await.unwrap();
+        self.change(name, |request| {
+            request["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}],
+                "certificate": certificate});
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_listed_as_kubectl_does() {
+    let cluster = Cluster::start().await;
+    assert_eq!(cluster.run(&["list"]).await.good(), "No resources found\n");
+    cluster.add("alice", "/O=dev/CN=alice");
+    cluster.add("bob", "/CN=bob");
+    cluster
+        .change("bob", |bob| bob["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]}));
+    // A column is as wide as what is in it.
+    let blanks = regex::Regex::new(" +").unwrap();
+    let listed = days(&cluster.run(&["list"]).await);
+    insta::assert_snapshot!("certs_list", blanks.replace_all(&listed, " "));
+    let pending = cluster.run(&["list", "--pending"]).await.good();
+    assert!(pending.contains("alice") && !pending.contains("bob"), "{pending}");
+    let json: Value = serde_json::from_str(&cluster.run(&["list", "-o", "json"]).await.good()).unwrap();
+    assert_eq!(json[0]["name"], "alice");
+    assert_eq!(json[0]["request"]["altNames"], json!(["DNS:alice.test"]));
+    assert_eq!(json[1]["condition"], "Denied");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_is_shown_and_written() {
+    let cluster = Cluster::start().await;
+    cluster.add("alice", "/O=dev/CN=alice");
+    cluster.add("root", "/O=system:masters/CN=root");
+    cluster.run(&["approve", "alice"]).await.bad(64, &["give --yes"]);
+    cluster.run(&["approve", "alice", "nobody", "--yes"]).await.bad(1, &["nobody not found"]);
+    assert!(cluster.found("alice").unwrap().get("status").is_none());
+    cluster.store.lock().unwrap().conflicts = 2;
+    insta::assert_snapshot!("certs_approve", days(&cluster.run(&["approve", "alice", "--yes"]).await));
+    let condition = cluster.found("alice").unwrap()["status"]["conditions"][0].clone();
+    assert_eq!(condition["type"], "Approved");
+    assert_eq!(condition["status"], "True");
+    assert_eq!(condition["reason"], "PortcullisApprove");
+    assert!(condition["lastUpdateTime"].is_string(), "{condition}");
+    // Once more changes nothing.
+    cluster.run(&["approve", "alice", "--yes"]).await.good();
+    assert_eq!(cluster.found("alice").unwrap()["status"]["conditions"].as_array().unwrap().len(), 1);
+
+    let deny = ["deny", "root", "--yes", "--reason", "TooMuch", "--message", "ask for less"];
+    let said = cluster.run(&deny).await.good();
+    assert!(said.contains("may do everything") && said.ends_with("/root denied\n"), "{said}");
+    let condition = cluster.found("root").unwrap()["status"]["conditions"][0].clone();
+    let told = ["type", "reason", "message"].map(|key| condition[key].as_str().unwrap().to_owned());
+    assert_eq!(told, ["Denied", "TooMuch", "ask for less"]);
+}
+
+fn days(said: &Said) -> String {
+    regex::Regex::new(r"\b(\d+y)?\d+d\b").unwrap().replace_all(&said.normal(), "99d").into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn somebody_who_keeps_changing_a_request_is_told_of() {
+    let cluster = Cluster::start().await;
+    cluster.add("alice", "/CN=alice");
+    cluster.store.lock().unwrap().conflicts = 1000;
+    cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["alice: somebody else keeps changing it"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_is_requested_and_comes_with_its_key() {
+    let cluster = Cluster::start().await;
+    let request = ["request", "--cn", "alice", "-O", "dev", "--out-cert", "a.crt", "--out-key", "a.key"];
+    let more = ["--expiration-seconds", "3600"];
+    let child = cluster.begin(&[&request[..], &more].concat());
+    until("the request", || cluster.found("portcullis-x7k2p").is_some()).await;
+    let spec = cluster.found("portcullis-x7k2p").unwrap()["spec"].clone();
+    assert_eq!(spec["signerName"], "kubernetes.io/kube-apiserver-client");
+    assert_eq!(spec["usages"], json!(["digital signature", "client auth"]));
+    assert_eq!(spec["expirationSeconds"], 3600);
+    cluster.sign("portcullis-x7k2p").await;
+    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    insta::assert_snapshot!("certs_request", normal(&said.normal()));
+    let dir = cluster.dir();
+    assert_eq!((mode(&dir.join("a.crt")), mode(&dir.join("a.key"))), (0o600, 0o600));
+    shell(dir, "diff <(openssl pkey -in a.key -pubout) <(openssl x509 -in a.crt -noout -pubkey)");
+    assert!(!names(dir).iter().any(|name| name.starts_with('.')));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
+    let cluster = Cluster::start().await;
+    let child = cluster.begin(&[
+        "request",
+        "--cn",
+        "alice",
+        "--name",
+        "alice",
+        "--out-kubeconfig",
+        "alice.kubeconfig",
+    ]);
+    until("the request", || cluster.found("alice").is_some()).await;
+    // The key is safe before anybody is asked to sign for it.
+    assert_eq!(mode(&cluster.dir().join("alice.kubeconfig.key")), 0o600);
+    cluster.sign("alice").await;
+    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(!cluster.dir().join("alice.kubeconfig.key").exists());
+    let file = cluster.dir().join("alice.kubeconfig");
+    let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap();
+    assert!(server.starts_with("https://127.0.0.1:"), "{server}");
+    let listed = certs(cluster.dir(), &["list", "--kubeconfig", "alice.kubeconfig"]).good();
+    assert!(listed.contains("Approved,Issued"), "{listed}");
+    let inspected = certs(cluster.dir(), &["inspect", "alice.kubeconfig"]).good();
+    assert!(inspected.contains("nothing is wrong"), "{inspected}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_was_interrupted_is_taken_up_again() {
+    let cluster = Cluster::start().await;
+    let request = ["request", "--cn", "alice", "--out-cert", "a.crt"];
+    let with_key = [&request[..], &["--out-key", "a.key"]].concat();
+    let child = cluster.begin(&with_key);
+    until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    said.bad(
+        1,
+        &[
+            "interrupted; the request is still there and the key is in a.key",
+            "--name portcullis-x7k2p --key a.key",
+        ],
+    );
+    // Another key is not taken for it.
+    let other = [
+        "request",
+        "--cn",
+        "alice",
+        "--name",
+        "portcullis-x7k2p",
+        "--out-cert",
+        "b.crt",
+        "--out-key",
+        "b.key",
+    ];
+    cluster.run(&other).await.bad(1, &["portcullis-x7k2p: there is such a request already, for another key"]);
+    let again = [&request[..], &["--name", "portcullis-x7k2p", "--key", "a.key"]].concat();
+    let slow = cluster.run(&[&again[..], &["--timeout", "1s"]].concat()).await;
+    slow.bad(1, &["there is no certificate after 1 s", "--key a.key"]);
+    cluster.sign("portcullis-x7k2p").await;
+    assert_eq!(cluster.run(&again).await.code, 0);
+    shell(cluster.dir(), "diff <(openssl pkey -in a.key -pubout) <(openssl x509 -in a.crt -noout -pubkey)");
+    assert!(!names(cluster.dir()).iter().any(|name| name.starts_with("b.")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_comes_to_nothing_leaves_nothing() {
+    let cluster = Cluster::start().await;
+    let ends: [(&str, fn(&Cluster), &str); 3] = [
+        (
+            "denied",
+            |cluster| {
+                cluster.change("denied", |request| {
+                    request["status"] = json!({"conditions": [{"type": "Denied", "status": "True", "reason": "No",
+                        "message": "not you"}]});
+                });
+            },
+            "denied: it was denied: No: not you",
+        ),
+        (
+            "failed",
+            |cluster| {
+                cluster.change("failed", |request| {
+                    request["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}, {"type": "Failed",
+                        "status": "True", "reason": "SignerValidationFailure", "message": "bad usages"}]});
+                });
+            },
+            "failed: the signer refused it: SignerValidationFailure: bad usages",
+        ),
+        (
+            "deleted",
+            |cluster| {
+                let mut store = cluster.store.lock().unwrap();
+                let gone = store.find("deleted").unwrap();
+                store.put("DELETED", &gone);
+            },
+            "deleted: it was deleted",
+        ),
+    ];
+    for (name, end, told) in ends {
+        let child = cluster.begin(&[
+            "request",
+            "--cn",
+            "a",
+            "--name",
+            name,
+            "--out-cert",
+            "a.crt",
+            "--out-key",
+            "a.key",
+        ]);
+        until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
+        end(&cluster);
+        let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+        said.bad(1, &[told]);
+        assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"], "{name}");
+        cluster.store.lock().unwrap().watchers.clear();
+    }
+    let forbidden = ["request", "--cn", "a", "--name", "forbidden", "--out-kubeconfig", "a"];
+    cluster.run(&forbidden).await.bad(1, &["answers 403: you may not", "Role"]);
+    let cases: [(&[&str], &str); 4] = [
+        (&["request", "--cn", "a", "--out-cert", "a.crt"], "--out-key"),
+        (&["request", "--cn", "a"], "--out-cert"),
+        (&["request", "--cn", "a", "--out-kubeconfig", "a", "--signer-name", "example.com/a"], "--usages"),
+        (&["request", "--cn", "a", "--out-kubeconfig", "a", "--expiration-seconds", "10"], "600"),
+    ];
+    for (arguments, told) in cases {
+        cluster.run(arguments).await.bad(64, &[told]);
+    }
+    assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_are_told_as_they_come() {
+    let cluster = Cluster::start().await;
+    cluster.add("alice", "/CN=alice");
+    let mut child = cluster.begin(&["watch"]);
+    until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
+    cluster.change("alice", |alice| alice["metadata"]["labels"] = json!({"a": "b"}));
+    cluster.add("bob", "/CN=bob");
+    cluster.change("alice", |alice| {
+        alice["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]})
+    });
+    let gone = cluster.found("bob").unwrap();
+    cluster.store.lock().unwrap().put("DELETED", &gone);
+    let out = child.stdout.take().unwrap();
+    let lines = spawn_blocking(move || {
+        use std::io::BufRead as _;
+        let lines = std::io::BufReader::new(out).lines();
+        lines.take(5).map(|line| line.unwrap() + "\n").collect::<String>()
+    });
+    insta::assert_snapshot!("certs_watch", normal(&lines.await.unwrap()));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ended = spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+    assert_eq!((ended.code(), ended.signal()), (Some(0), None));
+}
+
+/// The page shows what the commands print; here the requests of the page are signed as soon as they are approved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_on_certificates_is_what_is_printed() {
+    let cluster = Cluster::start().await;
+    cluster.store.lock().unwrap().signer = Some(cluster.dir().to_owned());
+    let config = cluster.dir().join("config");
+    let replayed = spawn_blocking(move || {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
+        let directory = tempfile::tempdir().unwrap();
+        let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
+        let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+        transcript::replay(Path::new(page), true, directory.path(), |command| {
+            command.env("PATH", &path).env("KUBECONFIG", &config).env("HOME", directory.path());
+        })
+    });
+    let commands = replayed.await.unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(commands > 20, "{commands}");
+}

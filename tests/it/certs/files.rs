@@ -1,0 +1,234 @@
+//! What `init` makes, and that no command loses or half writes a file.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{authorities, certs, command, mode, names, normal, shell};
+
+const MADE: [&str; 9] = [
+    "ca.crt",
+    "ca.index.jsonl",
+    "ca.key",
+    "client-ca.crt",
+    "client-ca.key",
+    "front-proxy-ca.crt",
+    "front-proxy-ca.key",
+    "serving-ca.crt",
+    "serving-ca.key",
+];
+
+#[test]
+fn init_makes_authorities_that_openssl_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = certs(directory.path(), &["init"]);
+    insta::assert_snapshot!("certs_init", said.normal());
+    let pki = directory.path().join("pki");
+    assert_eq!((names(&pki), mode(&pki)), (MADE.map(str::to_owned).to_vec(), 0o700));
+    for name in MADE {
+        assert_eq!(mode(&pki.join(name)), 0o600, "{name}");
+    }
+    for (name, below, purpose) in
+        [("client", 0, "Client"), ("serving", 0, "Server"), ("front-proxy", 0, "Client")]
+    {
+        shell(&pki, &format!("openssl verify -x509_strict -CAfile ca.crt {name}-ca.crt"));
+        let text = shell(&pki, &format!("openssl x509 -noout -text -in {name}-ca.crt"));
+        for part in [
+            format!("CA:TRUE, pathlen:{below}"),
+            "Certificate Sign, CRL Sign".to_owned(),
+            format!("TLS Web {purpose} Authentication"),
+            format!("CN = portcullis {name} CA"),
+        ] {
+            assert!(text.replace("CN=", "CN = ").contains(&part), "{name}: {part} is not in {text}");
+        }
+    }
+    let root = shell(&pki, "openssl x509 -noout -text -in ca.crt");
+    assert!(root.contains("CA:TRUE, pathlen:1"), "{root}");
+    // Each key is that of its certificate.
+    let line =
+        "diff <(openssl pkey -in client-ca.key -pubout) <(openssl x509 -in client-ca.crt -noout -pubkey)";
+    shell(&pki, line);
+}
+
+#[test]
+fn init_tells_programs_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let said =
+        certs(directory.path(), &["init", "--name", "example", "--validity", "90d", "--output", "json"]);
+    let json: Value = serde_json::from_str(&said.good()).unwrap();
+    assert_eq!(json["encrypted"], false);
+    let subjects: Vec<_> = json["authorities"].as_array().unwrap().iter().map(|ca| &ca["subject"]).collect();
+    let expected = ["root", "client", "serving", "front-proxy"].map(|kind| format!("CN=example {kind} CA"));
+    assert_eq!(subjects, expected.iter().collect::<Vec<_>>());
+    let end = shell(directory.path(), "openssl x509 -noout -checkend $((89*86400)) -in pki/client-ca.crt");
+    assert!(end.contains("will not expire"), "{end}");
+    shell(directory.path(), "! openssl x509 -noout -checkend $((91*86400)) -in pki/client-ca.crt");
+    let index: Value =
+        serde_json::from_str(&certs(directory.path(), &["index", "--output", "json"]).good()).unwrap();
+    assert_eq!(index.as_array().unwrap().len(), 3);
+    assert_eq!(index[0]["profile"], "intermediate");
+    for (at, name) in ["client-ca", "serving-ca", "front-proxy-ca"].into_iter().enumerate() {
+        let serial = shell(directory.path(), &format!("openssl x509 -noout -serial -in pki/{name}.crt"));
+        let serial = serial.trim().trim_start_matches("serial=").to_ascii_lowercase();
+        let listed = index[at]["serial"].as_str().unwrap();
+        assert_eq!(listed.trim_start_matches("00"), serial, "{name}");
+    }
+}
+
+#[test]
+fn every_kind_of_key_can_be_made() {
+    for (kind, told) in [
+        ("ecdsa-p256", "prime256v1"),
+        ("ecdsa-p384", "secp384r1"),
+        ("rsa-3072", "3072 bit"),
+        ("rsa-4096", "4096 bit"),
+        ("ed25519", "ED25519"),
+    ] {
+        // The processor time of four RSA keys is worth saving: one authority signs for every kind.
+        let directory = authorities();
+        if !kind.starts_with("rsa") {
+            certs(directory.path(), &["init", "--key-type", kind, "--dir", "other"]).good();
+            shell(directory.path(), "openssl verify -CAfile other/ca.crt other/client-ca.crt");
+        }
+        let issue = ["issue", "client", "--cn", "alice", "--out", "alice", "--key-type", kind];
+        certs(directory.path(), &issue).good();
+        let key = shell(directory.path(), "openssl pkey -in alice.key -noout -text");
+        assert!(key.contains(told), "{kind}: {told} is not in {key}");
+        shell(directory.path(), "openssl verify -partial_chain -CAfile pki/client-ca.crt alice.crt");
+        let usage = shell(directory.path(), "openssl x509 -noout -ext keyUsage -in alice.crt");
+        assert_eq!(usage.contains("Key Encipherment"), kind.starts_with("rsa"), "{kind}: {usage}");
+    }
+}
+
+#[test]
+fn nothing_is_overwritten_without_force() {
+    let directory = authorities();
+    let all = || MADE.map(|name| fs::read(directory.path().join("pki").join(name)).unwrap());
+    let before = all();
+    certs(directory.path(), &["init"]).bad(1, &["pki/ca.crt: it is there already", "--force"]);
+    assert_eq!(all(), before);
+    fs::remove_file(directory.path().join("pki/ca.crt")).unwrap();
+    certs(directory.path(), &["init"]).bad(1, &["pki/ca.key: it is there already"]);
+    assert_eq!(names(&directory.path().join("pki")), MADE[1..]);
+    certs(directory.path(), &["init", "--force"]).good();
+    assert_ne!(all()[2], before[2]);
+    // The old authorities are still listed: what they signed may still be about.
+    let index = fs::read_to_string(directory.path().join("pki/ca.index.jsonl")).unwrap();
+    assert_eq!(index.lines().count(), 6, "{index}");
+
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
+    certs(directory.path(), &issue).good();
+    let before = fs::read(directory.path().join("alice.key")).unwrap();
+    fs::remove_file(directory.path().join("alice.crt")).unwrap();
+    certs(directory.path(), &issue).bad(1, &["alice.key: it is there already"]);
+    assert_eq!(names(directory.path()), ["alice.key", "pki"]);
+    assert_eq!(fs::read(directory.path().join("alice.key")).unwrap(), before);
+    certs(directory.path(), &[&issue[..], &["--force"]].concat()).good();
+    assert_ne!(fs::read(directory.path().join("alice.key")).unwrap(), before);
+}
+
+#[test]
+fn a_directory_that_init_cannot_fill_is_not_left_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), "").unwrap();
+    certs(directory.path(), &["init", "--dir", "file"]).bad(1, &["file"]);
+    certs(directory.path(), &["init", "--passphrase-file", "none"]).bad(1, &["--passphrase-file none"]);
+    assert_eq!(names(directory.path()), ["file"]);
+}
+
+#[test]
+fn keys_are_encrypted_with_a_passphrase_that_is_on_no_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    fs::write(dir.join("passphrase"), "correct horse\nbattery\n").unwrap();
+    fs::write(dir.join("wrong"), "battery\n").unwrap();
+    fs::write(dir.join("empty"), "\n").unwrap();
+    certs(dir, &["init", "--passphrase-file", "empty"]).bad(1, &["its first line is empty"]);
+    let said = certs(dir, &["init", "--passphrase-file", "passphrase"]).good();
+    assert!(said.contains("are encrypted"), "{said}");
+    for name in ["ca", "client-ca", "serving-ca", "front-proxy-ca"] {
+        let key = fs::read_to_string(dir.join(format!("pki/{name}.key"))).unwrap();
+        assert!(key.starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"), "{key}");
+        shell(dir, &format!("openssl pkey -in pki/{name}.key -passin 'pass:correct horse' -noout"));
+    }
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
+    certs(dir, &issue).bad(1, &["passphrase of pki/client-ca.key", "--passphrase-file or --passphrase-fd"]);
+    let wrong = certs(dir, &[&issue[..], &["--passphrase-file", "wrong"]].concat());
+    let wrong = wrong.bad(1, &["pki/client-ca.key", "passphrase is wrong"]);
+    assert!(!wrong.contains("battery"), "{wrong}");
+    assert_eq!(names(dir), ["empty", "passphrase", "pki", "wrong"]);
+    certs(dir, &[&issue[..], &["--passphrase-file", "passphrase"]].concat()).good();
+
+    // From a descriptor, which the shell opens.
+    let portcullis = env!("CARGO_BIN_EXE_portcullis");
+    let rest = "certs issue client --cn bob --out bob --passphrase-fd 3 3<passphrase";
+    shell(dir, &format!("{portcullis} {rest}"));
+    certs(dir, &[&issue[..], &["--passphrase-fd", "97"]].concat()).bad(1, &["--passphrase-fd /dev/fd/97"]);
+    // And never from an argument.
+    certs(dir, &[&issue[..], &["--passphrase", "correct horse"]].concat()).bad(64, &["--passphrase"]);
+    // A prompt needs somebody to answer.
+    certs(dir, &["init", "--dir", "third", "--passphrase"]).bad(1, &["there is no terminal"]);
+}
+
+#[test]
+fn a_certificate_that_cannot_be_recorded_is_not_handed_out() {
+    let directory = authorities();
+    let index = directory.path().join("pki/client-ca.index.jsonl");
+    fs::write(&index, "not an entry\n").unwrap();
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
+    certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl: line 1 is not an entry"]);
+    fs::remove_file(&index).unwrap();
+    fs::create_dir(&index).unwrap();
+    certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl", "is not handed out"]);
+    assert_eq!(names(directory.path()), ["pki"]);
+}
+
+#[test]
+fn the_index_lists_what_was_signed() {
+    let directory = authorities();
+    let empty = certs(directory.path(), &["index", "--ca-cert", "pki/client-ca.crt"]).good();
+    assert_eq!(empty, "nothing was signed yet\n");
+    certs(directory.path(), &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).good();
+    let serve = ["issue", "serving", "--cn", "gateway", "--dns", "gateway.test", "--out", "gateway"];
+    certs(directory.path(), &serve).good();
+    let index = directory.path().join("pki/client-ca.index.jsonl");
+    assert_eq!(mode(&index), 0o600);
+    insta::assert_snapshot!("certs_index", normal(&certs(directory.path(), &["index"]).good()));
+    let entry: Value = serde_json::from_str(&fs::read_to_string(&index).unwrap()).unwrap();
+    let sha256 = shell(directory.path(), "openssl x509 -outform der -in alice.crt | sha256sum");
+    assert_eq!(entry["sha256"], sha256.split(' ').next().unwrap());
+    assert_eq!(entry["profile"], "client");
+}
+
+#[test]
+fn what_a_stranger_wrote_moves_no_cursor() {
+    let directory = authorities();
+    let line = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout a.key -out a.csr \
+                -utf8 -subj $'/CN=a\\e[31mlice\\u202e'";
+    shell(directory.path(), line);
+    let mut said = certs(directory.path(), &["inspect", "a.csr"]);
+    let signed = certs(directory.path(), &["sign", "a.csr", "--profile", "client"]);
+    let listed = certs(directory.path(), &["index"]);
+    said.out += &(signed.out + &signed.err + &listed.out);
+    assert!(said.out.contains("[31mlice"), "{}", said.out);
+    assert!(!said.out.contains(['\u{1b}', '\u{202e}']), "{:?}", said.out);
+}
+
+#[test]
+fn two_commands_at_once_do_not_write_the_same_file() {
+    let directory = authorities();
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
+    let started: Vec<_> = (0..4)
+        .map(|_| {
+            let mut command = command(directory.path(), &issue);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    let ended: Vec<_> = started.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    assert_eq!(ended.iter().filter(|output| output.status.success()).count(), 1);
+    shell(
+        directory.path(),
+        "diff <(openssl pkey -in alice.key -pubout) <(openssl x509 -in alice.crt -noout -pubkey)",
+    );
+}

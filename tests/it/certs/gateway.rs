@@ -1,0 +1,104 @@
+//! Whom the gateway takes the certificates for, asked beforehand and in earnest.
+
+use super::{authorities, certs, command};
+use crate::support::{Backend, Gateway, H2, Pki, flags, full};
+
+const LIST: &str = r#"{"kind":"CertificateSigningRequestList","apiVersion":"certificates.k8s.io/v1","metadata":{},"items":[]}"#;
+
+#[test]
+fn verify_says_as_whom_or_why_not() {
+    let directory = authorities();
+    let dir = directory.path();
+    certs(dir, &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).good();
+    certs(dir, &["issue", "serving", "--cn", "gw", "--dns", "gw", "--out", "gw"]).good();
+    certs(dir, &["issue", "front-proxy", "--cn", "proxy", "--out", "proxy"]).good();
+    let verify = |certificate: &str, ca: &str| certs(dir, &["verify", certificate, "--client-ca-file", ca]);
+    insta::assert_snapshot!("certs_verify", verify("alice.crt", "pki/client-ca.crt").normal());
+    insta::assert_snapshot!("certs_verify_refused", verify("alice.crt", "pki/front-proxy-ca.crt").normal());
+    assert_eq!(verify("gw.crt", "pki/ca.crt").code, 1);
+    // Why the gateway is given the authority of clients alone: with the root, a front proxy would be a client too.
+    assert_eq!(verify("proxy.crt", "pki/ca.crt").code, 0);
+    assert_eq!(verify("proxy.crt", "pki/client-ca.crt").code, 1);
+    verify("alice.crt", "alice.key").bad(64, &["client-ca-file"]);
+    verify("alice.crt", "none").bad(64, &["none"]);
+    verify("alice.key", "pki/client-ca.crt").bad(1, &["alice.key: no certificate in it"]);
+    certs(dir, &["verify", "alice.crt"]).bad(64, &["--client-ca-file"]);
+    certs(dir, &["verify", "alice.crt", "--config", "none"]).bad(64, &["none"]);
+    let json =
+        certs(dir, &["verify", "alice.crt", "--client-ca-file", "pki/client-ca.crt", "-o", "json"]).good();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["user"]["username"], "alice");
+    assert_eq!(json["user"]["groups"], serde_json::json!(["dev", "system:authenticated"]));
+}
+
+#[test]
+fn verify_takes_the_configuration_of_the_gateway() {
+    let pki = Pki::new();
+    let dir = pki.directory.path();
+    flags(&pki, "127.0.0.1:6443".parse().unwrap());
+    pki.write("alice.crt", pki.clients.leaf().cn("alice").issue().cert_pem());
+    pki.write(
+        "gateway.yaml",
+        "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n\
+         serving: {tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}\n\
+         clusters:\n- {name: prod, kubeconfig: backend.kubeconfig, match: {serverNames: [prod.test]}, authentication: \
+         {clientCAFile: clients-ca.crt}}\n- {name: staging, kubeconfig: backend.kubeconfig, match: {serverNames: \
+         [staging.test]}, authentication: {clientCAFile: servers-ca.crt}}\n- {name: tokens, kubeconfig: \
+         backend.kubeconfig, match: {serverNames: [tokens.test]}, authentication: {tokenAuthFile: tokens.csv}}\n",
+    );
+    let verify = |cluster: &[&str]| {
+        certs(dir, &[&["verify", "alice.crt", "--config", "gateway.yaml"], cluster].concat())
+    };
+    let said = verify(&["--cluster", "prod"]).good();
+    assert!(said.starts_with("accepted by x509 for cluster prod\n"), "{said}");
+    let refused = verify(&["--cluster", "staging"]);
+    assert!(
+        refused.code == 1 && refused.out.starts_with("refused (401 Unauthorized) for cluster staging"),
+        "{refused:?}"
+    );
+    verify(&["--cluster", "tokens"]).bad(64, &["cluster tokens takes no client certificates"]);
+    verify(&["--cluster", "other"]).bad(64, &["prod, staging, tokens"]);
+    verify(&[]).bad(64, &["prod, staging, tokens"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubeconfig_that_was_issued_is_let_in_by_the_gateway() {
+    let directory = authorities();
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |_| {
+        Box::pin(async {
+            let answer = http::Response::builder().header("content-type", "application/json");
+            answer.body(full(LIST)).unwrap()
+        })
+    })
+    .await;
+    let ca = directory.path().join("pki/client-ca.crt").display().to_string();
+    let mut given = flags(&pki, backend.address);
+    given.push(format!("--client-ca-file={ca}"));
+    let gateway = Gateway::with(given);
+    gateway.checked().await;
+    let server = format!("https://localhost:{}", gateway.address.port());
+    let servers = pki.directory.path().join("servers-ca.crt").display().to_string();
+    let issue = [
+        "issue",
+        "client",
+        "--cn",
+        "alice",
+        "-O",
+        "dev",
+        "--kubeconfig-out",
+        "alice.kubeconfig",
+        "--server",
+        &server,
+        "--certificate-authority",
+        &servers,
+    ];
+    certs(directory.path(), &issue).good();
+    let mut list = command(directory.path(), &["list", "--kubeconfig", "alice.kubeconfig"]);
+    let listed = tokio::task::spawn_blocking(move || super::Said::of(list.output().unwrap())).await.unwrap();
+    assert_eq!(listed.good(), "No resources found\n");
+    let seen = backend.take().unwrap();
+    assert_eq!(seen.target.trim_end_matches('?'), "/apis/certificates.k8s.io/v1/certificatesigningrequests");
+    assert_eq!(seen.all("x-remote-user"), ["alice"]);
+    assert_eq!(seen.all("x-remote-group"), ["dev", "system:authenticated"]);
+}

@@ -1,0 +1,232 @@
+//! What `inspect` shows of everything, and what it finds wrong.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{authorities, certs, shell};
+use crate::pki::{Ca, KeyKind};
+use crate::support::{Backend, Pki, full};
+
+fn now() -> i64 {
+    i64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs())
+        .unwrap()
+}
+
+const DAY: i64 = 86_400;
+
+/// What is wrong, and whether it is an error.
+fn problems(directory: &Path, arguments: &[&str]) -> (Vec<(String, String)>, i32) {
+    let said = certs(directory, &[&["inspect", "--output", "json"], arguments].concat());
+    let json: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let problems = json["problems"].as_array().unwrap();
+    (problems.iter().map(|one| (text(&one["severity"]), text(&one["problem"]))).collect(), said.code)
+}
+
+#[test]
+fn tables_show_everything_and_end_with_what_is_wrong() {
+    let directory = authorities();
+    let dir = directory.path();
+    let issue =
+        ["issue", "serving", "--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1", "--out", "gateway"];
+    certs(dir, &issue).good();
+    insta::assert_snapshot!(
+        "certs_inspect_pair",
+        certs(dir, &["inspect", "gateway.crt", "gateway.key"]).normal()
+    );
+    shell(
+        dir,
+        "openssl req -new -key gateway.key -subj /O=dev/CN=alice -out alice.csr -addext subjectAltName=DNS:a.test",
+    );
+    insta::assert_snapshot!("certs_inspect_request", certs(dir, &["inspect", "alice.csr"]).normal());
+    insta::assert_snapshot!("certs_inspect_authority", certs(dir, &["inspect", "pki/ca.crt"]).normal());
+    insta::assert_snapshot!(
+        "certs_inspect_json",
+        certs(dir, &["inspect", "-o", "json", "gateway.crt"]).normal()
+    );
+    let yaml = certs(dir, &["inspect", "-o", "yaml", "gateway.key"]).good();
+    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(yaml["items"][0]["facts"]["key"], "ECDSA P-256");
+    // Nothing of a key is shown.
+    let key = std::fs::read_to_string(dir.join("gateway.key")).unwrap();
+    let said = certs(dir, &["inspect", "gateway.key", "pki/ca.key"]).good();
+    assert!(!key.lines().any(|line| said.contains(line)), "{said}");
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let ca = Ca::new("clients");
+    let write = |name: &str, text: String| std::fs::write(dir.join(name), text).unwrap();
+    let leaf = || ca.leaf().cn("alice").eku(&["1.3.6.1.5.5.7.3.2"]);
+    let good = leaf().issue();
+    write("good.crt", good.cert_pem());
+    write("good.key", good.key_pem());
+    write("expired.crt", leaf().validity(now() - 2 * DAY, now() - DAY).issue().cert_pem());
+    write("early.crt", leaf().validity(now() + DAY, now() + 90 * DAY).issue().cert_pem());
+    write("soon.crt", leaf().validity(now() - DAY, now() + 29 * DAY).issue().cert_pem());
+    write("later.crt", leaf().validity(now() - DAY, now() + 31 * DAY).issue().cert_pem());
+    write("nobody.crt", ca.leaf().eku(&["1.3.6.1.5.5.7.3.2"]).issue().cert_pem());
+    write("masters.crt", leaf().org("system:masters").issue().cert_pem());
+    write("any.crt", ca.leaf().cn("alice").no_eku().issue().cert_pem());
+    write("nameless.crt", ca.leaf().cn("gw").eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem());
+    write(
+        "other.key",
+        Ca::with_key("x", KeyKind::P256).leaf().cn("x").key(KeyKind::Rsa2048).issue().key_pem(),
+    );
+    write("chain.crt", good.cert_pem() + &Ca::new("others").cert_pem());
+    let openssl = |name: &str, more: &str| {
+        shell(
+            dir,
+            &format!(
+                "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca -days 90 2>&1; \
+             openssl req -new -newkey {more} -nodes -keyout k -out r -subj /CN=a 2>&1; \
+             openssl x509 -req -in r -CA ca.crt -CAkey ca.key -CAcreateserial -days 90 -extfile <(echo extendedKeyUsage=clientAuth) -out {name}"
+            ),
+        );
+    };
+    openssl("weak.crt", "rsa:1024");
+    shell(
+        dir,
+        "openssl req -new -newkey rsa:2048 -nodes -keyout k -out r -subj /CN=a; \
+                openssl x509 -req -sha1 -in r -CA ca.crt -CAkey ca.key -CAcreateserial -days 90 \
+                -extfile <(echo extendedKeyUsage=clientAuth) -out sha1.crt",
+    );
+    shell(
+        dir,
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out bit.crt -subj /CN=a -days 90 \
+                -addext keyUsage=critical,digitalSignature",
+    );
+    let cases: [(&[&str], i32, &[(&str, &str)]); 15] = [
+        (&["good.crt", "good.key"], 0, &[]),
+        (&["later.crt"], 0, &[]),
+        (&["expired.crt"], 1, &[("error", "expired: it ended ")]),
+        (&["early.crt"], 1, &[("error", "not yet valid: it begins ")]),
+        (&["soon.crt"], 0, &[("warning", "expires soon: it ends ")]),
+        (&["soon.crt", "--fail-on-warnings"], 1, &[("warning", "expires soon: it ends ")]),
+        (&["nobody.crt"], 1, &[("error", "no CommonName")]),
+        (&["masters.crt"], 0, &[("warning", "in the group system:masters")]),
+        (&["any.crt"], 0, &[("warning", "no extended key usage")]),
+        (&["nameless.crt"], 1, &[("error", "no subjectAltName")]),
+        (&["good.crt", "other.key"], 1, &[("error", "the key is not that of the certificate beside it")]),
+        (&["chain.crt"], 1, &[("error", "incomplete chain: the next certificate, chain.crt (2 of 2)")]),
+        (&["weak.crt"], 1, &[("error", "the key is too short: RSA 1024")]),
+        (&["sha1.crt"], 1, &[("error", "signed by SHA-1 with RSA")]),
+        (&["bit.crt"], 1, &[("error", "an authority that may not sign")]),
+    ];
+    for (arguments, code, expected) in cases {
+        let (found, ended) = problems(dir, arguments);
+        assert_eq!(ended, code, "{arguments:?}: {found:?}");
+        assert_eq!(found.len(), expected.len(), "{arguments:?}: {found:?}");
+        for ((severity, problem), (level, begin)) in found.iter().zip(expected) {
+            assert!(severity == level && problem.starts_with(begin), "{arguments:?}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
+    let directory = authorities();
+    let dir = directory.path();
+    let issue = [
+        "issue",
+        "client",
+        "--cn",
+        "alice",
+        "--out",
+        "alice",
+        "--kubeconfig-out",
+        "alice.kubeconfig",
+        "--server",
+        "https://gateway.test:6443",
+    ];
+    certs(dir, &issue).good();
+    insta::assert_snapshot!(
+        "certs_inspect_kubeconfig",
+        certs(dir, &["inspect", "alice.kubeconfig"]).normal()
+    );
+    let serving = ["issue", "serving", "--cn", "gw", "--dns", "gw", "--out", "gw"];
+    certs(dir, &serving).good();
+    let config = |user: &str, cluster: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: 'https://a', {cluster}}}}}]\n\
+             users: [{{name: u, user: {{{user}}}}}]\ncontexts: []\n"
+        );
+        std::fs::write(dir.join("config"), text).unwrap();
+        problems(dir, &["config"])
+    };
+    let ca = "certificate-authority: pki/ca.crt";
+    assert_eq!(config("client-certificate: alice.crt, client-key: alice.key", ca), (Vec::new(), 0));
+    let cases = [
+        (
+            "client-certificate: alice.crt, client-key: gw.key",
+            ca,
+            "the key is not that of the certificate beside it",
+        ),
+        ("client-certificate: gw.crt, client-key: gw.key", ca, "not for clients"),
+        (
+            "client-certificate: pki/client-ca.crt, client-key: pki/client-ca.key",
+            ca,
+            "an authority's certificate",
+        ),
+        ("client-certificate: alice.crt", ca, "a client certificate without its client-key"),
+        ("client-key: alice.key", ca, "a client-key without its client certificate"),
+        ("client-certificate: none.crt, client-key: alice.key", ca, "none.crt: No such file"),
+        ("token: hidden-token", "certificate-authority-data: '!'", "it is not base64"),
+        ("token: hidden-token", "insecure-skip-tls-verify: true", "insecure-skip-tls-verify"),
+    ];
+    for (user, cluster, expected) in cases {
+        let (found, code) = config(user, cluster);
+        assert!(
+            code == 1 && found.iter().any(|(_, problem)| problem.contains(expected)),
+            "{user}: {found:?}"
+        );
+        let said = certs(dir, &["inspect", "config"]);
+        assert!(!said.out.contains("hidden"), "{}", said.out);
+    }
+    std::fs::write(dir.join("garbage"), "users: [hidden: {").unwrap();
+    let said = certs(dir, &["inspect", "garbage"]).bad(1, &["garbage: neither PEM, DER nor a kubeconfig"]);
+    assert!(!said.contains("hidden"), "{said}");
+    certs(dir, &["inspect", "missing"]).bad(1, &["missing: No such file"]);
+    certs(dir, &["inspect"]).bad(64, &["--server"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_shows_its_chain_and_what_a_client_makes_of_it() {
+    let pki = Pki::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server =
+        Backend::of_everybody(&pki, listener, |_| Box::pin(async { http::Response::new(full("ok")) }));
+    let closed = Backend::plain(&pki).await;
+    let dir = pki.directory.path().to_owned();
+    pki.write("servers.crt", pki.servers.cert_pem());
+    pki.write("clients.crt", pki.clients.cert_pem());
+    let address = server.address.to_string();
+    let asked = closed.address.to_string();
+    tokio::task::spawn_blocking(move || {
+        let server = ["inspect", "--server", &address];
+        let good = certs(&dir, &[&server[..], &["--ca-file", "servers.crt"]].concat());
+        insta::assert_snapshot!("certs_inspect_server", good.normal());
+        let (found, code) = problems(&dir, &[&server[1..], &["--ca-file", "clients.crt"]].concat());
+        assert_eq!((code, found.len()), (1, 1), "{found:?}");
+        assert!(found[0].1.contains("with clients.crt refuses it: "), "{found:?}");
+        let other = ["--ca-file", "servers.crt", "--server-name", "elsewhere.test"];
+        let (found, code) = problems(&dir, &[&server[1..], &other].concat());
+        assert!(code == 1 && found[0].1.contains("not valid for name"), "{found:?}");
+        // One that asks for a certificate says whose.
+        let out = certs(&dir, &["inspect", "--server", &asked]).out;
+        assert!(out.contains("a certificate of CN=front is asked for"), "{out}");
+        certs(&dir, &["inspect", "--server", "nowhere"]).bad(64, &["give HOST:PORT"]);
+        certs(&dir, &["inspect", "--server", &address, "--ca-file", "none"]).bad(1, &["--ca-file none"]);
+    })
+    .await
+    .unwrap();
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = nobody.local_addr().unwrap().to_string();
+    drop(nobody);
+    let dir = pki.directory.path().to_owned();
+    let refused = tokio::task::spawn_blocking(move || certs(&dir, &["inspect", "--server", &address]));
+    refused.await.unwrap().bad(1, &["Connection refused"]);
+}

@@ -1,0 +1,235 @@
+//! What `issue` and `sign` sign, and what they refuse.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{authorities, certs, mode, names, normal, shell};
+
+/// A request made by openssl, with this subject and more of its flags.
+fn request(directory: &Path, name: &str, subject: &str, more: &str) {
+    let line = format!(
+        "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key -out {name}.csr \
+         -subj {subject} {more}"
+    );
+    shell(directory, &line);
+}
+
+#[test]
+fn each_kind_is_signed_by_its_own_authority_for_its_own_purpose() {
+    let directory = authorities();
+    let node = ["--common-name", "worker-1"];
+    let cases: [(&str, &[&str], &str, &str, &str); 5] = [
+        (
+            "client",
+            &["--cn", "alice", "-O", "dev", "-O", "ops"],
+            "client-ca",
+            "clientAuth",
+            "CN=alice,O=ops+O=dev",
+        ),
+        (
+            "serving",
+            &["--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1,::1"],
+            "serving-ca",
+            "serverAuth",
+            "CN=gateway",
+        ),
+        (
+            "front-proxy",
+            &["--cn", "front-proxy-client"],
+            "front-proxy-ca",
+            "clientAuth",
+            "CN=front-proxy-client",
+        ),
+        ("kubelet-client", &node, "client-ca", "clientAuth", "CN=system:node:worker-1,O=system:nodes"),
+        (
+            "kubelet-serving",
+            &["--cn", "system:node:worker-1", "--dns", "worker-1"],
+            "serving-ca",
+            "serverAuth",
+            "CN=system:node:worker-1,O=system:nodes",
+        ),
+    ];
+    for (kind, flags, authority, purpose, subject) in cases {
+        let said = certs(directory.path(), &[&["issue", kind, "--out", kind], flags].concat()).good();
+        insta::assert_snapshot!(format!("certs_issue_{kind}"), normal(&said));
+        for name in [format!("{kind}.crt"), format!("{kind}.key")] {
+            assert_eq!(mode(&directory.path().join(&name)), 0o600, "{name}");
+        }
+        // The whole chain is in the file: the root is enough to verify it.
+        let purpose_flag = if purpose == "clientAuth" { "sslclient" } else { "sslserver" };
+        let verify = format!(
+            "openssl verify -purpose {purpose_flag} -CAfile pki/ca.crt -untrusted {kind}.crt {kind}.crt"
+        );
+        shell(directory.path(), &verify);
+        let other = if purpose == "clientAuth" { "sslserver" } else { "sslclient" };
+        shell(directory.path(), &format!("! {}", verify.replace(purpose_flag, other)));
+        shell(
+            directory.path(),
+            &format!("openssl verify -partial_chain -CAfile pki/{authority}.crt {kind}.crt"),
+        );
+        let named =
+            shell(directory.path(), &format!("openssl x509 -noout -subject -nameopt RFC2253 -in {kind}.crt"));
+        assert_eq!(named.trim(), format!("subject={subject}"), "{kind}");
+        let line = format!(
+            "diff <(openssl pkey -in {kind}.key -pubout) <(openssl x509 -in {kind}.crt -noout -pubkey)"
+        );
+        shell(directory.path(), &line);
+    }
+    let names = shell(directory.path(), "openssl x509 -noout -ext subjectAltName -in serving.crt");
+    assert!(names.contains("DNS:gw.test, IP Address:10.0.0.1, IP Address:0:0:0:0:0:0:0:1"), "{names}");
+}
+
+#[test]
+fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
+    let directory = tempfile::tempdir().unwrap();
+    certs(directory.path(), &["init", "--validity", "30d"]).good();
+    let issue = |name, duration| {
+        let flags =
+            ["issue", "client", "--cn", name, "--out", name, "--duration", duration, "--output", "json"];
+        let json: Value = serde_json::from_str(&certs(directory.path(), &flags).good()).unwrap();
+        json["remarks"].as_array().unwrap().clone()
+    };
+    assert_eq!(issue("short", "10d"), [] as [Value; 0]);
+    shell(directory.path(), "openssl x509 -noout -checkend $((9*86400)) -in short.crt");
+    shell(directory.path(), "! openssl x509 -noout -checkend $((11*86400)) -in short.crt");
+    assert_eq!(issue("long", "365d"), ["it ends before its time, with its authority"]);
+    let end = |name: &str| shell(directory.path(), &format!("openssl x509 -noout -enddate -in {name}.crt"));
+    assert_eq!(end("long"), end("pki/client-ca"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_signed() {
+    let directory = authorities();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["issue", "serving", "--cn", "a", "--out", "a"], 64, "give --dns or --ip"),
+        (&["issue", "client", "--out", "a"], 64, "--common-name"),
+        (&["issue", "client", "--cn", "a"], 64, "--out"),
+        (&["issue", "client", "--cn", "a", "--out", "no/a"], 1, "there is no directory no; make it first"),
+        (&["issue", "client", "--cn", "a", "--out", "a", "--duration", "0"], 64, "8h, 90d or 10y"),
+        (
+            &["issue", "client", "--cn", "a", "--out", "a", "--dir", "none"],
+            1,
+            "portcullis certs init --dir none",
+        ),
+        (&["issue", "client", "--cn", "a", "--out", "a", "--ca-cert", "pki/ca.crt"], 64, "--ca-key"),
+        (
+            &[
+                "issue",
+                "client",
+                "--cn",
+                "a",
+                "--out",
+                "a",
+                "--ca-cert",
+                "pki/ca.crt",
+                "--ca-key",
+                "pki/client-ca.key",
+            ],
+            1,
+            "pki/ca.crt and pki/client-ca.key",
+        ),
+        (
+            &["issue", "client", "--cn", "a", "--kubeconfig-out", "a", "--server", "http://a"],
+            64,
+            "https://HOST:PORT",
+        ),
+    ];
+    for (arguments, code, told) in cases {
+        certs(directory.path(), arguments).bad(code, &[told]);
+    }
+    assert_eq!(names(directory.path()), ["pki"]);
+    assert!(!directory.path().join("pki/client-ca.index.jsonl").exists());
+}
+
+#[test]
+fn masters_are_told_of() {
+    let directory = authorities();
+    let flags = ["issue", "client", "--cn", "root", "-O", "system:masters", "--out", "root"];
+    let said = certs(directory.path(), &flags).good();
+    assert!(said.contains("system:masters may do everything"), "{said}");
+}
+
+#[test]
+fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
+    let directory = authorities();
+    let more = "-addext basicConstraints=CA:TRUE -addext keyUsage=keyCertSign -addext nsComment=hello \
+                -addext subjectAltName=DNS:a.test";
+    request(directory.path(), "alice", "/O=dev/O=ops/CN=alice", more);
+    let said = certs(directory.path(), &["sign", "alice.csr", "--profile", "client"]).good();
+    assert!(said.contains("alice.crt") && said.contains("pki/client-ca.index.jsonl"), "{said}");
+    let text = shell(directory.path(), "openssl x509 -noout -text -in alice.crt");
+    for part in ["CA:FALSE", "Digital Signature", "TLS Web Client Authentication", "DNS:a.test"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("Certificate Sign") && !text.contains("hello"), "{text}");
+    let subject = shell(directory.path(), "openssl x509 -noout -subject -nameopt RFC2253 -in alice.crt");
+    assert_eq!(subject.matches("O=").count(), 2, "{subject}");
+    assert_eq!(mode(&directory.path().join("alice.crt")), 0o600);
+    certs(directory.path(), &["sign", "alice.csr", "--profile", "client"])
+        .bad(1, &["alice.crt: it is there"]);
+
+    // DER, elsewhere, for a purpose of its own.
+    shell(directory.path(), "openssl req -in alice.csr -outform der -out alice.der");
+    let other =
+        ["sign", "alice.der", "--profile", "serving", "--usages", "server auth", "--out", "served.crt"];
+    certs(directory.path(), &other).good();
+    let usage = shell(directory.path(), "openssl x509 -noout -ext keyUsage,extendedKeyUsage -in served.crt");
+    assert!(usage.contains("TLS Web Server Authentication") && !usage.contains("Client"), "{usage}");
+}
+
+#[test]
+fn a_request_that_cannot_be_signed_says_why() {
+    let directory = authorities();
+    request(directory.path(), "alice", "/CN=alice", "");
+    shell(
+        directory.path(),
+        "openssl req -new -newkey rsa:1024 -nodes -keyout w.key -out weak.csr -subj /CN=w",
+    );
+    std::fs::write(directory.path().join("none.csr"), "hello").unwrap();
+    // A request whose signature is not its own.
+    let line = "openssl req -in alice.csr -outform der | head -c -1 > bad.der; printf x >> bad.der";
+    shell(directory.path(), line);
+    let before = names(directory.path());
+    let cases: [(&[&str], &str); 6] = [
+        (&["sign", "alice.csr", "--profile", "kubelet-client"], "not signed as kubelet-client: "),
+        (&["sign", "weak.csr", "--profile", "client"], "weak.csr: "),
+        (&["sign", "none.csr", "--profile", "client"], "none.csr: "),
+        (&["sign", "bad.der", "--profile", "client"], "bad.der: "),
+        (&["sign", "missing.csr", "--profile", "client"], "missing.csr: No such file"),
+        (&["sign", "alice.csr", "--profile", "client", "--usages", "cert sign"], "not signed as client: "),
+    ];
+    for (arguments, told) in cases {
+        let said = certs(directory.path(), arguments).bad(1, &[told]);
+        assert!(said.trim_end().len() > told.len() + "portcullis: ".len() + 10, "{said}");
+    }
+    assert_eq!(names(directory.path()), before);
+    assert!(!directory.path().join("pki/client-ca.index.jsonl").exists());
+}
+
+#[test]
+fn another_authority_signs_a_front_proxy_as_readme_shows_it() {
+    let directory = tempfile::tempdir().unwrap();
+    // As kubeadm makes it: a root of its own.
+    let line = "openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=front-proxy-ca -keyout front-proxy-ca.key \
+                -out front-proxy-ca.crt -addext keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign";
+    shell(directory.path(), line);
+    let issue = [
+        "issue",
+        "front-proxy",
+        "--common-name",
+        "front-proxy-client",
+        "--ca-cert",
+        "front-proxy-ca.crt",
+        "--ca-key",
+        "front-proxy-ca.key",
+        "--out",
+        "gateway-front",
+    ];
+    let said = certs(directory.path(), &issue).good();
+    assert!(said.contains("recorded in  front-proxy-ca.index.jsonl"), "{said}");
+    shell(directory.path(), "openssl verify -purpose sslclient -CAfile front-proxy-ca.crt gateway-front.crt");
+    // A root is no part of a chain.
+    let chain = std::fs::read_to_string(directory.path().join("gateway-front.crt")).unwrap();
+    assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 1);
+}

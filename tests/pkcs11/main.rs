@@ -1,0 +1,253 @@
+//! Authorities whose keys live in a token: `softhsm2`, in a directory of its own for each run.
+//!
+//! The library reads where its tokens are from the environment, so this program starts itself again with that set.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
+use libtest_mimic::{Arguments, Failed, Trial};
+use portcullis::certificates::alt_names::AltNames;
+use portcullis::certificates::authority::{Authority, AuthorityFiles, KeySource};
+use portcullis::certificates::issue::Wanted;
+use portcullis::certificates::profile::Profile;
+use portcullis::certificates::request;
+use portcullis::certificates::signer::pkcs11::TokenKey;
+use portcullis::certificates::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
+use portcullis::certificates::subject::Subject;
+use secrecy::ExposeSecret as _;
+
+const CONF: &str = "SOFTHSM2_CONF";
+const PIN: &str = "1234-secret";
+const MODULES: [&str; 4] = [
+    "/usr/lib/softhsm/libsofthsm2.so",
+    "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so",
+    "/usr/lib64/softhsm/libsofthsm2.so",
+    "/usr/local/lib/softhsm/libsofthsm2.so",
+];
+/// The label of each key and its CKA_ID.
+const KEYS: [(&str, &str, KeyKind); 4] = [
+    ("rsa", "01", KeyKind::Rsa2048),
+    ("p256", "02", KeyKind::EcdsaP256),
+    ("p384", "03", KeyKind::EcdsaP384),
+    ("p521", "04", KeyKind::EcdsaP521),
+];
+
+fn main() -> ExitCode {
+    let Some(module) = MODULES.iter().find(|path| Path::new(path).exists()) else {
+        return absent("libsofthsm2.so is in none of the usual places");
+    };
+    match std::env::var_os(CONF).map(PathBuf::from) {
+        Some(conf) => {
+            let tokens = Tokens { dir: conf.parent().expect("a directory").to_owned(), module };
+            // One after the other: a test takes the library away from under a key.
+            let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+            libtest_mimic::run(&arguments, trials(tokens)).exit_code()
+        }
+        None => with_tokens(),
+    }
+}
+
+fn absent(why: &str) -> ExitCode {
+    if std::env::var("PORTCULLIS_REQUIRE_TWIN").is_ok_and(|value| value == "1") {
+        eprintln!("pkcs11: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
+        return ExitCode::FAILURE;
+    }
+    eprintln!("pkcs11: NOTHING WAS TESTED: {why}; install softhsm2");
+    ExitCode::SUCCESS
+}
+
+/// Makes a token with a key of each kind and runs the tests beside it.
+fn with_tokens() -> ExitCode {
+    let dir = tempfile::tempdir().expect("a directory");
+    let conf = dir.path().join("softhsm2.conf");
+    let tokens = dir.path().join("tokens");
+    std::fs::create_dir(&tokens).expect("a directory");
+    std::fs::write(&conf, format!("directories.tokendir = {}\nlog.level = ERROR\n", tokens.display()))
+        .expect("the configuration");
+    let util = |arguments: &[&str]| {
+        let output = Command::new("softhsm2-util").args(arguments).env(CONF, &conf).output();
+        output.map_err(|error| error.to_string()).and_then(|output| {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.success() { Ok(()) } else { Err(format!("{arguments:?}: {text}")) }
+        })
+    };
+    if let Err(why) = util(&["--version"]) {
+        return absent(&format!("softhsm2-util does not run: {why}"));
+    }
+    for label in ["ca token", "other"] {
+        util(&["--init-token", "--free", "--label", label, "--pin", PIN, "--so-pin", "so-pin"])
+            .expect("a token");
+    }
+    for (label, id, kind) in KEYS {
+        let path = dir.path().join(format!("{label}.key"));
+        let key = PemKey::generate(kind).expect("a key").to_pem();
+        std::fs::write(&path, key.expose_secret()).expect("the key's file");
+        let path = path.to_str().expect("UTF-8");
+        util(&["--import", path, "--token", "ca token", "--label", label, "--id", id, "--pin", PIN])
+            .expect("the key in the token");
+    }
+    std::fs::write(dir.path().join("pin"), format!("{PIN}\n")).expect("the PIN's file");
+    std::fs::write(dir.path().join("wrong-pin"), "4321-secret\n").expect("the PIN's file");
+    let own = std::env::current_exe().expect("this program");
+    let status = Command::new(own).args(std::env::args_os().skip(1)).env(CONF, &conf).status();
+    if status.expect("this program runs").success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[derive(Clone)]
+struct Tokens {
+    dir: PathBuf,
+    module: &'static str,
+}
+
+impl Tokens {
+    fn uri(&self, path: &str, pin: &str) -> String {
+        let pin = self.dir.join(pin);
+        format!("pkcs11:{path}?module-path={}&pin-source=file:{}", self.module, pin.display())
+    }
+
+    fn key(&self, label: &str) -> TokenKey {
+        TokenKey::open(&self.uri(&format!("token=ca%20token;object={label}"), "pin")).expect("the key opens")
+    }
+
+    /// An authority's certificate for the key that was imported as `label`.
+    fn certificate(&self, label: &str) -> String {
+        let pem = std::fs::read_to_string(self.dir.join(format!("{label}.key"))).expect("the key");
+        let key = rcgen::KeyPair::from_pem(&pem).expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, label);
+        params.self_signed(&key).expect("a certificate").pem()
+    }
+}
+
+fn trials(tokens: Tokens) -> Vec<Trial> {
+    let trial = |name: &str, test: fn(&Tokens)| {
+        let tokens = tokens.clone();
+        Trial::test(name, move || {
+            test(&tokens);
+            Ok::<(), Failed>(())
+        })
+    };
+    vec![
+        trial("every_kind_of_key_in_a_token_signs", every_kind_signs),
+        trial("an_authority_loads_from_a_uri_and_issues", an_authority_issues),
+        trial("the_key_of_another_authority_is_refused", another_key_is_refused),
+        trial("a_key_is_found_by_its_id_too", found_by_id),
+        trial("what_cannot_be_opened_says_why_and_no_pin", failures_tell),
+        trial("a_lost_session_is_opened_again", sessions_are_reopened),
+    ]
+}
+
+fn every_kind_signs(tokens: &Tokens) {
+    let algorithms = [
+        SignatureAlgorithm::RsaSha256,
+        SignatureAlgorithm::EcdsaSha256,
+        SignatureAlgorithm::EcdsaSha384,
+        SignatureAlgorithm::EcdsaSha512,
+    ];
+    for ((label, ..), algorithm) in KEYS.iter().zip(algorithms) {
+        let key = tokens.key(label);
+        let imported = std::fs::read(tokens.dir.join(format!("{label}.key"))).unwrap();
+        assert_eq!(key.public_key(), PemKey::from_pem(&imported).unwrap().public_key(), "{label}");
+        // Halves that begin with zeros or high bits make ECDSA signatures of several lengths.
+        for message in 0..50_u8 {
+            let signature = key.sign(algorithm, &[message]).unwrap();
+            verify(key.public_key(), algorithm, &[message], &signature);
+        }
+        assert!(key.sign(SignatureAlgorithm::Ed25519, b"message").is_err(), "{label}");
+    }
+}
+
+fn verify(spki: &[u8], algorithm: SignatureAlgorithm, message: &[u8], signature: &[u8]) {
+    use aws_lc_rs::signature as verification;
+    let (_, key) = x509_parser::prelude::FromDer::from_der(spki)
+        .map(|(rest, key): (_, x509_parser::x509::SubjectPublicKeyInfo<'_>)| (rest, key))
+        .unwrap();
+    let by: &'static dyn verification::VerificationAlgorithm = match algorithm {
+        SignatureAlgorithm::RsaSha256 => &verification::RSA_PKCS1_2048_8192_SHA256,
+        SignatureAlgorithm::EcdsaSha256 => &verification::ECDSA_P256_SHA256_ASN1,
+        SignatureAlgorithm::EcdsaSha384 => &verification::ECDSA_P384_SHA384_ASN1,
+        SignatureAlgorithm::EcdsaSha512 => &verification::ECDSA_P521_SHA512_ASN1,
+        SignatureAlgorithm::Ed25519 => unreachable!(),
+    };
+    verification::UnparsedPublicKey::new(by, &key.subject_public_key.data)
+        .verify(message, signature)
+        .unwrap_or_else(|_| panic!("{algorithm:?}"));
+}
+
+fn issue(authority: &Authority) -> String {
+    let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+    let alice = Subject { common_name: "alice".to_owned(), ..Subject::default() };
+    let request = request::build(&alice, &AltNames::default(), &key).unwrap();
+    let usages = ["client auth".to_owned()];
+    let day = Duration::from_hours(24);
+    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: day };
+    let now = portcullis::clock::Clock::system().now();
+    let prepared = authority.prepare(&Profile::client(), &wanted, now).unwrap();
+    authority.issue(prepared).unwrap().pem().to_owned()
+}
+
+fn an_authority_issues(tokens: &Tokens) {
+    for (label, ..) in KEYS {
+        let path = |name: &str| tokens.dir.join(format!("{label}-{name}"));
+        std::fs::write(path("ca.crt"), tokens.certificate(label)).unwrap();
+        let uri = tokens.uri(&format!("token=ca%20token;object={label}"), "pin");
+        let files = AuthorityFiles::new(path("ca.crt"), KeySource::parse(&uri));
+        let authority = files.current().unwrap();
+        std::fs::write(path("leaf.crt"), issue(&authority)).unwrap();
+        let verified = Command::new("openssl")
+            .args(["verify", "-CAfile"])
+            .args([path("ca.crt"), path("leaf.crt")])
+            .output()
+            .unwrap();
+        assert!(verified.status.success(), "{label}: {}", String::from_utf8_lossy(&verified.stderr));
+        assert!(!format!("{authority:?}").contains(PIN));
+    }
+}
+
+fn another_key_is_refused(tokens: &Tokens) {
+    let certificate = tokens.certificate("p256");
+    let refused = Authority::new(certificate.as_bytes(), Box::new(tokens.key("p384"))).unwrap_err();
+    assert_eq!(refused.to_string(), "tls: private key does not match public key");
+}
+
+fn found_by_id(tokens: &Tokens) {
+    let key = TokenKey::open(&tokens.uri("token=ca%20token;id=%02;type=private", "pin")).unwrap();
+    assert_eq!(key.public_key(), tokens.key("p256").public_key());
+}
+
+fn failures_tell(tokens: &Tokens) {
+    let cases = [
+        ("token=absent;object=rsa", "pin", "there is no such token"),
+        ("object=rsa", "pin", "2 tokens fit the URI"),
+        ("token=ca%20token;object=absent", "pin", "there is no such private key"),
+        ("token=other;object=rsa", "pin", "there is no such private key"),
+        ("token=ca%20token;object=rsa", "no-pin", "No such file"),
+    ];
+    for (path, pin, want) in cases {
+        let error = TokenKey::open(&tokens.uri(path, pin)).unwrap_err().to_string();
+        assert!(error.contains(want) && !error.contains("secret"), "{path}: {error}");
+    }
+    let error = TokenKey::open("pkcs11:object=a?module-path=/nowhere.so").unwrap_err().to_string();
+    assert!(error.contains("/nowhere.so"), "{error}");
+}
+
+fn sessions_are_reopened(tokens: &Tokens) {
+    let key = tokens.key("p256");
+    let algorithm = SignatureAlgorithm::EcdsaSha256;
+    assert!(key.sign(algorithm, b"before").is_ok());
+    // Behind the key's back: every session and login of this process is gone.
+    let library = Pkcs11::new(tokens.module).unwrap();
+    library.finalize().unwrap();
+    let library = Pkcs11::new(tokens.module).unwrap();
+    library.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)).unwrap();
+    // A wrong PIN shows that the login is new, too.
+    let refused =
+        TokenKey::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).unwrap_err().to_string();
+    assert!(refused.contains("login") && !refused.contains("secret"), "{refused}");
+    let signature = key.sign(algorithm, b"after").unwrap();
+    verify(key.public_key(), algorithm, b"after", &signature);
+    std::mem::forget(library);
+}

@@ -1,0 +1,212 @@
+//! Signing authorities of other kinds, put in the place of one while the controllers run: they read their files again
+//! (signer/ca_provider.go, authority/authority_test.go).
+
+use std::fs;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Cluster, Side, eventually};
+use crate::case::{CSRS, Case, Outcome, SERVING, case, is_signed, now, timestamp};
+use crate::certificate::all;
+use crate::csr::Csr;
+use crate::pki::{self, Ca, KeyKind, integer, octets, oid, pem, seq, string, tlv};
+use crate::scenario::Scenario;
+
+const GROUP: &str = "authorities";
+const SIGNS: &str = "authority_test.go: TestCertificateAuthority; ca_provider.go: currentCA";
+const EXPIRED: &str = "authority.go: Sign, when the authority has expired";
+const FLAG: &str = "kubelet-serving";
+
+/// An authority as its two files.
+#[derive(Clone)]
+struct Files {
+    ca: Ca,
+    certificate: String,
+    key: String,
+}
+
+impl Files {
+    fn of(ca: Ca) -> Self {
+        Self { certificate: ca.cert_pem(), key: ca.key_pem(), ca }
+    }
+
+    fn write(&self, bed: &Bed, cluster: &Cluster) -> Result<(), String> {
+        let (certificate, key) = cluster.signing_files(&bed.dir, FLAG);
+        fs::write(certificate, &self.certificate)
+            .and_then(|()| fs::write(key, &self.key))
+            .map_err(|e| e.to_string())
+    }
+}
+
+fn asked(name: &str) -> Case {
+    case(GROUP, "", "", &Csr::node(name).dns("node.example").ip("192.0.2.1")).serving()
+}
+
+/// With the authority in its place, whatever `then` says; afterwards the usual one is back.
+async fn exchanged<T>(
+    bed: &Bed,
+    cluster: &Cluster,
+    files: &Files,
+    then: impl AsyncFnOnce() -> Result<T, String>,
+) -> Result<T, String> {
+    let usual = Files::of(bed.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
+    let _alone = cluster.signing.write().await;
+    files.write(bed, cluster)?;
+    let outcome = then().await;
+    usual.write(bed, cluster)?;
+    if cluster.side != Side::Bare {
+        signs(bed, cluster, &usual.ca).await?;
+    }
+    outcome
+}
+
+/// Until what is signed is signed by this authority. There may be one more by the old one.
+async fn signs(bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
+    eventually("the other authority", async || {
+        let outcome = asked("probe").play_with(bed, cluster, ca).await?;
+        Ok(matches!(outcome.certificate, Some(Ok(_))))
+    })
+    .await
+}
+
+/// What it issues, for a short and for the longest life.
+async fn issues(bed: &Bed, cluster: &Cluster, files: &Files) -> Result<Value, String> {
+    exchanged(bed, cluster, files, async || {
+        if cluster.side == Side::Bare {
+            return Ok(Value::Null);
+        }
+        signs(bed, cluster, &files.ca).await?;
+        let mut told = Vec::new();
+        for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
+            let outcome = case.play_with(bed, cluster, &files.ca).await?;
+            let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
+                return Err(format!("{outcome:?}"));
+            };
+            told.push(json!({"conditions": conditions, "certificate": certificate.lines}));
+        }
+        Ok(told.into())
+    })
+    .await
+}
+
+/// An authority that has expired signs nothing; the log says why in upstream's words, and the request waits for another.
+async fn refuses(bed: &Bed, cluster: &Cluster, files: &Files, told: &str) -> Result<Value, String> {
+    if cluster.side == Side::Bare {
+        return Ok(Value::Null);
+    }
+    let mut waiting = String::new();
+    exchanged(bed, cluster, files, async || {
+        let mut asked_at = None;
+        eventually("the refusal", async || {
+            // What was made before the files were read is signed by the old one.
+            if asked_at != Some(now()) {
+                asked_at = Some(now());
+                waiting = asked("waits").create(bed, cluster).await?;
+            }
+            let log = fs::read_to_string(&cluster.log).map_err(|error| error.to_string())?;
+            Ok(log.contains(told))
+        })
+        .await?;
+        let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
+        if is_signed(Some(&object)) { Err(format!("signed all the same: {object}")) } else { Ok(()) }
+    })
+    .await?;
+    cluster.api.until(CSRS, &waiting, is_signed).await?;
+    Ok(json!({"log": told}))
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    let kind = |name: &str, kind| Files::of(Ca::with_key(name, kind));
+    let built = |name: &str| Ca::build(name).key(KeyKind::P256);
+    let mut rows: Vec<(&str, Files)> = vec![
+        ("RSA 2048", kind("rsa", KeyKind::Rsa2048)),
+        ("RSA 3072", kind("rsa-3072", KeyKind::Rsa3072)),
+        ("P-256", kind("p-256", KeyKind::P256)),
+        ("P-384", kind("p-384", KeyKind::P384)),
+        ("Ed25519", kind("ed25519", KeyKind::Ed25519)),
+        ("no key identifier", Files::of(built("no-skid").skid(None).issue_ca())),
+        ("a short key identifier", Files::of(built("short-skid").skid(Some(b"\x01\x02")).issue_ca())),
+        (
+            "a key identifier beginning with zero",
+            Files::of(built("zero-skid").skid(Some(&[0; 20])).issue_ca()),
+        ),
+        (
+            "ends in an hour and a half",
+            Files::of(built("soon").validity(now() - 86_400, now() + 5400).issue_ca()),
+        ),
+        (
+            "ends in twelve hours",
+            Files::of(built("today").validity(now() - 86_400, now() + 43_200).issue_ca()),
+        ),
+        ("ends in 2050", Files::of(built("2050").validity(now() - 86_400, 2_524_608_000).issue_ca())),
+        (
+            "ends at the end of 2049",
+            Files::of(built("2049").validity(now() - 86_400, 2_524_607_999).issue_ca()),
+        ),
+        ("an intermediate", Files::of(Ca::new("root").intermediate("middle"))),
+        ("a path length of zero", Files::of(built("zero-path").path_len(0).issue_ca())),
+        ("an empty subject", Files::of(Ca::build("").raw_subject(seq(&[])).key(KeyKind::P256).issue_ca())),
+        ("several organizations", Files::of(built("groups").org("b").org("a").issue_ca())),
+        (
+            "a subject of odd strings",
+            Files::of(built("odd").attr(pki::OU, string::BMP, b"\0o\0d\0d").issue_ca()),
+        ),
+    ];
+    let mut files = kind("pkcs1", KeyKind::Rsa2048);
+    files.key = pem("RSA PRIVATE KEY", &inner_key(&files.ca));
+    rows.push(("a PKCS#1 key", files));
+    let mut files = kind("sec1", KeyKind::P256);
+    files.key = pem("EC PRIVATE KEY", &sec1(&files.ca, "1.2.840.10045.3.1.7"));
+    rows.push(("a SEC 1 key", files));
+    let mut files = kind("commented", KeyKind::P256);
+    files.certificate = format!("# the signer\n{}# its end\n", files.certificate);
+    files.key = format!("some text\n{}", files.key);
+    rows.push(("text around the blocks", files));
+
+    let mut scenarios: Vec<Scenario> = rows
+        .into_iter()
+        .map(|(name, files)| {
+            let files = Arc::new(files);
+            Scenario::new(GROUP, name, SIGNS, None, move |bed, cluster| {
+                let files = Arc::clone(&files);
+                async move { issues(bed, cluster, &files).await }.boxed_local()
+            })
+        })
+        .collect();
+    let expired = |name: &str, ended: i64, text: &str| {
+        let files = Arc::new(Files::of(built(name).validity(now() - 86_400, ended).issue_ca()));
+        let ended = timestamp(ended).replace('T', " ").replace('Z', " +0000 UTC");
+        let told = format!("{text}: NotAfter={ended}");
+        Scenario::new(GROUP, name, EXPIRED, Some(json!({"log": told})), move |bed, cluster| {
+            let (files, told) = (Arc::clone(&files), told.clone());
+            async move { refuses(bed, cluster, &files, &told).await }.boxed_local()
+        })
+    };
+    scenarios.push(expired("ended an hour ago", now() - 3600, "the signer has expired"));
+    scenarios.push(expired(
+        "ended a minute ago",
+        now() - 60,
+        "refusing to sign a certificate that expired in the past",
+    ));
+    scenarios
+}
+
+/// The content of a PKCS#8 key: PKCS#1 or SEC 1.
+fn inner_key(ca: &Ca) -> Vec<u8> {
+    // Version, algorithm, and the octets that are wanted.
+    parts(ca.key.pkcs8().secret_der())[2].clone()
+}
+
+/// RFC 5915: outside PKCS#8 the curve must be named.
+fn sec1(ca: &Ca, curve: &str) -> Vec<u8> {
+    let key = &parts(&inner_key(ca))[1];
+    seq(&[integer(1), octets(key), tlv(0xa0, &oid(curve)), tlv(0xa1, &pki::bits(ca.key.public()))])
+}
+
+/// The contents of a sequence's elements.
+fn parts(sequence: &[u8]) -> Vec<Vec<u8>> {
+    let outer = all(sequence).unwrap();
+    all(outer[0].content).unwrap().iter().map(|element| element.content.to_vec()).collect()
+}

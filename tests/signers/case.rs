@@ -1,0 +1,420 @@
+//! One certificate request: who makes it, what is done to it, and what the reference must make of it.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Cluster, Side, unique};
+use crate::certificate::Certificate;
+use crate::client::{Person, escaped};
+use crate::csr::Csr;
+use crate::pki::Ca;
+
+pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub const SERVING: &str = "kubernetes.io/kubelet-serving";
+pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+/// What must come of a case on the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// There is a certificate.
+    Issued,
+    /// There is a condition `Failed` that was not there.
+    Failed,
+    /// It is approved without our doing, and there is no certificate.
+    Approved,
+    /// Nothing: a request made afterwards is through, and this one is as it was.
+    Nothing,
+}
+
+/// Something that is done to the request after its creation.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// One more condition, by the subresource `approval`.
+    Approval(Value),
+    /// One more condition, by the subresource `status`.
+    Status(Value),
+    /// A certificate, by the subresource `status`.
+    Certificate(String),
+    /// Wait until it is approved by somebody else.
+    UntilApproved,
+    /// Another right for the requester: a binding of this cluster role.
+    Grant(&'static str),
+}
+
+/// A difference between us and upstream that we mean.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared {
+    /// Its row in `docs/conformance.md`.
+    pub id: &'static str,
+    /// What our side does instead.
+    pub expect: Expect,
+}
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub group: &'static str,
+    pub name: &'static str,
+    /// The upstream test or rule that it comes from.
+    pub from: &'static str,
+    pub request: String,
+    pub signer: &'static str,
+    pub usages: Vec<&'static str>,
+    pub expiration: Option<i64>,
+    pub by: Person,
+    /// Written into etcd instead of created: what the API would not take.
+    pub stored: bool,
+    /// Conditions of a stored request.
+    pub conditions: Vec<Value>,
+    pub steps: Vec<Step>,
+    pub expect: Expect,
+    pub declared: Option<Declared>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Without times.
+    pub conditions: Vec<Value>,
+    pub certificate: Option<Result<Certificate, String>>,
+}
+
+/// Of the signer for API clients, approved.
+pub fn case(group: &'static str, name: &'static str, from: &'static str, csr: &Csr) -> Case {
+    Case {
+        group,
+        name,
+        from,
+        request: csr.pem(),
+        signer: CLIENT,
+        usages: vec!["client auth"],
+        expiration: None,
+        by: Person::new("someone", &["testers"]),
+        stored: false,
+        conditions: Vec::new(),
+        steps: vec![approved()],
+        expect: Expect::Issued,
+        declared: None,
+    }
+}
+
+pub fn condition(kind: &str, status: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": format!("Test{kind}"), "message": "by the test"})
+}
+
+pub fn approved() -> Step {
+    Step::Approval(condition("Approved", "True"))
+}
+
+impl Case {
+    /// As a kubelet asks for a client certificate.
+    pub fn kubelet(mut self) -> Self {
+        self.signer = KUBELET;
+        self.usages = vec!["digital signature", "key encipherment", "client auth"];
+        self
+    }
+
+    pub fn serving(mut self) -> Self {
+        self.signer = SERVING;
+        self.usages = vec!["digital signature", "key encipherment", "server auth"];
+        self
+    }
+
+    pub fn signer(mut self, signer: &'static str) -> Self {
+        self.signer = signer;
+        self
+    }
+
+    pub fn usages(mut self, usages: &[&'static str]) -> Self {
+        self.usages = usages.to_vec();
+        self
+    }
+
+    pub fn expiration(mut self, seconds: i64) -> Self {
+        self.expiration = Some(seconds);
+        self
+    }
+
+    pub fn by(mut self, person: Person) -> Self {
+        self.by = person;
+        self
+    }
+
+    pub fn stored(mut self) -> Self {
+        self.stored = true;
+        self
+    }
+
+    /// Of the old signer, which the API no longer takes.
+    pub fn legacy(self) -> Self {
+        self.signer(LEGACY).stored()
+    }
+
+    pub fn request(mut self, request: String) -> Self {
+        self.request = request;
+        self
+    }
+
+    pub fn steps(mut self, steps: &[Step]) -> Self {
+        self.steps = steps.to_vec();
+        self
+    }
+
+    pub fn conditions(mut self, conditions: &[Value]) -> Self {
+        self.conditions = conditions.to_vec();
+        self
+    }
+
+    pub fn fails(mut self) -> Self {
+        self.expect = Expect::Failed;
+        self
+    }
+
+    pub fn nothing(mut self) -> Self {
+        self.expect = Expect::Nothing;
+        self
+    }
+
+    pub fn expect(mut self, expect: Expect) -> Self {
+        self.expect = expect;
+        self
+    }
+
+    pub fn declared(mut self, id: &'static str, expect: Expect) -> Self {
+        self.declared = Some(Declared { id, expect });
+        self
+    }
+
+    /// What the gateway's side is waited for.
+    pub fn expected_on(&self, side: Side) -> Expect {
+        self.declared.filter(|_| side == Side::Gateway).map_or(self.expect, |declared| declared.expect)
+    }
+
+    fn object(&self, name: &str) -> Value {
+        use base64::Engine as _;
+        let request = base64::engine::general_purpose::STANDARD.encode(&self.request);
+        let mut object = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+            "spec": {"request": request, "signerName": self.signer, "usages": self.usages},
+        });
+        if let Some(seconds) = self.expiration {
+            object["spec"]["expirationSeconds"] = seconds.into();
+        }
+        if self.stored {
+            object["metadata"]["uid"] = format!("00000000-0000-4000-8000-{:012}", unique()).into();
+            object["metadata"]["creationTimestamp"] = timestamp(now()).into();
+            object["spec"]["username"] = self.by.name.clone().into();
+            object["spec"]["groups"] = self.by.groups.clone().into();
+            object["status"] = json!({"conditions": self.conditions});
+        }
+        object
+    }
+
+    /// Plays it on one cluster.
+    pub async fn play(&self, bed: &Bed, cluster: &Cluster) -> Result<Outcome, String> {
+        let _signing = cluster.signing.read().await;
+        let ca = bed.authorities.signing(self.signer).map_or(&bed.authorities.clients, |signing| &signing.ca);
+        self.play_with(bed, cluster, ca).await
+    }
+
+    /// The same, when the caller holds the lock of the authorities.
+    pub async fn play_with(&self, bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<Outcome, String> {
+        let begun = now();
+        let name = self.create(bed, cluster).await?;
+        let path = format!("{CSRS}/{}", escaped(&name));
+        let expect = self.expected_on(cluster.side);
+        if cluster.side != Side::Bare {
+            cluster.check()?;
+            // What the approver leaves alone is seen by a request that it approves.
+            let fence_signer = if self.group == "approval" { KUBELET } else { self.signer };
+            if expect == Expect::Nothing {
+                // The queue has more than one worker: the second fence is made when the first is through.
+                fence(cluster, fence_signer).await?;
+                fence(cluster, fence_signer).await?;
+            } else {
+                let settled =
+                    |object: Option<&Value>| object.is_some_and(|object| self.settled(expect, object));
+                cluster.api.until(CSRS, &name, settled).await?;
+            }
+            if expect == Expect::Approved {
+                fence(cluster, fence_signer).await?;
+            }
+        }
+        let object = cluster.api.get(&path).await?.ok()?;
+        Ok(Outcome::of(&object, ca, (begun, now())))
+    }
+
+    /// Creates it and does what is to be done to it; the name that it got.
+    pub async fn create(&self, bed: &Bed, cluster: &Cluster) -> Result<String, String> {
+        let name = format!("case-{}", unique());
+        let object = self.object(&name);
+        if self.stored {
+            bed.store(cluster.side, &name, &object).await?;
+        } else {
+            cluster.api.send(Some(&self.by), Method::POST, CSRS, Some(&object)).await?.ok()?;
+        }
+        for step in &self.steps {
+            self.step(cluster, &name, step).await?;
+        }
+        Ok(name)
+    }
+
+    /// Whether what is expected has happened, or something else after which nothing more comes.
+    fn settled(&self, expect: Expect, object: &Value) -> bool {
+        let has = |kind: &str| conditions(object).any(|condition| condition["type"] == kind);
+        let failed_by_us = self.steps.iter().any(
+            |step| matches!(step, Step::Status(condition) | Step::Approval(condition) if condition["type"] == "Failed"),
+        );
+        object["status"]["certificate"].is_string()
+            || (has("Failed") && !failed_by_us)
+            || (expect == Expect::Approved && has("Approved"))
+    }
+
+    async fn step(&self, cluster: &Cluster, name: &str, step: &Step) -> Result<(), String> {
+        let path = format!("{CSRS}/{}", escaped(name));
+        let (subresource, change): (&str, &dyn Fn(&mut Value)) = match step {
+            Step::Approval(condition) => ("approval", &|object| add(object, condition)),
+            Step::Status(condition) => ("status", &|object| add(object, condition)),
+            Step::Certificate(certificate) => {
+                ("status", &|object| object["status"]["certificate"] = certificate.clone().into())
+            }
+            Step::UntilApproved => {
+                if cluster.side != Side::Bare {
+                    let approved = |object: Option<&Value>| {
+                        object.is_some_and(|object| conditions(object).any(|each| each["type"] == "Approved"))
+                    };
+                    cluster.api.until(CSRS, name, approved).await?;
+                }
+                return Ok(());
+            }
+            Step::Grant(role) => return self.grant(cluster, role).await,
+        };
+        loop {
+            let mut object = cluster.api.get(&path).await?.ok()?;
+            change(&mut object);
+            let answer = cluster.api.put(&format!("{path}/{subresource}"), &object).await?;
+            // A controller was faster: again, on what it wrote.
+            if answer.status != 409 {
+                return answer.ok().map(drop).map_err(|error| format!("{step:?}: {error}"));
+            }
+        }
+    }
+
+    async fn grant(&self, cluster: &Cluster, role: &str) -> Result<(), String> {
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": format!("granted-{}", unique())},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                "name": format!("system:certificates.k8s.io:certificatesigningrequests:{role}")},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": self.by.name}],
+        });
+        let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        cluster.api.post(path, &binding).await?.ok().map(drop)
+    }
+}
+
+fn add(object: &mut Value, condition: &Value) {
+    match object["status"]["conditions"].as_array_mut() {
+        Some(conditions) => conditions.push(condition.clone()),
+        None => object["status"]["conditions"] = json!([condition]),
+    }
+}
+
+fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
+    object["status"]["conditions"].as_array().into_iter().flatten()
+}
+
+/// Whether an object of a watch or a list has its certificate.
+pub fn is_signed(object: Option<&Value>) -> bool {
+    object.is_some_and(|object| object["status"]["certificate"].is_string())
+}
+
+/// A request of the administrator's that is through when its certificate is there. Those of kubelets pass the approver, too.
+async fn fence(cluster: &Cluster, signer: &str) -> Result<(), String> {
+    let fence = match signer {
+        KUBELET => case("", "", "", &Csr::node("fence")).kubelet().steps(&[]),
+        SERVING => case("", "", "", &Csr::node("fence").dns("fence")).serving(),
+        _ => case("", "", "", &Csr::new().cn("fence")),
+    };
+    let name = format!("fence-{}", unique());
+    cluster.api.post(CSRS, &fence.object(&name)).await?.ok()?;
+    for step in &fence.steps {
+        fence.step(cluster, &name, step).await?;
+    }
+    cluster.api.until(CSRS, &name, is_signed).await.map(drop).map_err(|error| format!("the fence: {error}"))
+}
+
+impl Outcome {
+    pub fn of(object: &Value, ca: &Ca, signed: (i64, i64)) -> Self {
+        let conditions = conditions(object)
+            .map(|condition| {
+                let mut condition = condition.clone();
+                for time in ["lastUpdateTime", "lastTransitionTime"] {
+                    if condition[time].is_string() {
+                        condition[time] = "<time>".into();
+                    }
+                }
+                condition
+            })
+            .collect();
+        let certificate =
+            object["status"]["certificate"].as_str().map(|status| Certificate::read(status, ca, signed));
+        Self { conditions, certificate }
+    }
+
+    /// What has come of the case, in the words of an expectation.
+    pub fn kind(&self, case: &Case) -> Expect {
+        let has = |kind: &str| self.conditions.iter().any(|condition| condition["type"] == kind);
+        let ours = |kind: &str| {
+            let ours = case.steps.iter().any(
+                |step| matches!(step, Step::Approval(condition) | Step::Status(condition) if condition["type"] == kind),
+            );
+            ours || case.conditions.iter().any(|condition| condition["type"] == kind)
+        };
+        let put = case.steps.iter().any(|step| matches!(step, Step::Certificate(_)));
+        if self.certificate.is_some() && !put {
+            Expect::Issued
+        } else if has("Failed") && !ours("Failed") {
+            Expect::Failed
+        } else if has("Approved") && !ours("Approved") {
+            Expect::Approved
+        } else {
+            Expect::Nothing
+        }
+    }
+
+    /// Where the other differs.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.conditions != other.conditions {
+            found.push(format!("conditions:\n    {:?}\n    {:?}", self.conditions, other.conditions));
+        }
+        match (&self.certificate, &other.certificate) {
+            (None, None) => {}
+            (Some(Ok(left)), Some(Ok(right))) => {
+                for number in 0..left.lines.len().max(right.lines.len()) {
+                    let (left, right) = (left.lines.get(number), right.lines.get(number));
+                    if left != right {
+                        found.push(format!("certificate:\n    {left:?}\n    {right:?}"));
+                    }
+                }
+            }
+            (Some(Err(left)), Some(Err(right))) if left == right => {}
+            (left, right) => found.push(format!("certificate:\n    {left:?}\n    {right:?}")),
+        }
+        found
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "certificates begin by the servers' real clock")]
+pub fn now() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_secs()).unwrap()
+}
+
+/// RFC 3339.
+pub fn timestamp(unix: i64) -> String {
+    let time = time::OffsetDateTime::from_unix_timestamp(unix).unwrap();
+    time.format(&time::format_description::well_known::Rfc3339).unwrap()
+}

@@ -1,0 +1,141 @@
+//! Which requests are approved by themselves: the recognisers, and the rights of who asks (approver/sarapprove.go).
+
+use crate::case::{CLIENT, Case, Expect, Step, approved, case, condition};
+use crate::client::Person;
+use crate::csr::Csr;
+use crate::pki::{Key, KeyKind};
+
+const GROUP: &str = "approval";
+const FLOW: &str = "sarapprove_test.go: TestHandle";
+const SELF: &str = "sarapprove_test.go: TestRecognizers, of oneself";
+const NODES: &str = "sarapprove_test.go: TestRecognizers";
+
+/// Somebody whose groups may ask for kubelets' certificates.
+fn person(name: &str, group: &str) -> Person {
+    Person::new(name, &[group])
+}
+
+fn asks(name: &'static str, from: &'static str, csr: &Csr, by: Person) -> Case {
+    case(GROUP, name, from, csr).kubelet().steps(&[]).by(by)
+}
+
+pub fn cases() -> Vec<Case> {
+    let node = || Csr::node("n1");
+    let myself = |group| person("system:node:n1", group);
+    let other = |group| person("someone-else", group);
+    let mut root = Person::new("root", &["system:masters"]);
+    root.uid = Some("0");
+    let mut all = Person::new("may-node-by-name", &["a", "b"]);
+    all.uid = Some("u-1");
+    all.extra = vec![("reason", "renewal"), ("reason", "again"), ("example.org%2fkey", "value")];
+    let mut cases = vec![
+        asks("a bootstrap token", FLOW, &node(), Person::bootstrap("abcdef")),
+        asks(
+            "a bootstrap token, with an RSA key",
+            FLOW,
+            &node().with_key(Key::pooled(KeyKind::Rsa2048, 100)),
+            Person::bootstrap("abcdef"),
+        ),
+        asks("a node renews", FLOW, &node(), Person::node("n1")),
+        asks("a node asks for another's name", FLOW, &node(), Person::node("n2")).nothing(),
+        asks("who may do everything", FLOW, &node(), root),
+        asks(
+            "who may do everything asks for its own name",
+            FLOW,
+            &node(),
+            person("system:node:n1", "system:masters"),
+        ),
+        asks("myself, may self", SELF, &node(), myself("may-self")),
+        asks("myself, may node", SELF, &node(), myself("may-node")),
+        asks("myself, may both", SELF, &node(), myself("may-both")),
+        asks("myself, may nothing", SELF, &node(), myself("none")).nothing(),
+        asks("another, may self", NODES, &node(), other("may-self")).nothing(),
+        asks("another, may node", NODES, &node(), other("may-node")),
+        asks("another, may both", NODES, &node(), other("may-both")),
+        asks("another, may nothing", NODES, &node(), other("none")).nothing(),
+        asks("a right by name, with a uid and more", FLOW, &node(), all),
+        asks("a name in other letters is not oneself", SELF, &node(), person("System:node:n1", "may-self"))
+            .nothing(),
+        asks(
+            "the last common name is oneself",
+            SELF,
+            &node().cn("system:node:n2"),
+            person("system:node:n2", "may-self"),
+        ),
+        asks("an empty node name", NODES, &Csr::node(""), other("may-node")),
+        asks("an empty node name, oneself", SELF, &Csr::node(""), person("system:node:", "may-self")),
+        asks("a short certificate", FLOW, &node(), other("may-node")).expiration(600),
+        asks("the right comes later", FLOW, &node(), person("late-node", "none"))
+            .steps(&[Step::Grant("nodeclient")]),
+        asks("the right comes later, oneself", FLOW, &Csr::node("late"), person("system:node:late", "none"))
+            .steps(&[Step::Grant("selfnodeclient")]),
+        asks("a useless right comes later", FLOW, &node(), person("late-useless", "none"))
+            .steps(&[Step::Grant("selfnodeclient")])
+            .nothing(),
+        asks("denied before the right comes", FLOW, &node(), person("late-denied", "none"))
+            .steps(&[Step::Approval(condition("Denied", "True")), Step::Grant("nodeclient")])
+            .nothing(),
+        asks("failed before the right comes", FLOW, &node(), person("late-failed", "none"))
+            .steps(&[Step::Status(condition("Failed", "True")), Step::Grant("nodeclient")])
+            .expect(Expect::Approved),
+        asks(
+            "somebody else's condition before the right comes",
+            FLOW,
+            &node(),
+            person("late-custom", "none"),
+        )
+        .steps(&[Step::Status(condition("Checked", "False")), Step::Grant("nodeclient")]),
+        asks("approved by hand before the right comes", FLOW, &node(), person("late-approved", "none"))
+            .steps(&[approved(), Step::Grant("nodeclient")]),
+        asks("approved by itself, then by nobody else", FLOW, &node(), other("may-node"))
+            .steps(&[Step::UntilApproved]),
+        asks("stored", FLOW, &node(), other("may-node")).stored(),
+        asks("stored: no request", FLOW, &node(), other("may-node"))
+            .stored()
+            .request("nothing".to_owned())
+            .nothing(),
+        asks("stored: another's signature", FLOW, &node().corrupt_signature(), other("may-node"))
+            .stored()
+            .nothing(),
+        asks("a server's certificate", FLOW, &node().dns("n1"), other("may-both")).serving().nothing(),
+        asks("a server's certificate, oneself", FLOW, &node().dns("n1"), myself("may-both"))
+            .serving()
+            .nothing(),
+        asks("a client's certificate, oneself", FLOW, &node(), myself("may-both")).signer(CLIENT).nothing(),
+        asks("an unknown signer, oneself", FLOW, &node(), myself("may-both"))
+            .signer("example.com/x")
+            .nothing(),
+    ];
+    // The requests that neither recogniser knows, of oneself and of another.
+    type Bad = (&'static str, &'static str, fn() -> Csr, &'static [&'static str]);
+    const USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
+    let bad: [Bad; 9] = [
+        (
+            "mine: another organization",
+            "yours: another organization",
+            || Csr::new().org("x").cn("system:node:n1"),
+            USAGES,
+        ),
+        ("mine: two organizations", "yours: two organizations", || Csr::node("n1").org("x"), USAGES),
+        ("mine: no organization", "yours: no organization", || Csr::new().cn("system:node:n1"), USAGES),
+        ("mine: a DNS name", "yours: a DNS name", || Csr::node("n1").dns("n1"), USAGES),
+        ("mine: an address", "yours: an address", || Csr::node("n1").ip("192.0.2.1"), USAGES),
+        ("mine: an e-mail address", "yours: an e-mail address", || Csr::node("n1").email("a@b.c"), USAGES),
+        ("mine: a URI", "yours: a URI", || Csr::node("n1").uri("a:b"), USAGES),
+        ("mine: too few usages", "yours: too few usages", || Csr::node("n1"), &["client auth"]),
+        (
+            "mine: server auth",
+            "yours: server auth",
+            || Csr::node("n1"),
+            &["client auth", "digital signature", "server auth"],
+        ),
+    ];
+    for (mine, yours, csr, usages) in bad {
+        cases.push(asks(mine, SELF, &csr(), myself("may-both")).usages(usages).nothing());
+        cases.push(asks(yours, NODES, &csr(), other("may-both")).usages(usages).nothing());
+    }
+    let alice = Csr::new().org("system:nodes").cn("alice");
+    cases.push(asks("mine: no node's name", SELF, &alice, person("alice", "may-both")).nothing());
+    cases.push(asks("yours: no node's name", NODES, &alice, other("may-both")).nothing());
+    cases
+}

@@ -1,0 +1,116 @@
+//! Keys and signatures of requests (authority.go verifies them again; Go: crypto/x509, `CheckSignature`).
+
+use crate::case::{Case, Expect, case};
+use crate::csr::Csr;
+use crate::pki::{KeyKind, SigAlg, boolean, oid, seq, tlv};
+
+const GROUP: &str = "keys";
+const KEYS: &str = "authority.go: the request's signature is verified, its key copied";
+const EXTENSIONS: &str = "authority.go: of the extensions asked for, only names are copied";
+const WEAK: &str = "D-csr-weak-key";
+
+macro_rules! requests {
+    ($($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("../requests/", $name, ".pem")))),*] };
+}
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, kind) in [
+        ("RSA 2048", KeyKind::Rsa2048),
+        ("RSA 3072", KeyKind::Rsa3072),
+        ("P-256", KeyKind::P256),
+        ("P-384", KeyKind::P384),
+        ("P-521", KeyKind::P521),
+        ("Ed25519", KeyKind::Ed25519),
+    ] {
+        cases.push(case(GROUP, name, KEYS, &Csr::new().key(kind).cn("key")));
+    }
+    for (name, algorithm) in [
+        ("RSA with SHA-384", SigAlg::RsaSha384),
+        ("RSA with SHA-512", SigAlg::RsaSha512),
+        ("RSA-PSS with SHA-256", SigAlg::PssSha256),
+        ("RSA-PSS with SHA-384", SigAlg::PssSha384),
+        ("RSA-PSS with SHA-512", SigAlg::PssSha512),
+    ] {
+        cases.push(case(GROUP, name, KEYS, &Csr::new().key(KeyKind::Rsa2048).sig(algorithm).cn("key")));
+    }
+    for (name, request) in requests![
+        "rsa-2048-exponent-3",
+        "rsa-4096",
+        "rsa-2048-pss-sha256",
+        "p-256-sha384",
+        "p-256-sha512",
+        "p-384-sha256",
+        "p-384-sha512",
+        "p-521-sha256",
+        "p-521-sha384",
+    ] {
+        cases.push(case(GROUP, name, KEYS, &Csr::new()).request(request.to_owned()));
+    }
+    for (name, request) in
+        requests!["rsa-1024", "rsa-1024-exponent-3", "rsa-2040", "p-224", "rsa-2048-sha1", "p-256-sha1"]
+    {
+        let weak = case(GROUP, name, KEYS, &Csr::new()).request(request.to_owned());
+        cases.push(weak.declared(WEAK, Expect::Failed));
+    }
+    cases.extend(extensions());
+    cases.extend(forms());
+    cases
+}
+
+fn extensions() -> Vec<Case> {
+    let asks = || Csr::new().cn("extensions");
+    let named = |name, csr: &Csr| case(GROUP, name, EXTENSIONS, csr);
+    vec![
+        named("asks to be an authority", &asks().extension("2.5.29.19", true, &seq(&[boolean(true)]))),
+        named("asks for key usages", &asks().extension("2.5.29.15", true, &tlv(0x03, &[1, 0x06]))),
+        named(
+            "asks for extended key usages",
+            &asks().extension("2.5.29.37", false, &seq(&[oid("1.3.6.1.5.5.7.3.1")])),
+        ),
+        named("asks for a key identifier", &asks().extension("2.5.29.14", false, &tlv(0x04, &[1, 2, 3]))),
+        named(
+            "asks for an authority key identifier",
+            &asks().extension("2.5.29.35", false, &seq(&[tlv(0x80, &[9; 20])])),
+        ),
+        named("asks for an unknown extension", &asks().extension("1.2.3.4.5", false, b"\x05\x00")),
+        named("asks for an unknown critical extension", &asks().extension("1.2.3.4.5", true, b"\x05\x00")),
+        named("asks for all of it, with names", &{
+            asks()
+                .extension("2.5.29.19", true, &seq(&[boolean(true)]))
+                .extension("2.5.29.15", true, &tlv(0x03, &[1, 0x06]))
+                .extension("1.2.3.4.5", true, b"\x05\x00")
+                .dns("a.example")
+        }),
+        named("a challenge password", &asks().attribute("1.2.840.113549.1.9.7", &[tlv(0x0c, b"hunter2")])),
+        named(
+            "an unstructured name",
+            &asks().attribute("1.2.840.113549.1.9.2", &[tlv(0x0c, b"name")]).dns("a"),
+        ),
+        named("another version of the request", &asks().version(1)),
+    ]
+}
+
+/// How the request is written down.
+fn forms() -> Vec<Case> {
+    let pem = || Csr::new().cn("form").pem();
+    let named = |name, request: String| {
+        case(GROUP, name, "helpers.go: ParseCSR, the first block", &Csr::new()).request(request)
+    };
+    let with_headers = pem().replace("REQUEST-----\nM", "REQUEST-----\nProc-Type: 4\n\nM");
+    let one_line = {
+        let text = pem();
+        let body: String = text.lines().filter(|line| !line.starts_with('-')).collect();
+        format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n")
+    };
+    vec![
+        named("text before the block", format!("my request\n{}", pem())),
+        named("text after the block", format!("{}\nthat was it", pem())),
+        named("two requests", format!("{}{}", pem(), Csr::new().cn("second").pem())),
+        named("headers in the block", with_headers),
+        named("carriage returns", pem().replace('\n', "\r\n")),
+        named("one long line", one_line),
+        named("no line feed at the end", pem().trim_end().to_owned()),
+        named("a block without an end before it", format!("-----BEGIN CERTIFICATE-----\nAAAA\n{}", pem())),
+    ]
+}

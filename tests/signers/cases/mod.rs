@@ -1,0 +1,27 @@
+//! The cases, by area.
+
+mod alt_names;
+mod approval;
+mod conditions;
+mod keys;
+mod subjects;
+mod usages;
+
+use crate::case::Case;
+
+pub fn all() -> Vec<Case> {
+    [
+        subjects::cases(),
+        alt_names::cases(),
+        usages::cases(),
+        keys::cases(),
+        conditions::cases(),
+        approval::cases(),
+    ]
+    .concat()
+}
+
+/// An approval as the API would have stored it.
+fn stored_approval() -> serde_json::Value {
+    conditions::stored("Approved", "True")
+}

@@ -1,0 +1,252 @@
+//! A small client of an API server: JSON in, JSON out, as the administrator or as whom the administrator names.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::{Client, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+
+use crate::pki::{Ca, Issued};
+
+/// How long anything that is waited for may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An API server, with the credentials that are shown to it.
+#[derive(Clone)]
+pub struct Api {
+    address: SocketAddr,
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    bearer: Option<String>,
+}
+
+/// Somebody whom the administrator impersonates.
+#[derive(Clone, Debug, Default)]
+pub struct Person {
+    pub name: String,
+    pub uid: Option<&'static str>,
+    pub groups: Vec<String>,
+    pub extra: Vec<(&'static str, &'static str)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub body: Value,
+}
+
+impl Person {
+    pub fn new(name: &str, groups: &[&str]) -> Self {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Self { name: name.to_owned(), groups, ..Self::default() }
+    }
+
+    pub fn bootstrap(id: &str) -> Self {
+        Self::new(&format!("system:bootstrap:{id}"), &["system:bootstrappers", "system:authenticated"])
+    }
+
+    pub fn node(name: &str) -> Self {
+        Self::new(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"])
+    }
+}
+
+impl Answer {
+    /// The body of a success.
+    pub fn ok(self) -> Result<Value, String> {
+        if self.status.is_success() { Ok(self.body) } else { Err(format!("{}: {}", self.status, self.body)) }
+    }
+}
+
+impl Api {
+    /// A client that shows a certificate, or none.
+    pub fn new(address: SocketAddr, servers: &Ca, who: Option<&Issued>) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(servers.cert.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match who {
+            None => config.with_no_client_auth(),
+            Some(who) => config.with_client_auth_cert(who.chain.clone(), who.key.clone_key()).unwrap(),
+        };
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().build();
+        let http = Client::builder(TokioExecutor::new()).build(connector);
+        Self { address, http, bearer: None }
+    }
+
+    /// The same client with a bearer token.
+    pub fn with_token(mut self, token: &str) -> Self {
+        self.bearer = Some(token.to_owned());
+        self
+    }
+
+    async fn begin(
+        &self,
+        person: Option<&Person>,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<http::Response<hyper::body::Incoming>, String> {
+        let content =
+            if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("https://{}{path}", self.address))
+            .header("accept", "application/json")
+            .header("content-type", content);
+        if let Some(token) = &self.bearer {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(person) = person {
+            request = request.header("impersonate-user", &person.name);
+            for group in &person.groups {
+                request = request.header("impersonate-group", group);
+            }
+            if let Some(uid) = person.uid {
+                request = request.header("impersonate-uid", uid);
+            }
+            for (key, value) in &person.extra {
+                request = request.header(format!("impersonate-extra-{key}"), *value);
+            }
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(Full::new(Bytes::from(body))).map_err(text)?;
+        self.http.request(request).await.map_err(|error| format!("{path}: {error:?}"))
+    }
+
+    pub async fn send(
+        &self,
+        person: Option<&Person>,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, String> {
+        let exchange = async {
+            let answer = self.begin(person, method, path, body).await?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await.map_err(text)?.to_bytes();
+            let body = serde_json::from_slice(&body)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+            Ok(Answer { status, body })
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| format!("{path}: no answer"))?
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Answer, String> {
+        self.send(None, Method::GET, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer, String> {
+        self.send(None, Method::POST, path, Some(body)).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Answer, String> {
+        self.send(None, Method::PUT, path, Some(body)).await
+    }
+
+    pub async fn patch(&self, path: &str, body: &Value) -> Result<Answer, String> {
+        self.send(None, Method::PATCH, path, Some(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Answer, String> {
+        self.send(None, Method::DELETE, path, None).await
+    }
+
+    /// Reads watch events of a collection (`path` has its query already) until `until` has an answer.
+    pub async fn watch<T>(
+        &self,
+        path: &str,
+        mut until: impl FnMut(&str, &Value) -> Option<T>,
+    ) -> Result<T, String> {
+        let answer = self.begin(None, Method::GET, path, None).await?;
+        if !answer.status().is_success() {
+            let status = answer.status();
+            let body = answer.into_body().collect().await.map_err(text)?.to_bytes();
+            return Err(format!("{path}: {status}: {}", String::from_utf8_lossy(&body)));
+        }
+        let mut body = answer.into_body();
+        let mut buffer = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame.map_err(text)?.into_data() {
+                buffer.extend_from_slice(&data);
+            }
+            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let line = buffer.split_to(end + 1);
+                let event: Value = serde_json::from_slice(&line).map_err(text)?;
+                let kind = event["type"].as_str().unwrap_or_default();
+                if kind == "ERROR" {
+                    return Err(format!("{path}: {event}"));
+                }
+                if let Some(found) = until(kind, &event["object"]) {
+                    return Ok(found);
+                }
+            }
+        }
+        Err(format!("{path}: the watch ended"))
+    }
+
+    /// Waits until one object is as wanted; the last state of it when patience ends.
+    pub async fn until(
+        &self,
+        collection: &str,
+        name: &str,
+        wanted: impl Fn(Option<&Value>) -> bool,
+    ) -> Result<Option<Value>, String> {
+        let query = format!("fieldSelector=metadata.name%3D{}", escaped(name));
+        let mut last = None;
+        let waiting = async {
+            loop {
+                let list = self.get(&format!("{collection}?{query}")).await?.ok()?;
+                last = list["items"].get(0).cloned();
+                if wanted(last.as_ref()) {
+                    return Ok::<_, String>(());
+                }
+                let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0");
+                let path = format!("{collection}?{query}&watch=1&resourceVersion={version}");
+                let found = self.watch(&path, |kind, object| {
+                    last = (kind != "DELETED").then(|| object.clone());
+                    wanted(last.as_ref()).then_some(())
+                });
+                match found.await {
+                    Ok(()) => return Ok(()),
+                    Err(error) if error.ends_with("the watch ended") => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(Ok(())) => Ok(last),
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                Err(format!("{collection}/{name}: never as wanted; last: {}", last.unwrap_or_default()))
+            }
+        }
+    }
+}
+
+/// A name in a path or a query.
+pub fn escaped(name: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+pub fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

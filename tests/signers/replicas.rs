@@ -1,0 +1,225 @@
+//! Replicas that die: two of them before one API server, killed and started again in turn while requests are approved.
+//!
+//! In the end each request has one certificate, for its own key, that never changed since it was written.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, CONTROLLERS, DURATION, Gateway, Side, Starter, eventually, plainly};
+use crate::case::{CLIENT, CSRS, now};
+use crate::certificate::Certificate;
+use crate::client::Api;
+use crate::csr::Csr;
+use crate::pki::{Key, KeyKind};
+use crate::servers::Process;
+
+/// Who signs in this test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    Gateways,
+    ControllerManagers,
+}
+
+/// How soon a dead leader's place is taken.
+const ELECTION: [&str; 4] = [
+    "--leader-elect=true",
+    "--leader-elect-lease-duration=2s",
+    "--leader-elect-renew-deadline=1500ms",
+    "--leader-elect-retry-period=250ms",
+];
+
+enum Replica {
+    Gateway(Gateway),
+    ControllerManager(Process),
+}
+
+/// The certificates that each request was seen with, in order and without repetition.
+type Seen = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
+
+struct Stage<'a> {
+    starter: Starter<'a>,
+    name: &'static str,
+    server: SocketAddr,
+    api: Api,
+    who: Who,
+    _server: Process,
+}
+
+impl<'a> Stage<'a> {
+    async fn new(bed: &'a Bed, name: &'static str, who: Who) -> Result<Self, String> {
+        let starter = bed.starter();
+        let (server, process) = starter.apiserver(name).await?;
+        let api = Api::new(server, &bed.authorities.servers, Some(&bed.authorities.admin));
+        starter.grant(&api).await?;
+        Ok(Self { starter, name, server, api, who, _server: process })
+    }
+
+    async fn replica(&self, number: usize, election: &[&str]) -> Result<Replica, String> {
+        let mut flags: Vec<String> = election.iter().map(|flag| (*flag).to_owned()).collect();
+        let side = if self.who == Who::Gateways { Side::Gateway } else { Side::Second };
+        flags.extend([CONTROLLERS.to_owned(), DURATION.to_owned()]);
+        flags.extend(self.starter.signing_flags(side));
+        let name = format!("{}-{number}", self.name);
+        Ok(match self.who {
+            Who::Gateways => Replica::Gateway(self.starter.gateway(&name, self.server, &flags).await?),
+            Who::ControllerManagers => {
+                Replica::ControllerManager(self.starter.controller_manager(&name, self.server, &flags)?)
+            }
+        })
+    }
+
+    /// Watches every request from now on.
+    async fn watch(&self) -> Result<(Seen, tokio::task::JoinHandle<Result<(), String>>), String> {
+        let list = self.api.get(&format!("{CSRS}?limit=1")).await?.ok()?;
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned();
+        let seen = Seen::default();
+        let (api, record) = (self.api.clone(), Arc::clone(&seen));
+        let task = tokio::spawn(async move {
+            let path = format!("{CSRS}?watch=1&resourceVersion={version}");
+            api.watch::<()>(&path, |kind, object| {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                let certificate = object["status"]["certificate"].as_str().unwrap_or_default().to_owned();
+                let mut record = record.lock().unwrap();
+                let versions: &mut Vec<String> = record.entry(name).or_default();
+                if kind == "DELETED" {
+                    versions.push("deleted".to_owned());
+                } else if versions.last().map_or("", String::as_str) != certificate {
+                    versions.push(certificate);
+                }
+                None
+            })
+            .await
+        });
+        Ok((seen, task))
+    }
+
+    async fn create(&self, name: &str, key: &Arc<Key>) -> Result<Value, String> {
+        let csr = Csr::new().cn(name).with_key(Arc::clone(key));
+        let object = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+            "spec": {"request": STANDARD.encode(csr.pem()), "signerName": CLIENT, "usages": ["client auth"]},
+        });
+        self.api.post(CSRS, &object).await?.ok()
+    }
+
+    async fn approve(&self, mut object: Value) -> Result<(), String> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        object["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "Test"}]});
+        self.api.put(&format!("{CSRS}/{name}/approval"), &object).await?.ok().map(drop)
+    }
+
+    async fn signed(&self, name: &str) -> Result<(), String> {
+        self.api.until(CSRS, name, crate::case::is_signed).await.map(drop)
+    }
+}
+
+/// Sixteen at a time.
+async fn all<T, U>(
+    items: impl IntoIterator<Item = T>,
+    each: impl AsyncFn(T) -> Result<U, String>,
+) -> Result<Vec<U>, String> {
+    stream::iter(items).map(|item| each(item)).buffer_unordered(16).try_collect().await
+}
+
+/// Until the watch has told of every certificate.
+async fn told(seen: &Seen, keys: &BTreeMap<String, Arc<Key>>) -> Result<(), String> {
+    eventually("all certificates", async || {
+        let seen = seen.lock().unwrap();
+        Ok(keys.keys().all(|name| seen.get(name).is_some_and(|seen| !seen.is_empty())))
+    })
+    .await
+}
+
+fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) -> Result<(), String> {
+    let ca = &bed.authorities.signing(CLIENT).ok_or("no authority")?.ca;
+    let seen = seen.lock().unwrap();
+    let mut wrong = Vec::new();
+    for (name, key) in keys {
+        match seen.get(name).map(Vec::as_slice) {
+            Some([certificate]) => match Certificate::read(certificate, ca, (since, now())) {
+                Ok(certificate) if certificate.spki == key.spki() => {}
+                Ok(_) => wrong.push(format!("{name} has a certificate for another key")),
+                Err(error) => wrong.push(format!("{name}: {error}")),
+            },
+            Some([]) | None => wrong.push(format!("{name} has no certificate")),
+            Some(several) => {
+                wrong.push(format!("{name} had {} certificates, one after the other", several.len()))
+            }
+        }
+    }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} of {}: {:?}", wrong.len(), keys.len(), &wrong[..wrong.len().min(5)]))
+    }
+}
+
+/// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or nobody leads.
+pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
+    const WAVES: usize = 10;
+    const WAVE: usize = 50;
+    let stage = Stage::new(bed, name, who).await?;
+    let since = now();
+    let (seen, watching) = stage.watch().await?;
+    let mut replicas = [Some(stage.replica(0, &ELECTION).await?), Some(stage.replica(1, &ELECTION).await?)];
+    let keys: BTreeMap<String, Arc<Key>> =
+        (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
+    let names: Vec<&String> = keys.keys().collect();
+    for (wave, names) in names.chunks(WAVE).enumerate() {
+        let objects = all(names, async |name: &&String| stage.create(name, &keys[*name]).await).await?;
+        let approving = all(objects, async |object| stage.approve(object).await);
+        let killing = async {
+            // As soon as this wave is being signed; every second time it is the leader that dies.
+            if wave % 3 != 0 {
+                stage.signed(names[0]).await?;
+            }
+            drop(replicas[wave % 2].take());
+            replicas[wave % 2] = Some(stage.replica(wave % 2, &ELECTION).await?);
+            Ok(Vec::<()>::new())
+        };
+        futures_util::future::try_join(approving, killing).await?;
+    }
+    told(&seen, &keys).await?;
+    watching.abort();
+    judge(bed, &seen, &keys, since)
+}
+
+/// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
+pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
+    let stage = Stage::new(bed, name, who).await?;
+    let since = now();
+    let (seen, watching) = stage.watch().await?;
+    let election = ["--leader-elect=false"];
+    let replicas = [stage.replica(0, &election).await?, stage.replica(1, &election).await?];
+    let keys: BTreeMap<String, Arc<Key>> =
+        (0..200).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
+    let objects = all(&keys, async |(name, key): (&String, &Arc<Key>)| stage.create(name, key).await).await?;
+    all(objects, async |object| stage.approve(object).await).await?;
+    told(&seen, &keys).await?;
+    // The loser of the last race may still be about to write.
+    let lost = async || {
+        let mut lost = 0.0;
+        for replica in &replicas {
+            if let Replica::Gateway(gateway) = replica {
+                let text = plainly(gateway.metrics, "/metrics", None).await?;
+                lost += text
+                    .lines()
+                    .filter(|line| line.starts_with("portcullis_status_conflicts_total{"))
+                    .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                    .sum::<f64>();
+            }
+        }
+        Ok::<_, String>(lost)
+    };
+    if who == Who::Gateways {
+        eventually("a lost race", async || Ok(lost().await? > 0.0)).await?;
+    }
+    watching.abort();
+    judge(bed, &seen, &keys, since)
+}

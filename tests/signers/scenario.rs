@@ -1,0 +1,72 @@
+//! Cases that are not about certificate requests: something is played on a cluster, and what came of it is a JSON value.
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use crate::bed::{Bed, Cluster, Side};
+
+type Play =
+    Box<dyn for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
+
+pub struct Scenario {
+    pub group: &'static str,
+    pub name: String,
+    /// The upstream test or rule that it comes from.
+    from: &'static str,
+    play: Play,
+    /// What must come of it on the reference, where it is known beforehand.
+    expected: Option<Value>,
+    /// Whether controllers change anything: then it must differ where none runs.
+    pub acts: bool,
+    reference: OnceCell<Result<Value, String>>,
+}
+
+impl Scenario {
+    pub fn new(
+        group: &'static str,
+        name: &str,
+        from: &'static str,
+        expected: Option<Value>,
+        play: impl for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        let (name, play): (_, Play) = (name.to_owned(), Box::new(play));
+        Self { group, name, from, play, expected, acts: true, reference: OnceCell::new() }
+    }
+
+    pub fn acts(mut self, acts: bool) -> Self {
+        self.acts = acts;
+        self
+    }
+
+    /// Equal on the reference and on another side, or an account of what is not.
+    pub async fn compare(&self, bed: &Bed, side: Side) -> Result<(), String> {
+        let subject = bed.cluster(side)?;
+        let reference = async {
+            let play = async || (self.play)(bed, bed.cluster(Side::Reference)?).await;
+            let outcome = self.reference.get_or_init(play).await.clone();
+            outcome.map_err(|error| format!("reference ({}): {error}", self.from))
+        };
+        let (reference, subject) = tokio::join!(reference, (self.play)(bed, subject));
+        let (reference, subject) =
+            (reference?, subject.map_err(|error| format!("{} ({}): {error}", side.name(), self.from))?);
+        if let Some(expected) = self.expected.as_ref().filter(|expected| **expected != reference) {
+            return Err(format!(
+                "the reference does not do what the case says ({}):\n  {reference}\n  {expected}",
+                self.from
+            ));
+        }
+        if reference == subject {
+            Ok(())
+        } else {
+            Err(format!(
+                "the {} differs from the reference ({}):\n  {reference}\n  {subject}",
+                side.name(),
+                self.from
+            ))
+        }
+    }
+}
