@@ -241,3 +241,6 @@ pub(super) fn armour(kind: &str, content: &[u8]) -> String {
     }
     pem + "-----END " + kind + "-----\n"
 }
+
+#[cfg(test)]
+mod tests;
