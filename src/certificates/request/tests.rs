@@ -250,3 +250,43 @@ fn keys_are_written_again_without_what_go_drops() {
     let request = CertificateRequest::from_der(&der).unwrap();
     assert_eq!(request.public_key().spki(), spki);
 }
+
+/// Writes the corpus of `fuzz/`: `cargo test --lib makes_the_corpus_of_requests -- --ignored`.
+#[test]
+#[ignore = "writes files; run by hand when the corpus is to change"]
+fn makes_the_corpus_of_requests() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/csr");
+    std::fs::create_dir_all(&dir).unwrap();
+    let alice = subject("alice", &["ops", "dev", "dev"]).to_der().unwrap();
+    let every = names(&[
+        (0x82, b"a.example"),
+        (0x81, b"a@b"),
+        (0x87, &[192, 0, 2, 1]),
+        (0x86, b"HTTPS://H.example/a b"),
+        (0x88, &[0x2a]),
+    ]);
+    let odd = [
+        element(0x31, &element(0x30, &[6, 3, 0x55, 4, 3, 0x1c, 4, 0, 0, 0, b'a'])),
+        element(0x31, &element(0x30, &[6, 3, 0x55, 4, 10, 0x14, 1, 0xe9])),
+        element(0x31, &element(0x30, &[6, 3, 0x55, 4, 3, 0x1e, 2, 0, b'a'])),
+    ];
+    let plain: &[u8] = &[];
+    let cases = [
+        ("rsa", KeyKind::Rsa2048, alice.clone(), plain.to_vec()),
+        ("p256", KeyKind::EcdsaP256, alice.clone(), asks_for(&[(17, every.clone())])),
+        (
+            "p384",
+            KeyKind::EcdsaP384,
+            alice.clone(),
+            asks_for(&[(19, vec![0x30, 3, 1, 1, 0xff]), (17, every)]),
+        ),
+        ("p521", KeyKind::EcdsaP521, alice, plain.to_vec()),
+        ("nobody", KeyKind::Ed25519, vec![0x30, 0], asks_for(&[(17, names(&[(0x88, &[0x2a])]))])),
+        ("odd_strings", KeyKind::Ed25519, element(0x30, &odd.concat()), plain.to_vec()),
+    ];
+    for (name, kind, subject, attributes) in cases {
+        let der = raw_request(&subject, &attributes, &PemKey::generate(kind).unwrap());
+        assert!(CertificateRequest::from_der(&der).is_ok(), "{name}");
+        std::fs::write(dir.join(name), der).unwrap();
+    }
+}
