@@ -121,6 +121,8 @@ mod tests {
     const PRINTABLE: u8 = 0x13;
     const UTF8: u8 = 0x0c;
 
+    type Rdns = Vec<Vec<u8>>;
+
     #[test]
     fn kinds_have_one_rdn_each_in_a_fixed_order() {
         let kinds = [5, 3, 11, 10, 17, 9, 7, 8, 6];
@@ -138,7 +140,7 @@ mod tests {
             vec![rdn(&values.iter().map(|value| (10, PRINTABLE, *value)).collect::<Vec<_>>())]
         };
         let apart = |values: &[&[u8]]| values.iter().flat_map(|value| o(&[value])).collect::<Vec<_>>();
-        let cases: Vec<(&str, Vec<Vec<u8>>, Vec<Vec<u8>>)> = vec![
+        let cases: Vec<(&str, Rdns, Rdns)> = vec![
             ("two organizations", apart(&[b"o2", b"o1"]), o(&[b"o1", b"o2"])),
             ("already one RDN", o(&[b"o1", b"o2"]), o(&[b"o1", b"o2"])),
             ("the shorter first", apart(&[b"aaa", b"zz"]), o(&[b"zz", b"aaa"])),
