@@ -91,30 +91,68 @@ async fn issues(bed: &Bed, cluster: &Cluster, files: &Files) -> Result<Value, St
     .await
 }
 
-/// An authority that has expired signs nothing; the log says why in upstream's words, and the request waits for another.
-async fn refuses(bed: &Bed, cluster: &Cluster, files: &Files, told: &str) -> Result<Value, String> {
+/// Makes a request each second until the log has this line, for what was made before the files were read is signed by the old
+/// one; the name of the last.
+async fn refused(bed: &Bed, cluster: &Cluster, told: &str) -> Result<String, String> {
+    let mut waiting = String::new();
+    let mut asked_at = None;
+    eventually("the refusal", async || {
+        if asked_at != Some(now()) {
+            asked_at = Some(now());
+            waiting = asked("waits").create(bed, cluster).await?;
+        }
+        let log = fs::read(&cluster.log).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8_lossy(&log).contains(told))
+    })
+    .await?;
+    Ok(waiting)
+}
+
+/// As Go prints a time.
+fn printed(time: i64) -> String {
+    timestamp(time).replace('T', " ").replace('Z', " +0000 UTC")
+}
+
+/// An authority that ends while it is used signs nothing more; the log says why in upstream's words, and what was asked for is
+/// signed by the next authority.
+async fn ends(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
+    const TOLD: &str = "refusing to sign a certificate that expired in the past: NotAfter";
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
     }
-    let mut waiting = String::new();
-    exchanged(bed, cluster, files, async || {
-        let mut asked_at = None;
-        eventually("the refusal", async || {
-            // What was made before the files were read is signed by the old one.
-            if asked_at != Some(now()) {
-                asked_at = Some(now());
-                waiting = asked("waits").create(bed, cluster).await?;
-            }
-            let log = fs::read_to_string(&cluster.log).map_err(|error| error.to_string())?;
-            Ok(log.contains(told))
-        })
-        .await?;
+    let end = now() + 6;
+    let files = Files::of(Ca::build("ends").validity(now() - 86_400, end).issue_ca());
+    let waiting = exchanged(bed, cluster, &files, async || {
+        signs(bed, cluster, &files.ca).await?;
+        let waiting = refused(bed, cluster, &format!("{TOLD}={}", printed(end))).await?;
         let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
-        if is_signed(Some(&object)) { Err(format!("signed all the same: {object}")) } else { Ok(()) }
+        if is_signed(Some(&object)) { Err(format!("signed all the same: {object}")) } else { Ok(waiting) }
     })
     .await?;
     cluster.api.until(CSRS, &waiting, is_signed).await?;
-    Ok(json!({"log": told}))
+    Ok(json!({"log": TOLD}))
+}
+
+/// An authority that nobody should sign with. Upstream takes it; we keep the one before, and say why.
+async fn unfit(
+    bed: &Bed,
+    cluster: &Cluster,
+    files: &Files,
+    upstream: &str,
+    ours: &str,
+) -> Result<Value, String> {
+    let usual = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
+    exchanged(bed, cluster, files, async || match cluster.side {
+        Side::Bare => Ok(Value::Null),
+        Side::Gateway => {
+            refused(bed, cluster, ours).await?;
+            signs(bed, cluster, usual).await?;
+            Ok(json!("signs with the one before"))
+        }
+        _ if upstream.is_empty() => signs(bed, cluster, &files.ca).await.map(|()| json!("signs")),
+        _ => refused(bed, cluster, upstream).await.map(|_| json!("signs nothing")),
+    })
+    .await
 }
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -175,21 +213,36 @@ pub fn scenarios() -> Vec<Scenario> {
             })
         })
         .collect();
-    let expired = |name: &str, ended: i64, text: &str| {
-        let files = Arc::new(Files::of(built(name).validity(now() - 86_400, ended).issue_ca()));
-        let ended = timestamp(ended).replace('T', " ").replace('Z', " +0000 UTC");
-        let told = format!("{text}: NotAfter={ended}");
-        Scenario::new(GROUP, name, EXPIRED, Some(json!({"log": told})), move |bed, cluster| {
-            let (files, told) = (Arc::clone(&files), told.clone());
-            async move { refuses(bed, cluster, &files, &told).await }.boxed_local()
-        })
-    };
-    scenarios.push(expired("ended an hour ago", now() - 3600, "the signer has expired"));
-    scenarios.push(expired(
-        "ended a minute ago",
-        now() - 60,
-        "refusing to sign a certificate that expired in the past",
-    ));
+    let text = json!({"log": "refusing to sign a certificate that expired in the past: NotAfter"});
+    scenarios.push(Scenario::new(GROUP, "ends while it is used", EXPIRED, Some(text), |bed, cluster| {
+        ends(bed, cluster).boxed_local()
+    }));
+    let ended = now() - 3600;
+    let expired = Files::of(built("expired").validity(now() - 86_400, ended).issue_ca());
+    let leaf = built("leaf").basic_constraints(false, None).issue_ca();
+    for (name, files, reference, upstream, ours) in [
+        (
+            "ended an hour ago",
+            expired,
+            "signs nothing",
+            format!("the signer has expired: NotAfter={}", printed(ended)),
+            format!("the CA certificate has expired: NotAfter={}", timestamp(ended)),
+        ),
+        (
+            "not an authority",
+            Files::of(leaf),
+            "signs",
+            String::new(),
+            "the certificate is not that of an authority".to_owned(),
+        ),
+    ] {
+        let files = Arc::new(files);
+        let scenario = Scenario::new(GROUP, name, EXPIRED, Some(reference.into()), move |bed, cluster| {
+            let (files, upstream, ours) = (Arc::clone(&files), upstream.clone(), ours.clone());
+            async move { unfit(bed, cluster, &files, &upstream, &ours).await }.boxed_local()
+        });
+        scenarios.push(scenario.declared("D-unfit-authority", "signs with the one before".into()));
+    }
     scenarios
 }
 

@@ -129,6 +129,10 @@ impl Bed {
     async fn start(programs: Programs, dir: PathBuf, wanted: &[Side]) -> Result<Self, String> {
         let authorities = Authorities::new();
         authorities.write(&dir).map_err(text)?;
+        // Of the side without controllers, too: those files are never exchanged, and serve the replicas.
+        for side in [Side::Reference, Side::Second, Side::Gateway, Side::Bare] {
+            authorities.write_signing(&dir, side).map_err(text)?;
+        }
         let (etcd_port, etcd) = starter::etcd(&programs, &dir).await?;
         let starter = Starter { programs: &programs, dir: &dir, authorities: &authorities, etcd_port };
         let mut clusters = BTreeMap::new();
