@@ -17,6 +17,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt as _};
+use prometheus::IntGauge;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
@@ -119,6 +120,15 @@ where
     (store, changed.flat_map(futures_util::stream::iter))
 }
 
+/// A gauge that is back at zero when it is dropped.
+struct Depth(IntGauge);
+
+impl Drop for Depth {
+    fn drop(&mut self) {
+        self.0.set(0);
+    }
+}
+
 /// Works on what `changes` name, with at most [`WORKERS`] at a time, by `handle`. An attempt that takes too long is one
 /// that failed.
 pub(crate) async fn work<K, F>(
@@ -150,6 +160,8 @@ where
         worked.observe(begun.elapsed().as_secs_f64());
         (key, outcome)
     };
+    // What is not worked on any more does not wait, either.
+    let depth = Depth(depth);
     loop {
         while attempts.len() < WORKERS
             && let Some((key, since)) = queue.take()
@@ -157,7 +169,7 @@ where
             waited.observe(since.elapsed().as_secs_f64());
             attempts.push(attempt(key));
         }
-        depth.set(i64::try_from(queue.len()).unwrap_or(i64::MAX));
+        depth.0.set(i64::try_from(queue.len()).unwrap_or(i64::MAX));
         let due = queue.due();
         let now = tokio::select! {
             Some(key) = changes.next() => {
