@@ -327,3 +327,6 @@ impl AuthorityFiles {
         Ok(authority)
     }
 }
+
+#[cfg(test)]
+mod tests;

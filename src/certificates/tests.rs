@@ -1,7 +1,6 @@
 //! Certificates from end to end: what is issued, read back by other libraries, and what can never be issued.
 
 use std::net::IpAddr;
-use std::process::Command;
 use std::time::Duration;
 
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
@@ -15,7 +14,7 @@ use super::request;
 use super::signer::{KeyKind, PemKey};
 use super::subject::Subject;
 use super::testing::{
-    KINDS, NOW, YEAR, authority, authority_of, ca_params, date, issue, request, strings, subject,
+    KINDS, NOW, YEAR, authority, authority_of, ca_params, date, issue, openssl, request, strings, subject,
 };
 
 mod properties;
@@ -27,14 +26,6 @@ fn every_name() -> AltNames {
         ips: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
         uris: strings(&["spiffe://cluster.local/ns/a/sa/b"]),
     }
-}
-
-/// Runs openssl over a certificate in a file and gives what it printed.
-fn openssl(arguments: &[&str]) -> String {
-    let output = Command::new("openssl").args(arguments).output().expect("openssl is on the PATH");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    text
 }
 
 #[test]

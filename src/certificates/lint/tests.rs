@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use x509_cert::der::asn1::Any;
-use x509_cert::der::{Decode as _, Encode as _, Tag};
+use x509_cert::der::Encode as _;
 
 use super::{Expected, check, rules};
 use crate::certificates::alt_names::AltNames;
 use crate::certificates::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
 use crate::certificates::tbs::Fields;
-use crate::certificates::testing::{NOW, YEAR, strings, subject};
+use crate::certificates::testing::{NOW, YEAR, element, strings, subject};
 use crate::certificates::usage::{Usage, Usages};
 use crate::certificates::validity::Validity;
 use crate::x509::der::{Der, tag};
@@ -39,10 +38,6 @@ fn elements(mut der: Der<'_>) -> Vec<Vec<u8>> {
         elements.push(element.whole.to_vec());
     }
     elements
-}
-
-fn element(kind: u8, content: &[u8]) -> Vec<u8> {
-    Any::new(Tag::from_der(&[kind]).unwrap(), content).unwrap().to_der().unwrap()
 }
 
 impl Parts {
