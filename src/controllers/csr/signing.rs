@@ -53,7 +53,7 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
     // The key may be in an HSM. A signature whose controller is gone is forgotten: only what follows here writes.
     let Ok(verdict) = spawn_blocking(move || verdict(&judged, &settings, now)).await else {
         context.metrics.panics.inc();
-        error!(cluster = &*context.cluster, csr = %key, "signing panicked");
+        error!(cluster = &*context.cluster, csr = key.name, "signing panicked");
         return Outcome::Retry;
     };
     let spec = &csr.spec;
@@ -63,7 +63,7 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
     match verdict {
         Verdict::NotOurs => Outcome::Done,
         Verdict::Later(problem) => {
-            error!(cluster, csr = %key, signer, requester, "not signed, tried again later: {problem}");
+            error!(cluster, csr = key.name, signer, requester, "not signed, tried again later: {problem}");
             Outcome::Retry
         }
         Verdict::Refused(message) => {
@@ -72,7 +72,7 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
             let outcome = write(context, Name::CsrSigning, Subresource::Status, &failed).await;
             if outcome == Outcome::Done {
                 metrics.refused.with_label_values(&[cluster, signer]).inc();
-                warn!(cluster, csr = %key, signer, requester, reason = message, "certificate refused");
+                warn!(cluster, csr = key.name, signer, requester, reason = message, "certificate refused");
             }
             outcome
         }
@@ -85,11 +85,11 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
                 metrics.signed.with_label_values(&[cluster, signer]).inc();
                 info!(
                     cluster,
-                    csr = %key,
+                    csr = key.name,
                     uid = csr.uid().unwrap_or_default(),
                     signer,
                     requester,
-                    subject = %issued.subject(),
+                    subject = issued.subject().to_string(),
                     serial = issued.serial_hex(),
                     not_after = rfc3339(issued.not_after()),
                     "certificate issued"
