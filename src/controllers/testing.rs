@@ -117,7 +117,8 @@ impl FakeCluster {
         let mut state = self.state.lock().unwrap();
         state.revision += 1;
         let revision = state.revision;
-        let status = json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": ""});
+        let status =
+            json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": ""});
         let event = json!({"type": "ERROR", "object": status});
         state.events.push((revision, collection.to_owned(), event));
         drop(state);

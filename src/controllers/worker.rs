@@ -169,7 +169,12 @@ where
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {
                 context.metrics.panics.inc();
-                error!(cluster, controller, item = item(), "panicked over one item, which is tried again later");
+                error!(
+                    cluster,
+                    controller,
+                    item = item(),
+                    "panicked over one item, which is tried again later"
+                );
                 Outcome::Retry
             }
             Err(_) => {
@@ -256,7 +261,8 @@ mod tests {
         let depth = context.metrics.controllers.depth.with_label_values(&["c", "csrsigning"]);
         let keys = (0..10).map(|number| key(&number.to_string()));
         let changes = stream::iter(keys).chain(stream::pending());
-        let working = work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, |_| std::future::pending());
+        let working =
+            work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, |_| std::future::pending());
         assert!(timeout(Duration::from_secs(1), working).await.is_err());
         assert_eq!(depth.get(), 0);
     }

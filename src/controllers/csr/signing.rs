@@ -167,14 +167,21 @@ impl Drop for Expirations<'_> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::convert::Infallible;
 
+    use http::{Request, Response};
+    use kube::client::Body;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 
-    use super::super::testing::{Wanted, decided};
+    use tower::service_fn;
+    use tracing::instrument::WithSubscriber as _;
+
+    use super::super::testing::{Lines, Wanted, decided};
     use super::*;
     use crate::certificates::authority::Authority;
     use crate::certificates::profile::{KUBELET_SERVING, Profile};
     use crate::certificates::signer::PemKey;
+    use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.
     const NOW: UnixTime = Duration::from_secs(1_893_456_000);
@@ -272,6 +279,41 @@ mod tests {
             let Verdict::Issued(issued) = verdict(&csr, &settings, NOW) else { panic!("{asked:?}") };
             assert_eq!(issued.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
         }
+    }
+
+    /// What the log has once a request with this name and common name was signed.
+    async fn logged(name: &str, common_name: &'static str) -> String {
+        let cluster = FakeCluster::new();
+        let mut context = cluster.context();
+        context.settings = Arc::new(settings());
+        // It takes whatever is written.
+        let service = service_fn(|request: Request<Body>| async {
+            let body = request.into_body().collect_bytes().await.unwrap();
+            Ok::<_, Infallible>(Response::new(Body::from(body)))
+        });
+        context.client = kube::Client::new(service, "default");
+        let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
+        csr.metadata.name = Some(name.to_owned());
+        let (store, mut writer) = kube::runtime::reflector::store();
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(csr));
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let key = Key { namespace: String::new(), name: name.to_owned() };
+        assert_eq!(handle(&context, &store, key).with_subscriber(log).await, Outcome::Done);
+        lines.text()
+    }
+
+    #[tokio::test]
+    async fn nobody_writes_lines_of_the_log_with_names() {
+        let forged = "a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued csr=b\u{1b}[2J";
+        let text =
+            logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
+        assert_eq!((text.lines().count(), text.contains('\u{1b}')), (1, false), "{text}");
+        assert!(
+            text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r#"CN=system:node:a\n2030"#),
+            "{text}"
+        );
     }
 
     /// With an RSA key of 1024 bits.

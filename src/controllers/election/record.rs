@@ -204,7 +204,9 @@ mod tests {
     fn a_lease_is_never_said_to_be_shorter_than_it_is() {
         for (milliseconds, seconds) in [(1000, 1), (1001, 2), (1900, 2), (15_000, 15)] {
             let candidate = Candidate::new("a", Duration::from_millis(milliseconds));
-            let Step::Create(spec) = candidate.step(None, Instant::now(), WALL) else { panic!("there is none") };
+            let Step::Create(spec) = candidate.step(None, Instant::now(), WALL) else {
+                panic!("there is none")
+            };
             assert_eq!(spec.lease_duration_seconds, Some(seconds), "{milliseconds}");
         }
     }
