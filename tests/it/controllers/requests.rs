@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::pki::Issued;
@@ -160,7 +160,7 @@ async fn a_signer_of_an_operators_own_signs_what_its_profile_says() {
 async fn another_authority_signs_once_it_is_in_the_files() {
     let scene = Scene::new().await;
     let gateway = scene.gateway("csrsigning", &[]);
-    let issuer = |status: &serde_json::Value| {
+    let issuer = |status: &Value| {
         let pem = CertificateDer::from_pem_slice(certificate(status).as_bytes()).unwrap();
         let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
         parsed.issuer().iter_common_name().next().unwrap().as_str().unwrap().to_owned()
