@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use x509_cert::der::asn1::Any;
-use x509_cert::der::{Decode as _, Encode as _, Tag};
+use x509_cert::der::Encode as _;
 
 use super::{Expected, check, rules};
 use crate::certificates::alt_names::AltNames;
 use crate::certificates::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
 use crate::certificates::tbs::Fields;
-use crate::certificates::testing::{NOW, YEAR, strings, subject};
+use crate::certificates::testing::{NOW, YEAR, element, strings, subject};
 use crate::certificates::usage::{Usage, Usages};
 use crate::certificates::validity::Validity;
 use crate::x509::der::{Der, tag};
@@ -39,10 +38,6 @@ fn elements(mut der: Der<'_>) -> Vec<Vec<u8>> {
         elements.push(element.whole.to_vec());
     }
     elements
-}
-
-fn element(kind: u8, content: &[u8]) -> Vec<u8> {
-    Any::new(Tag::from_der(&[kind]).unwrap(), content).unwrap().to_der().unwrap()
 }
 
 impl Parts {
@@ -112,7 +107,7 @@ impl Good {
         Expected {
             algorithm: SignatureAlgorithm::EcdsaSha256,
             issuer: &self.issuer,
-            authority: Validity { not_before: NOW - YEAR, not_after: NOW + YEAR },
+            authority: Validity { not_before: NOW.saturating_sub(YEAR), not_after: NOW + YEAR },
             authority_key_id: &self.key_id,
             validity: self.validity,
             subject: &self.subject,
@@ -229,7 +224,7 @@ fn what_only_the_authority_or_the_profile_knows() {
     let encoded = good.encoded();
     let lint = |expected: &Expected<'_>| check(&encoded, expected).err().map(|error| error.lint);
     let mut expected = good.expected();
-    expected.authority.not_after = good.validity.not_after - Duration::from_secs(1);
+    expected.authority.not_after = good.validity.not_after.saturating_sub(Duration::from_secs(1));
     assert_eq!(lint(&expected), Some("end of the authority"));
     let mut expected = good.expected();
     expected.allowed = Some(vec![Usage::DigitalSignature].into());
