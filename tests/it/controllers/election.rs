@@ -32,12 +32,12 @@ async fn a_gateway_that_is_killed_is_followed_by_another() {
     let holder = scene.cluster.holder(LEASE);
     let second = scene.gateway("csrsigning", &STEADY);
     second.checked().await;
-    scene.cluster.request("first", Asked::node("first").spec, approved());
+    scene.cluster.request("first", &Asked::node("first").spec, &approved());
     scene.cluster.until_status("first", is_issued).await;
     assert_eq!(second.count(LEADS).await, 0, "one works");
     // Without a word, as a process that is killed: the lease has to end by itself.
     drop(first);
-    scene.cluster.request("second", Asked::node("second").spec, approved());
+    scene.cluster.request("second", &Asked::node("second").spec, &approved());
     assert_eq!(scene.cluster.holder(LEASE), holder);
     scene.cluster.until_status("second", is_issued).await;
     leads(&second).await;
@@ -73,7 +73,7 @@ async fn who_cannot_renew_the_lease_stops_before_it_ends() {
     leads(&gateway).await;
     scene.cluster.leases.store(false, Ordering::SeqCst);
     gateway.until_counted(&format!("{LEADS} 0")).await;
-    scene.cluster.request("late", Asked::node("late").spec, approved());
+    scene.cluster.request("late", &Asked::node("late").spec, &approved());
     // Nobody leads, so nobody has looked at it.
     assert_eq!(gateway.count("workqueue_adds_total{cluster=\"backend\",name=\"csrsigning\"}").await, 0);
     assert!(!is_issued(&scene.cluster.status("late")));
@@ -86,7 +86,7 @@ async fn who_cannot_renew_the_lease_stops_before_it_ends() {
 async fn without_election_there_is_no_lease() {
     let scene = Scene::new().await;
     let _gateway = scene.gateway("csrsigning", &["--leader-elect=false"]);
-    scene.cluster.request("one", Asked::node("one").spec, approved());
+    scene.cluster.request("one", &Asked::node("one").spec, &approved());
     scene.cluster.until_status("one", is_issued).await;
     assert_eq!(scene.cluster.holder(LEASE), None);
 }
@@ -103,7 +103,7 @@ async fn requests_get_one_certificate_each_while_gateways_come_and_go() {
     // One request is enough for all: what it asks for does not matter here.
     let spec = Asked::node("one").spec;
     for number in 0..REQUESTS {
-        scene.cluster.request(&format!("csr-{number}"), spec.clone(), serde_json::json!({}));
+        scene.cluster.request(&format!("csr-{number}"), &spec, &serde_json::json!({}));
         if number % 100 == 50 {
             // The one that leads, most likely, is killed in the middle of it.
             let holder = scene.cluster.holder(LEASE);

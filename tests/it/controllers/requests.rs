@@ -22,7 +22,7 @@ async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
     let scene = Scene::new().await;
     let gateway = scene.gateway("csrsigning,csrapproving", &[]);
     let asked = Asked::node("one");
-    scene.cluster.request("one", asked.spec.clone(), json!({}));
+    scene.cluster.request("one", &asked.spec, &json!({}));
     let status = scene.cluster.until_status("one", is_issued).await;
     let approval = condition(&status, "Approved").unwrap();
     assert_eq!(approval["reason"], "AutoApproved");
@@ -53,11 +53,11 @@ async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let denied =
         json!({"conditions": [{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}]});
-    scene.cluster.request("pending", Asked::node("pending").spec, json!({}));
-    scene.cluster.request("denied", Asked::node("denied").spec, denied);
-    scene.cluster.request("other", Asked::of("example.com/other", "x", &[], &[]).spec, approved());
+    scene.cluster.request("pending", &Asked::node("pending").spec, &json!({}));
+    scene.cluster.request("denied", &Asked::node("denied").spec, &denied);
+    scene.cluster.request("other", &Asked::of("example.com/other", "x", &[], &[]).spec, &approved());
     let asked = Asked::of(kubelet, "system:node:bad", &["system:masters"], &[]);
-    scene.cluster.request("bad", asked.spec, approved());
+    scene.cluster.request("bad", &asked.spec, &approved());
     let status = scene.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
     let failed = condition(&status, "Failed").unwrap();
     assert_eq!(failed["reason"], "SignerValidationFailure");
@@ -65,7 +65,7 @@ async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
     assert_eq!(failed["status"], "True");
     assert!(failed["lastUpdateTime"].is_string(), "{failed}");
     // A later one is signed, so those before were looked at.
-    scene.cluster.request("good", Asked::node("good").spec, approved());
+    scene.cluster.request("good", &Asked::node("good").spec, &approved());
     scene.cluster.until_status("good", is_issued).await;
     for name in ["pending", "denied", "other", "bad"] {
         assert!(!is_issued(&scene.cluster.status(name)), "{name}");
@@ -83,12 +83,12 @@ async fn a_lost_race_is_counted_and_tried_again() {
     for name in ["signed", "approved"] {
         scene.cluster.conflict_once(name);
     }
-    scene.cluster.request("signed", Asked::node("signed").spec, approved());
+    scene.cluster.request("signed", &Asked::node("signed").spec, &approved());
     scene.cluster.until_status("signed", is_issued).await;
     gateway
         .until_counted("portcullis_status_conflicts_total{cluster=\"backend\",controller=\"csrsigning\"} 1")
         .await;
-    scene.cluster.request("approved", Asked::node("approved").spec, json!({}));
+    scene.cluster.request("approved", &Asked::node("approved").spec, &json!({}));
     scene.cluster.until_status("approved", is_issued).await;
     gateway
         .until_counted("portcullis_status_conflicts_total{cluster=\"backend\",controller=\"csrapproving\"} 1")
@@ -105,7 +105,7 @@ async fn who_may_not_have_a_certificate_waits_until_he_may() {
     let gateway = scene.gateway("csrapproving", &[]);
     let mut asked = Asked::node("one");
     asked.spec["username"] = json!("system:bootstrap:abcdef");
-    scene.cluster.request("one", asked.spec, json!({}));
+    scene.cluster.request("one", &asked.spec, &json!({}));
     let retries = "workqueue_retries_total{cluster=\"backend\",name=\"csrapproving\"}";
     gateway.until_counted(&format!("{retries} 2")).await;
     assert_eq!(condition(&scene.cluster.status("one"), "Denied"), None, "nobody is ever denied");
@@ -122,8 +122,8 @@ async fn what_is_over_is_deleted_and_what_is_not_stays() {
     let scene = Scene::new().await;
     // Created long ago, and nobody has looked at it; the name must not lead to another request.
     let spec = Asked::node("old").spec;
-    scene.cluster.request("old", spec.clone(), json!({}));
-    scene.cluster.request("new", spec, json!({"conditions": [{"type": "Looked", "status": "True"}]}));
+    scene.cluster.request("old", &spec, &json!({}));
+    scene.cluster.request("new", &spec, &json!({"conditions": [{"type": "Looked", "status": "True"}]}));
     let _gateway = scene.gateway("csrcleaner", &[]);
     let path = format!("{}/old", crate::support::cluster::CSRS);
     until("the end of the old one", || scene.cluster.get(&path).is_none()).await;
@@ -144,8 +144,8 @@ async fn a_signer_of_an_operators_own_signs_what_its_profile_says() {
     let _gateway = scene.gateway("csrsigning", &["--signer-profiles=DIR/profiles.yaml"]);
     let good = Asked::of("example.com/service", "service-a", &[], &["a.svc.example.com"]);
     let bad = Asked::of("example.com/service", "service-a", &["system:masters"], &["a.svc.example.com"]);
-    scene.cluster.request("good", good.spec, approved());
-    scene.cluster.request("bad", bad.spec, approved());
+    scene.cluster.request("good", &good.spec, &approved());
+    scene.cluster.request("bad", &bad.spec, &approved());
     let status = scene.cluster.until_status("good", is_issued).await;
     let pem = CertificateDer::from_pem_slice(certificate(&status).as_bytes()).unwrap();
     let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
@@ -165,7 +165,7 @@ async fn another_authority_signs_once_it_is_in_the_files() {
         let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
         parsed.issuer().iter_common_name().next().unwrap().as_str().unwrap().to_owned()
     };
-    scene.cluster.request("before", Asked::node("before").spec, approved());
+    scene.cluster.request("before", &Asked::node("before").spec, &approved());
     assert_eq!(issuer(&scene.cluster.until_status("before", is_issued).await), "clients");
     // Half of a pair is refused, and the old one signs on.
     let next = crate::pki::Ca::new("next");
@@ -175,7 +175,7 @@ async fn another_authority_signs_once_it_is_in_the_files() {
     gateway
         .until_counted(&format!("portcullis_config_reloads_total{{result=\"failure\"}} {}", refused + 1))
         .await;
-    scene.cluster.request("meanwhile", Asked::node("meanwhile").spec, approved());
+    scene.cluster.request("meanwhile", &Asked::node("meanwhile").spec, &approved());
     assert_eq!(issuer(&scene.cluster.until_status("meanwhile", is_issued).await), "clients");
     let (generation, holder) = (gateway.generation().await, scene.cluster.holder(LEASE));
     replace(&scene.path().join("ca.key"), next.key_pem());
@@ -184,6 +184,6 @@ async fn another_authority_signs_once_it_is_in_the_files() {
     // The controllers are replaced a moment after the configuration.
     until("the next controllers", || scene.cluster.holder(LEASE) != holder).await;
     until("the next lease", || scene.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
-    scene.cluster.request("after", Asked::node("after").spec, approved());
+    scene.cluster.request("after", &Asked::node("after").spec, &approved());
     assert_eq!(issuer(&scene.cluster.until_status("after", is_issued).await), "next");
 }

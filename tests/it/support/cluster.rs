@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Collected, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -81,7 +81,7 @@ impl Cluster {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<BoxedBody> {
         let (head, body) = request.into_parts();
-        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
         let mut value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let path = head.uri.path();
         if path == REVIEWS {
@@ -231,7 +231,7 @@ impl Cluster {
     }
 
     /// Puts a request there, with what else it is to be made of.
-    pub fn request(&self, name: &str, spec: Value, status: Value) {
+    pub fn request(&self, name: &str, spec: &Value, status: &Value) {
         let object = json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
             "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
