@@ -46,7 +46,8 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
     let mut facts: Facts = vec![
         ("subject", named(&certificate.subject().to_string())),
         ("issuer", named(&certificate.issuer().to_string())),
-        ("serial", hex(certificate.raw_serial())),
+        // Without the octet that only says that the number is positive.
+        ("serial", hex(&certificate.serial.to_bytes_be())),
         ("from", when(certificate.validity().not_before.timestamp(), now)),
         ("until", when(certificate.validity().not_after.timestamp(), now)),
         ("key", Known::of(certificate.public_key()).name),
