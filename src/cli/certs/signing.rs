@@ -153,7 +153,7 @@ impl Report {
             ("serial", self.serial.clone()),
             ("signed by", self.issuer.clone()),
         ]);
-        rows.extend(written(&self.certificate_file, &self.key_file, &self.kubeconfig));
+        rows.extend(written([&self.certificate_file, &self.key_file, &self.kubeconfig].map(Option::as_ref)));
         rows.push(("recorded in", self.index_file.display().to_string()));
         rows.extend(self.remarks.iter().map(|remark| ("note", remark.clone())));
         table::facts(rows)
@@ -169,12 +169,8 @@ pub(super) fn in_words(names: &AltNames) -> Vec<String> {
     [of("DNS", &names.dns), of("IP", &ips), of("URI", &names.uris), of("email", &names.emails)].concat()
 }
 
-/// Which files there are now.
-pub(super) fn written(
-    certificate: &Option<PathBuf>,
-    key: &Option<PathBuf>,
-    kubeconfig: &Option<PathBuf>,
-) -> impl Iterator<Item = (&'static str, String)> {
-    let files = [("certificate", certificate), ("private key", key), ("kubeconfig", kubeconfig)];
-    files.map(|(name, path)| Some((name, path.as_ref()?.display().to_string()))).into_iter().flatten()
+/// Which files there are now: the certificate, its key, and the kubeconfig.
+pub(super) fn written(files: [Option<&PathBuf>; 3]) -> impl Iterator<Item = (&'static str, String)> {
+    let names = ["certificate", "private key", "kubeconfig"];
+    names.into_iter().zip(files).filter_map(|(name, path)| Some((name, path?.display().to_string())))
 }

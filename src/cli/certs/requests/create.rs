@@ -338,7 +338,7 @@ impl Report {
             ("signed by", self.signer_name.clone()),
             ("until", self.until.clone()),
         ];
-        rows.extend(written(&self.certificate_file, &self.key_file, &self.kubeconfig));
+        rows.extend(written([&self.certificate_file, &self.key_file, &self.kubeconfig].map(Option::as_ref)));
         table::facts(rows)
     }
 }
