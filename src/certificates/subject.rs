@@ -29,7 +29,7 @@ impl Subject {
     }
 
     /// What is written, in its order: the short name, the OID and the values.
-    fn attributes(&self) -> impl DoubleEndedIterator<Item = (&'static str, ObjectIdentifier, &[String])> {
+    fn attributes(&self) -> impl Iterator<Item = (&'static str, ObjectIdentifier, &[String])> {
         let one = |value: &'_ String| if value.is_empty() { 0..0 } else { 0..1 };
         let common_name = std::slice::from_ref(&self.common_name).get(one(&self.common_name));
         let serial_number = std::slice::from_ref(&self.serial_number).get(one(&self.serial_number));
@@ -59,19 +59,19 @@ fn attribute(oid: ObjectIdentifier, value: &str) -> Result<Vec<u8>, der::Error> 
     AttributeTypeAndValue { oid, value: Any::new(tag, value.as_bytes())? }.to_der()
 }
 
-/// Roughly RFC 2253, as Go prints a name: the last RDN first.
-// go: crypto/x509/pkix/pkix.go, RDNSequence.String
+/// In the order in which it is encoded, as `portcullis explain` shows subjects: `O=a + O=b, CN=c`. What could be taken
+/// for the next attribute is escaped.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
-        for (name, _, values) in self.attributes().rev() {
+        for (name, _, values) in self.attributes() {
             f.write_str(comma)?;
             let mut plus = "";
             for value in values {
                 write!(f, "{plus}{name}={}", escaped(value))?;
-                plus = "+";
+                plus = " + ";
             }
-            comma = ",";
+            comma = ", ";
         }
         Ok(())
     }
@@ -216,7 +216,7 @@ mod tests {
             serial_number: "#1".to_owned(),
             ..Subject::default()
         };
-        assert_eq!(subject.to_string(), r"SERIALNUMBER=\#1,CN=\ #a\;\ ,O=dev+O=a\,b,C=DE");
+        assert_eq!(subject.to_string(), r"C=DE, O=dev + O=a\,b, CN=\ #a\;\ , SERIALNUMBER=\#1");
         assert_eq!(Subject::default().to_string(), "");
     }
 }
