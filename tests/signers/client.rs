@@ -218,7 +218,8 @@ impl Api {
                 });
                 match found.await {
                     Ok(()) => return Ok(()),
-                    Err(error) if error.ends_with("the watch ended") => {}
+                    // Closed, or the version is older than what the server remembers: from the list again.
+                    Err(error) if error.ends_with("the watch ended") || error.contains("\"code\":410") => {}
                     Err(error) => return Err(error),
                 }
             }

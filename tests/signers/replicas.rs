@@ -42,6 +42,11 @@ enum Replica {
 /// The certificates that each request was seen with, in order and without repetition.
 type Seen = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
+struct Watched {
+    seen: Seen,
+    task: tokio::task::JoinHandle<Result<(), String>>,
+}
+
 struct Stage<'a> {
     starter: Starter<'a>,
     name: &'static str,
@@ -73,15 +78,12 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Watches every request from now on.
-    async fn watch(&self) -> Result<(Seen, tokio::task::JoinHandle<Result<(), String>>), String> {
-        let list = self.api.get(&format!("{CSRS}?limit=1")).await?.ok()?;
-        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned();
+    /// Watches every request, from before the first.
+    async fn watch(&self) -> Watched {
         let seen = Seen::default();
         let (api, record) = (self.api.clone(), Arc::clone(&seen));
         let task = tokio::spawn(async move {
-            let path = format!("{CSRS}?watch=1&resourceVersion={version}");
-            api.watch::<()>(&path, |kind, object| {
+            api.watch::<()>(&format!("{CSRS}?watch=1"), |kind, object| {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 let certificate = object["status"]["certificate"].as_str().unwrap_or_default().to_owned();
                 let mut record = record.lock().unwrap();
@@ -95,7 +97,7 @@ impl<'a> Stage<'a> {
             })
             .await
         });
-        Ok((seen, task))
+        Watched { seen, task }
     }
 
     async fn create(&self, name: &str, key: &Arc<Key>) -> Result<Value, String> {
@@ -126,13 +128,24 @@ async fn all<T, U>(
     stream::iter(items).map(|item| each(item)).buffer_unordered(16).try_collect().await
 }
 
-/// Until the watch has told of every certificate.
-async fn told(seen: &Seen, keys: &BTreeMap<String, Arc<Key>>) -> Result<(), String> {
-    eventually("all certificates", async || {
-        let seen = seen.lock().unwrap();
-        Ok(keys.keys().all(|name| seen.get(name).is_some_and(|seen| !seen.is_empty())))
-    })
-    .await
+impl Watched {
+    /// Until it has told of every certificate.
+    async fn all(&self, keys: &BTreeMap<String, Arc<Key>>) -> Result<(), String> {
+        eventually("all certificates", async || {
+            if self.task.is_finished() {
+                return Err("the watch has ended".to_owned());
+            }
+            let seen = self.seen.lock().unwrap();
+            Ok(keys.keys().all(|name| seen.get(name).is_some_and(|seen| !seen.is_empty())))
+        })
+        .await
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) -> Result<(), String> {
@@ -165,7 +178,7 @@ pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
     const WAVE: usize = 50;
     let stage = Stage::new(bed, name, who).await?;
     let since = now();
-    let (seen, watching) = stage.watch().await?;
+    let watched = stage.watch().await;
     let mut replicas = [Some(stage.replica(0, &ELECTION).await?), Some(stage.replica(1, &ELECTION).await?)];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
@@ -184,23 +197,22 @@ pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
         };
         futures_util::future::try_join(approving, killing).await?;
     }
-    told(&seen, &keys).await?;
-    watching.abort();
-    judge(bed, &seen, &keys, since)
+    watched.all(&keys).await?;
+    judge(bed, &watched.seen, &keys, since)
 }
 
 /// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
 pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
     let stage = Stage::new(bed, name, who).await?;
     let since = now();
-    let (seen, watching) = stage.watch().await?;
+    let watched = stage.watch().await;
     let election = ["--leader-elect=false"];
     let replicas = [stage.replica(0, &election).await?, stage.replica(1, &election).await?];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..200).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let objects = all(&keys, async |(name, key): (&String, &Arc<Key>)| stage.create(name, key).await).await?;
     all(objects, async |object| stage.approve(object).await).await?;
-    told(&seen, &keys).await?;
+    watched.all(&keys).await?;
     // The loser of the last race may still be about to write.
     let lost = async || {
         let mut lost = 0.0;
@@ -219,6 +231,5 @@ pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
     if who == Who::Gateways {
         eventually("a lost race", async || Ok(lost().await? > 0.0)).await?;
     }
-    watching.abort();
-    judge(bed, &seen, &keys, since)
+    judge(bed, &watched.seen, &keys, since)
 }

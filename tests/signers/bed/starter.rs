@@ -29,6 +29,10 @@ pub const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-c
 /// Thirty years, so that some certificates end after 2049, when times are written otherwise.
 pub const DURATION: &str = "--cluster-signing-duration=262800h";
 
+/// What is to be applied for the gateway and its controllers.
+const DEPLOYED: [&str; 2] =
+    [include_str!("../../../deploy/rbac.yaml"), include_str!("../../../deploy/rbac-controllers.yaml")];
+
 /// What is needed to start a server.
 pub struct Starter<'a> {
     pub programs: &'a Programs,
@@ -215,7 +219,6 @@ impl Starter<'_> {
             ("may-both", "Group", "may-both", format!("{csrs}:selfnodeclient")),
             ("may-both-2", "Group", "may-both", format!("{csrs}:nodeclient")),
             ("user-may-node", "User", "may-node-by-name", format!("{csrs}:nodeclient")),
-            ("portcullis", "User", "system:portcullis", "cluster-admin".to_owned()),
         ];
         for (name, kind, subject, role) in &rights {
             let binding = json!({
@@ -225,8 +228,21 @@ impl Starter<'_> {
             });
             api.post(&format!("{RBAC}/clusterrolebindings"), &binding).await?.ok()?;
         }
+        // The gateway has what its operators give it.
+        for document in DEPLOYED.iter().flat_map(|file| file.split("\n---\n")) {
+            let object: Value = serde_saphyr::from_str(document).map_err(text)?;
+            let plural = format!("{}s", object["kind"].as_str().unwrap_or_default().to_lowercase());
+            let path = match object["metadata"]["namespace"].as_str() {
+                Some(namespace) => format!("{RBAC}/namespaces/{namespace}/{plural}"),
+                None => format!("{RBAC}/{plural}"),
+            };
+            api.post(&path, &object).await?.ok()?;
+        }
+        // The last of them.
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-            "user": "system:portcullis", "resourceAttributes": {"verb": "impersonate", "resource": "users"}}});
+            "user": "system:portcullis",
+            "resourceAttributes": {"namespace": "kube-public", "verb": "update", "resource": "configmaps", "name": "cluster-info"},
+        }});
         eventually("rights", async || {
             let answer =
                 api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await?.ok()?;
