@@ -3,13 +3,14 @@
 //!
 //! The targets in `fuzz/` call these functions with bytes of libFuzzer's making; `cargo test` calls them with the
 //! committed corpus and with random inputs of the right shape (`tests`). Inputs are text that a person can write,
-//! except for certificates. What a function compares with is written for clearness alone, apart from the code.
+//! except for certificates and requests for them. What a function compares with is written for clearness alone, apart from the code.
 
 mod certificates;
 mod escape;
 mod headers;
 mod kubeconfig;
 mod request;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod token_csv;
@@ -19,6 +20,7 @@ pub use escape::extra_key;
 pub use headers::{credentials, forwarded_identity, wellformed};
 pub use kubeconfig::kubeconfig;
 pub use request::request_info;
+pub use requests::csr;
 pub use token_csv::token_csv;
 
 /// The answer of an authenticator that has nobody to wait for.

@@ -1,4 +1,4 @@
-//! The ConfigMap `kube-public/cluster-info`: where the cluster is and what its certificates are signed with, for
+//! The `ConfigMap` `kube-public/cluster-info`: where the cluster is and what its certificates are signed with, for
 //! everybody to read, signed by every token that signs. Who knows a token can tell whether to believe it.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub const KUBECONFIG: &str = "kubeconfig";
 /// What the keys of signatures begin with; the id of the token follows.
 pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 
-/// What the data of the ConfigMap is to be, if it is to be changed: a signature of each of these keys, and none of any
+/// What the data of the `ConfigMap` is to be, if it is to be changed: a signature of each of these keys, and none of any
 /// other. Without a kubeconfig there is nothing to sign, and nothing is changed.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go, signConfigMap
 pub fn wanted(

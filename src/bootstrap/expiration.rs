@@ -130,8 +130,11 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// What Go 1.26 makes of each: seconds, nanoseconds and how it prints them; or no time.
-    const CASES: &[(&str, Option<(i64, i32, &str)>)] = &[
+    /// Seconds, nanoseconds, and how Go prints them.
+    type Read = (i64, i32, &'static str);
+
+    /// What Go 1.26 makes of each.
+    const CASES: &[(&str, Option<Read>)] = &[
         ("2033-11-14T22:13:21Z", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
         ("2033-11-14T5:13:21Z", Some((2_015_558_001, 0, "2033-11-14T05:13:21Z"))),
         ("2033-11-14T22:13:21,5Z", Some((2_015_619_201, 500_000_000, "2033-11-14T22:13:21Z"))),
@@ -201,11 +204,12 @@ mod tests {
     fn what_remains_is_counted_to_the_nanosecond() {
         let end = Expiration::parse("2033-11-14T22:13:21.5Z").unwrap();
         let at = Duration::from_millis(2_015_619_201_500);
+        let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));
         assert_eq!(end.at(), at);
-        assert_eq!(end.remaining(at - Duration::from_nanos(1)), Some(Duration::from_nanos(1)));
-        assert_eq!(end.remaining(at - Duration::from_secs(3600)), Some(Duration::from_secs(3600)));
+        assert_eq!(end.remaining(at.saturating_sub(nanosecond)), Some(nanosecond));
+        assert_eq!(end.remaining(at.saturating_sub(hour)), Some(hour));
         assert_eq!(end.remaining(at), None);
-        assert_eq!(end.remaining(at + Duration::from_nanos(1)), None);
+        assert_eq!(end.remaining(at + nanosecond), None);
         let early = Expiration::parse("1969-11-14T22:13:21Z").unwrap();
         assert_eq!((early.at(), early.remaining(Duration::ZERO)), (Duration::ZERO, None));
     }

@@ -87,3 +87,6 @@ fn extension<'a, 'b>(certificate: &'b TbsCertificate<'a>, oid: &str) -> Option<&
 fn want(holds: bool, found: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(found()) }
 }
+
+#[cfg(test)]
+mod tests;

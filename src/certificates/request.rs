@@ -241,3 +241,6 @@ pub(crate) fn armour(kind: &str, content: &[u8]) -> String {
     }
     pem + "-----END " + kind + "-----\n"
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,7 +29,7 @@ impl Subject {
     }
 
     /// What is written, in its order: the short name, the OID and the values.
-    fn attributes(&self) -> impl DoubleEndedIterator<Item = (&'static str, ObjectIdentifier, &[String])> {
+    fn attributes(&self) -> impl Iterator<Item = (&'static str, ObjectIdentifier, &[String])> {
         let one = |value: &'_ String| if value.is_empty() { 0..0 } else { 0..1 };
         let common_name = std::slice::from_ref(&self.common_name).get(one(&self.common_name));
         let serial_number = std::slice::from_ref(&self.serial_number).get(one(&self.serial_number));
@@ -59,19 +59,19 @@ fn attribute(oid: ObjectIdentifier, value: &str) -> Result<Vec<u8>, der::Error> 
     AttributeTypeAndValue { oid, value: Any::new(tag, value.as_bytes())? }.to_der()
 }
 
-/// Roughly RFC 2253, as Go prints a name: the last RDN first.
-// go: crypto/x509/pkix/pkix.go, RDNSequence.String
+/// In the order in which it is encoded, as `portcullis explain` shows subjects: `O=a + O=b, CN=c`. What could be taken
+/// for the next attribute is escaped.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
-        for (name, _, values) in self.attributes().rev() {
+        for (name, _, values) in self.attributes() {
             f.write_str(comma)?;
             let mut plus = "";
             for value in values {
                 write!(f, "{plus}{name}={}", escaped(value))?;
-                plus = "+";
+                plus = " + ";
             }
-            comma = ",";
+            comma = ", ";
         }
         Ok(())
     }
@@ -93,4 +93,130 @@ fn escaped(value: &str) -> String {
         escaped.push(character);
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Subject;
+    use crate::certificates::testing::{element, strings};
+    use crate::x509::name::{self, Reader};
+
+    /// One RDN of attributes 2.5.4.`kind`, each with its type and value.
+    fn rdn(attributes: &[(u8, u8, &[u8])]) -> Vec<u8> {
+        let attribute = |(kind, string, value): &(u8, u8, &[u8])| {
+            element(0x30, &[element(6, &[0x55, 4, *kind]), element(*string, value)].concat())
+        };
+        element(0x31, &attributes.iter().map(attribute).collect::<Vec<_>>().concat())
+    }
+
+    fn name(rdns: &[Vec<u8>]) -> Vec<u8> {
+        element(0x30, &rdns.concat())
+    }
+
+    /// What a requested name is written again as.
+    fn again(encoded: &[u8]) -> Vec<u8> {
+        name::Subject::parse(encoded, Reader::Request).unwrap().name.to_der().unwrap()
+    }
+
+    const PRINTABLE: u8 = 0x13;
+    const UTF8: u8 = 0x0c;
+
+    type Rdns = Vec<Vec<u8>>;
+
+    #[test]
+    fn kinds_have_one_rdn_each_in_a_fixed_order() {
+        let kinds = [5, 3, 11, 10, 17, 9, 7, 8, 6];
+        let requested: Vec<Vec<u8>> = kinds.iter().map(|kind| rdn(&[(*kind, PRINTABLE, b"a")])).collect();
+        let mut wanted = requested.clone();
+        wanted.reverse();
+        // C, ST, L, STREET, POSTALCODE, O, OU, CN, SERIALNUMBER
+        assert_eq!(again(&name(&requested)), name(&wanted));
+    }
+
+    #[test]
+    fn values_are_written_again_as_go_writes_them() {
+        let one = |kind, string, value: &[u8]| vec![rdn(&[(kind, string, value)])];
+        let o = |values: &[&[u8]]| {
+            vec![rdn(&values.iter().map(|value| (10, PRINTABLE, *value)).collect::<Vec<_>>())]
+        };
+        let apart = |values: &[&[u8]]| values.iter().flat_map(|value| o(&[value])).collect::<Vec<_>>();
+        let cases: Vec<(&str, Rdns, Rdns)> = vec![
+            ("two organizations", apart(&[b"o2", b"o1"]), o(&[b"o1", b"o2"])),
+            ("already one RDN", o(&[b"o1", b"o2"]), o(&[b"o1", b"o2"])),
+            ("the shorter first", apart(&[b"aaa", b"zz"]), o(&[b"zz", b"aaa"])),
+            ("twice stays twice", apart(&[b"a", b"b", b"a"]), o(&[b"a", b"a", b"b"])),
+            (
+                "the last name",
+                [one(3, PRINTABLE, b"a"), one(3, PRINTABLE, b"b")].concat(),
+                one(3, PRINTABLE, b"b"),
+            ),
+            (
+                "the last of one RDN",
+                vec![rdn(&[(3, PRINTABLE, b"a"), (3, PRINTABLE, b"b")])],
+                one(3, PRINTABLE, b"b"),
+            ),
+            (
+                "the last serial number",
+                [one(5, PRINTABLE, b"1"), one(5, PRINTABLE, b"2")].concat(),
+                one(5, PRINTABLE, b"2"),
+            ),
+            ("UTF8String", one(3, UTF8, b"alice"), one(3, PRINTABLE, b"alice")),
+            ("IA5String", one(3, 0x16, b"alice"), one(3, PRINTABLE, b"alice")),
+            ("NumericString", one(3, 0x12, b"12 3"), one(3, PRINTABLE, b"12 3")),
+            ("T61String", one(3, 0x14, b"\xe9"), one(3, UTF8, "é".as_bytes())),
+            ("BMPString", one(3, 0x1e, b"\0a\0b"), one(3, PRINTABLE, b"ab")),
+            ("UniversalString", one(3, 0x1c, b"\0\0\0a"), vec![]),
+            ("VisibleString", one(3, 0x1a, b"a"), vec![]),
+            ("no string", one(3, 4, b"a"), vec![]),
+            ("at sign", one(3, UTF8, b"a@b"), one(3, UTF8, b"a@b")),
+            ("a star that was printable", one(3, PRINTABLE, b"*"), one(3, UTF8, b"*")),
+            ("an ampersand", one(3, PRINTABLE, b"a&b"), one(3, UTF8, b"a&b")),
+            ("an underscore", one(3, UTF8, b"a_b"), one(3, UTF8, b"a_b")),
+            ("NUL and line feed", one(3, UTF8, b"a\0\n"), one(3, UTF8, b"a\0\n")),
+            ("printable signs", one(3, UTF8, b"a '()+,-./:=?9"), one(3, PRINTABLE, b"a '()+,-./:=?9")),
+            ("not ASCII", one(10, UTF8, "ü".as_bytes()), one(10, UTF8, "ü".as_bytes())),
+            ("an empty organization", one(10, UTF8, b""), one(10, PRINTABLE, b"")),
+            ("an empty name", one(3, UTF8, b""), vec![]),
+            ("an empty serial number", one(5, UTF8, b""), vec![]),
+            ("given name and title", [one(42, UTF8, b"a"), one(12, UTF8, b"a")].concat(), vec![]),
+            ("no limit to a name", one(3, UTF8, &[b'a'; 300]), one(3, PRINTABLE, &[b'a'; 300])),
+            ("no limit to a country", one(6, UTF8, b"DEU"), one(6, PRINTABLE, b"DEU")),
+            ("an empty RDN", vec![element(0x31, b"")], vec![]),
+            ("nothing", vec![], vec![]),
+        ];
+        for (case, requested, wanted) in cases {
+            assert_eq!(again(&name(&requested)), name(&wanted), "{case}");
+        }
+        // 1.2.840.113549.1.9.1 emailAddress, 0.9.2342.19200300.100.1.25 DC, and the uid of Kubernetes
+        let oids: [&[u8]; 3] = [
+            &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1],
+            &[9, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 0x19],
+            &[0x2b, 6, 1, 4, 1, 0x83, 0xc2, 0x53, 2],
+        ];
+        for oid in oids {
+            let attribute = element(0x30, &[element(6, oid), element(0x16, b"a")].concat());
+            assert_eq!(again(&name(&[element(0x31, &attribute)])), [0x30, 0], "{oid:?}");
+        }
+    }
+
+    #[test]
+    fn emptiness_is_what_is_written() {
+        assert!(Subject::default().is_empty());
+        assert!(!Subject { organization: strings(&[""]), ..Subject::default() }.is_empty());
+        assert!(!Subject { common_name: "a".to_owned(), ..Subject::default() }.is_empty());
+    }
+
+    // go: crypto/x509/pkix/pkix.go, RDNSequence.String
+    #[test]
+    fn names_are_printed_as_go_prints_them() {
+        let subject = Subject {
+            country: strings(&["DE"]),
+            organization: strings(&["dev", "a,b"]),
+            common_name: " #a; ".to_owned(),
+            serial_number: "#1".to_owned(),
+            ..Subject::default()
+        };
+        assert_eq!(subject.to_string(), r"C=DE, O=dev + O=a\,b, CN=\ #a\;\ , SERIALNUMBER=\#1");
+        assert_eq!(Subject::default().to_string(), "");
+    }
 }

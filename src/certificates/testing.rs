@@ -1,20 +1,24 @@
 //! Authorities and requests for tests.
 
+use std::process::Command;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose, SerialNumber};
 use secrecy::ExposeSecret as _;
+use x509_cert::der::asn1::Any;
+use x509_cert::der::{Encode as _, Tag};
 
 use super::alt_names::AltNames;
 use super::authority::Authority;
 use super::issue::{IssueError, Issued, Wanted};
 use super::profile::Profile;
 use super::request::{self, CertificateRequest};
-use super::signer::{KeyKind, PemKey};
+use super::signer::{KeyKind, PemKey, Signer as _};
 use super::subject::Subject;
+use super::tbs;
 
 /// 2026-01-01T00:00:00Z.
-pub(crate) const NOW: Duration = Duration::from_secs(1_767_225_600);
+pub(crate) const NOW: Duration = Duration::new(1_767_225_600, 0);
 
 pub(crate) const YEAR: Duration = Duration::from_hours(8760);
 
@@ -28,7 +32,7 @@ pub(crate) fn ca_params(name: &str) -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.serial_number = Some(SerialNumber::from(1_u64));
-    params.not_before = date(NOW - YEAR);
+    params.not_before = date(NOW.saturating_sub(YEAR));
     params.not_after = date(NOW + 10 * YEAR);
     params
 }
@@ -78,4 +82,27 @@ pub(crate) fn issue(
     let usages = strings(usages);
     let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: YEAR };
     authority.issue(authority.prepare(profile, &wanted, NOW)?)
+}
+
+/// An element of DER.
+pub(crate) fn element(kind: u8, content: &[u8]) -> Vec<u8> {
+    let mut element = Any::new(Tag::OctetString, content).unwrap().to_der().unwrap();
+    element[0] = kind;
+    element
+}
+
+/// A request with whatever subject and attributes, signed by its key.
+pub(crate) fn raw_request(subject: &[u8], attributes: &[u8], key: &PemKey) -> Vec<u8> {
+    let attributes = element(0xa0, attributes);
+    let info = element(0x30, &[&[2, 1, 0], subject, key.public_key(), &attributes].concat());
+    let signature = key.sign(key.algorithm(), &info).unwrap();
+    tbs::signed(&info, key.algorithm().identifier().unwrap(), &signature).unwrap()
+}
+
+/// Runs openssl and gives what it printed.
+pub(crate) fn openssl(arguments: &[&str]) -> String {
+    let output = Command::new("openssl").args(arguments).output().expect("openssl is on the PATH");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
 }

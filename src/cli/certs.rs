@@ -16,7 +16,7 @@ mod progress;
 mod requests;
 mod sign;
 mod signing;
-mod table;
+pub(super) mod table;
 mod verify;
 
 use std::process::ExitCode;

@@ -59,11 +59,6 @@ pub(super) struct Cluster {
 }
 
 impl ClusterFlags {
-    /// A client of the cluster. Asks nothing yet.
-    pub(super) async fn client(&self) -> Result<Client, ClusterError> {
-        Ok(self.connect().await?.client)
-    }
-
     /// The cluster and its client. Asks nothing yet.
     pub(super) async fn connect(&self) -> Result<Cluster, ClusterError> {
         let mut config = self.config().await?;
@@ -158,7 +153,10 @@ impl Cluster {
 pub(super) fn chain(error: &kube::Error) -> String {
     let mut cause = match error {
         // What kube puts before these means nothing to people.
-        kube::Error::Service(error) => Some(&**error as &dyn std::error::Error),
+        kube::Error::Service(error) => {
+            let cause: &dyn std::error::Error = &**error;
+            Some(cause)
+        }
         error => error.source(),
     };
     let mut text = cause.map_or_else(|| error.to_string(), ToString::to_string);

@@ -90,6 +90,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub(super) fn cluster(error: impl ToString) -> Self {
         Self::Cluster(error.to_string())
     }

@@ -33,7 +33,7 @@ impl fmt::Display for ClusterInfo {
     }
 }
 
-/// Looks at the ConfigMap when it or a token changes. A token that expires is no change: `tokencleaner` makes it one.
+/// Looks at the `ConfigMap` when it or a token changes. A token that expires is no change: `tokencleaner` makes it one.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go
 pub(crate) async fn run(context: Context) -> Infallible {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);

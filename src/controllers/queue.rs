@@ -231,7 +231,7 @@ mod tests {
             queue.done(key, Outcome::Retry, now);
         }
         assert_eq!(queue.ripen(now + Duration::from_millis(200)), 102, "the burst, and two more");
-        assert_eq!(queue.ripen(now + Duration::from_millis(1000)), 8);
+        assert_eq!(queue.ripen(now + Duration::from_secs(1)), 8);
         assert_eq!(queue.ripen(now + Duration::from_secs(3)), 20);
     }
 

@@ -8,8 +8,9 @@ use super::*;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 9] = [
+const TARGETS: [Target; 10] = [
     ("credentials", credentials),
+    ("csr", csr),
     ("extra_key", extra_key),
     ("forwarded_identity", forwarded_identity),
     ("kubeconfig", kubeconfig),
@@ -128,6 +129,11 @@ proptest! {
     #[test]
     fn bundles_are_read(data in damaged("pem_bundle")) {
         pem_bundle(&data);
+    }
+
+    #[test]
+    fn certificate_requests_are_read(data in damaged("csr")) {
+        csr(&data);
     }
 
     #[test]

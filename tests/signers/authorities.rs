@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::bed::{Bed, Cluster, Side, eventually};
 use crate::case::{CSRS, Case, Outcome, SERVING, case, is_signed, now, timestamp};
@@ -44,22 +45,40 @@ fn asked(name: &str) -> Case {
     case(GROUP, "", "", &Csr::node(name).dns("node.example").ip("192.0.2.1")).serving()
 }
 
-/// With the authority in its place, whatever `then` says; afterwards the usual one is back.
-async fn exchanged<T>(
-    bed: &Bed,
-    cluster: &Cluster,
-    files: &Files,
-    then: impl AsyncFnOnce() -> Result<T, String>,
-) -> Result<T, String> {
-    let usual = Files::of(bed.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
-    let _alone = cluster.signing.write().await;
-    files.write(bed, cluster)?;
-    let outcome = then().await;
-    usual.write(bed, cluster)?;
-    if cluster.side != Side::Bare {
-        signs(bed, cluster, &usual.ca).await?;
+/// The authorities are the usual ones for as long as this is held.
+pub async fn usual<'a>(bed: &Bed, cluster: &'a Cluster) -> Result<RwLockReadGuard<'a, bool>, String> {
+    let read = cluster.signing.read().await;
+    if !*read {
+        return Ok(read);
     }
-    outcome
+    drop(read);
+    let mut exchanged = cluster.signing.write().await;
+    restore(bed, cluster, &mut exchanged).await?;
+    Ok(exchanged.downgrade())
+}
+
+async fn restore(bed: &Bed, cluster: &Cluster, exchanged: &mut bool) -> Result<(), String> {
+    if *exchanged {
+        let files = Files::of(bed.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
+        files.write(bed, cluster)?;
+        if cluster.side != Side::Bare {
+            signs(bed, cluster, &files.ca).await?;
+        }
+        *exchanged = false;
+    }
+    Ok(())
+}
+
+/// Puts an authority in its place, for as long as this is held. Whoever wants the usual one restores it.
+async fn exchange<'a>(
+    bed: &Bed,
+    cluster: &'a Cluster,
+    files: &Files,
+) -> Result<RwLockWriteGuard<'a, bool>, String> {
+    let mut exchanged = cluster.signing.write().await;
+    *exchanged = true;
+    files.write(bed, cluster)?;
+    Ok(exchanged)
 }
 
 /// Until what is signed is signed by this authority. There may be one more by the old one.
@@ -73,48 +92,96 @@ async fn signs(bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
 
 /// What it issues, for a short and for the longest life.
 async fn issues(bed: &Bed, cluster: &Cluster, files: &Files) -> Result<Value, String> {
-    exchanged(bed, cluster, files, async || {
-        if cluster.side == Side::Bare {
-            return Ok(Value::Null);
-        }
-        signs(bed, cluster, &files.ca).await?;
-        let mut told = Vec::new();
-        for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
-            let outcome = case.play_with(bed, cluster, &files.ca).await?;
-            let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
-                return Err(format!("{outcome:?}"));
-            };
-            told.push(json!({"conditions": conditions, "certificate": certificate.lines}));
-        }
-        Ok(told.into())
-    })
-    .await
-}
-
-/// An authority that has expired signs nothing; the log says why in upstream's words, and the request waits for another.
-async fn refuses(bed: &Bed, cluster: &Cluster, files: &Files, told: &str) -> Result<Value, String> {
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
     }
+    let _exchanged = exchange(bed, cluster, files).await?;
+    signs(bed, cluster, &files.ca).await?;
+    let mut told = Vec::new();
+    for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
+        let outcome = case.play_with(bed, cluster, &files.ca).await?;
+        let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
+            return Err(format!("{outcome:?}"));
+        };
+        told.push(json!({"conditions": conditions, "certificate": certificate.lines}));
+    }
+    Ok(told.into())
+}
+
+/// Makes a request each second until the log has this line, for what was made before the files were read is signed by the old
+/// one; the name of the last.
+async fn refused(bed: &Bed, cluster: &Cluster, told: &str) -> Result<String, String> {
     let mut waiting = String::new();
-    exchanged(bed, cluster, files, async || {
-        let mut asked_at = None;
-        eventually("the refusal", async || {
-            // What was made before the files were read is signed by the old one.
-            if asked_at != Some(now()) {
-                asked_at = Some(now());
-                waiting = asked("waits").create(bed, cluster).await?;
-            }
-            let log = fs::read_to_string(&cluster.log).map_err(|error| error.to_string())?;
-            Ok(log.contains(told))
-        })
-        .await?;
-        let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
-        if is_signed(Some(&object)) { Err(format!("signed all the same: {object}")) } else { Ok(()) }
+    let mut asked_at = None;
+    eventually("the refusal", async || {
+        if asked_at != Some(now()) {
+            asked_at = Some(now());
+            waiting = asked("waits").create(bed, cluster).await?;
+        }
+        let log = fs::read(&cluster.log).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8_lossy(&log).contains(told))
     })
     .await?;
+    Ok(waiting)
+}
+
+/// As Go prints a time.
+fn printed(time: i64) -> String {
+    timestamp(time).replace('T', " ").replace('Z', " +0000 UTC")
+}
+
+/// An authority that ends while it is used signs nothing more; the log says why in upstream's words, and what was asked for is
+/// signed by the next authority.
+async fn ends(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
+    const TOLD: &str = "refusing to sign a certificate that expired in the past: NotAfter";
+    if cluster.side == Side::Bare {
+        return Ok(Value::Null);
+    }
+    let waiting = {
+        let mut exchanged = cluster.signing.write().await;
+        *exchanged = true;
+        // Long enough for the files to be read.
+        let end = now() + 10;
+        let files = Files::of(Ca::build("ends").validity(now() - 86_400, end).issue_ca());
+        files.write(bed, cluster)?;
+        signs(bed, cluster, &files.ca).await?;
+        let waiting = refused(bed, cluster, &format!("{TOLD}={}", printed(end))).await?;
+        let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
+        if is_signed(Some(&object)) {
+            return Err(format!("signed all the same: {object}"));
+        }
+        waiting
+    };
+    let _usual = usual(bed, cluster).await?;
     cluster.api.until(CSRS, &waiting, is_signed).await?;
-    Ok(json!({"log": told}))
+    Ok(json!({"log": TOLD}))
+}
+
+/// An authority that nobody should sign with. Upstream takes it; we keep the one before, and say why.
+async fn unfit(
+    bed: &Bed,
+    cluster: &Cluster,
+    files: &Files,
+    upstream: &str,
+    ours: &str,
+) -> Result<Value, String> {
+    if cluster.side == Side::Bare {
+        return Ok(Value::Null);
+    }
+    let mut exchanged = cluster.signing.write().await;
+    // So that it is known which is the one before.
+    restore(bed, cluster, &mut exchanged).await?;
+    *exchanged = true;
+    files.write(bed, cluster)?;
+    if cluster.side == Side::Gateway {
+        refused(bed, cluster, ours).await?;
+        let before = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
+        return signs(bed, cluster, before).await.map(|()| json!("signs with the one before"));
+    }
+    if upstream.is_empty() {
+        return signs(bed, cluster, &files.ca).await.map(|()| json!("signs"));
+    }
+    refused(bed, cluster, upstream).await.map(|_| json!("signs nothing"))
 }
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -175,21 +242,36 @@ pub fn scenarios() -> Vec<Scenario> {
             })
         })
         .collect();
-    let expired = |name: &str, ended: i64, text: &str| {
-        let files = Arc::new(Files::of(built(name).validity(now() - 86_400, ended).issue_ca()));
-        let ended = timestamp(ended).replace('T', " ").replace('Z', " +0000 UTC");
-        let told = format!("{text}: NotAfter={ended}");
-        Scenario::new(GROUP, name, EXPIRED, Some(json!({"log": told})), move |bed, cluster| {
-            let (files, told) = (Arc::clone(&files), told.clone());
-            async move { refuses(bed, cluster, &files, &told).await }.boxed_local()
-        })
-    };
-    scenarios.push(expired("ended an hour ago", now() - 3600, "the signer has expired"));
-    scenarios.push(expired(
-        "ended a minute ago",
-        now() - 60,
-        "refusing to sign a certificate that expired in the past",
-    ));
+    let text = json!({"log": "refusing to sign a certificate that expired in the past: NotAfter"});
+    scenarios.push(Scenario::new(GROUP, "ends while it is used", EXPIRED, Some(text), |bed, cluster| {
+        ends(bed, cluster).boxed_local()
+    }));
+    let ended = now() - 3600;
+    let expired = Files::of(built("expired").validity(now() - 86_400, ended).issue_ca());
+    let leaf = built("leaf").basic_constraints(false, None).issue_ca();
+    for (name, files, reference, upstream, ours) in [
+        (
+            "ended an hour ago",
+            expired,
+            "signs nothing",
+            format!("the signer has expired: NotAfter={}", printed(ended)),
+            format!("the CA certificate has expired: NotAfter={}", timestamp(ended)),
+        ),
+        (
+            "not an authority",
+            Files::of(leaf),
+            "signs",
+            String::new(),
+            "the certificate is not that of an authority".to_owned(),
+        ),
+    ] {
+        let files = Arc::new(files);
+        let scenario = Scenario::new(GROUP, name, EXPIRED, Some(reference.into()), move |bed, cluster| {
+            let (files, upstream, ours) = (Arc::clone(&files), upstream.clone(), ours.clone());
+            async move { unfit(bed, cluster, &files, &upstream, &ours).await }.boxed_local()
+        });
+        scenarios.push(scenario.declared("D-unfit-authority", "signs with the one before".into()));
+    }
     scenarios
 }
 

@@ -75,8 +75,8 @@ pub struct Cluster {
     pub log: PathBuf,
     /// There is one cluster-info, so its cases come one after the other.
     pub cluster_info: tokio::sync::Mutex<()>,
-    /// Written by cases that exchange a signing authority.
-    pub signing: tokio::sync::RwLock<()>,
+    /// Written by cases that exchange a signing authority; whether another than the usual one is there.
+    pub signing: tokio::sync::RwLock<bool>,
     controllers: Mutex<Option<Process>>,
     _server: Process,
 }
@@ -129,6 +129,10 @@ impl Bed {
     async fn start(programs: Programs, dir: PathBuf, wanted: &[Side]) -> Result<Self, String> {
         let authorities = Authorities::new();
         authorities.write(&dir).map_err(text)?;
+        // Of the side without controllers, too: those files are never exchanged, and serve the replicas.
+        for side in [Side::Reference, Side::Second, Side::Gateway, Side::Bare] {
+            authorities.write_signing(&dir, side).map_err(text)?;
+        }
         let (etcd_port, etcd) = starter::etcd(&programs, &dir).await?;
         let starter = Starter { programs: &programs, dir: &dir, authorities: &authorities, etcd_port };
         let mut clusters = BTreeMap::new();

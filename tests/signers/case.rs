@@ -1,5 +1,8 @@
 //! One certificate request: who makes it, what is done to it, and what the reference must make of it.
 
+use std::fs;
+use std::path::Path;
+
 use http::Method;
 use serde_json::{Value, json};
 
@@ -14,6 +17,17 @@ pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 pub const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const SERVING: &str = "kubernetes.io/kubelet-serving";
 pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+/// Whether the document explains the difference.
+pub fn explained(id: &str) -> Result<(), String> {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md");
+    let declaration = format!("| {id} |");
+    let text = fs::read_to_string(&document).unwrap_or_default();
+    if text.lines().any(|line| line.starts_with(&declaration)) {
+        return Ok(());
+    }
+    Err(format!("the difference {id} is not declared in {}", document.display()))
+}
 
 /// What must come of a case on the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +227,7 @@ impl Case {
 
     /// Plays it on one cluster.
     pub async fn play(&self, bed: &Bed, cluster: &Cluster) -> Result<Outcome, String> {
-        let _signing = cluster.signing.read().await;
+        let _signing = crate::authorities::usual(bed, cluster).await?;
         let ca = bed.authorities.signing(self.signer).map_or(&bed.authorities.clients, |signing| &signing.ca);
         self.play_with(bed, cluster, ca).await
     }

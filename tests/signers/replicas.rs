@@ -62,9 +62,8 @@ impl<'a> Stage<'a> {
 
     async fn replica(&self, number: usize, election: &[&str]) -> Result<Replica, String> {
         let mut flags: Vec<String> = election.iter().map(|flag| (*flag).to_owned()).collect();
-        let side = if self.who == Who::Gateways { Side::Gateway } else { Side::Second };
         flags.extend([CONTROLLERS.to_owned(), DURATION.to_owned()]);
-        flags.extend(self.starter.signing_flags(side));
+        flags.extend(self.starter.signing_flags(Side::Bare));
         let name = format!("{}-{number}", self.name);
         Ok(match self.who {
             Who::Gateways => Replica::Gateway(self.starter.gateway(&name, self.server, &flags).await?),

@@ -1,8 +1,6 @@
 //! Turns the cases into tests, plays each on the reference and on a subject, and judges what is different.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -11,7 +9,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::sync::OnceCell;
 
 use crate::bed::{Bed, Cluster, Lab, Side};
-use crate::case::{Case, Expect, Outcome};
+use crate::case::{Case, Expect, Outcome, explained};
 use crate::replicas::Who;
 use crate::scenario::Scenario;
 use crate::{authorities, cases, cleaner, cluster_info, kubelet, replicas, tokens};
@@ -232,12 +230,7 @@ fn judge(case: &Case, side: Side, differences: &[String], subject: &Outcome) -> 
     let Some(declared) = case.declared.filter(|_| side == Side::Gateway) else {
         return if differences.is_empty() { Ok(()) } else { Err(told()) };
     };
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md");
-    let declaration = format!("| {} |", declared.id);
-    let text = fs::read_to_string(&document).unwrap_or_default();
-    if !text.lines().any(|line| line.starts_with(&declaration)) {
-        return Err(format!("the difference {} is not declared in {}", declared.id, document.display()));
-    }
+    explained(declared.id)?;
     if differences.is_empty() {
         return Err(format!("the declared difference {} no longer occurs", declared.id));
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::bed::{Bed, Cluster, Side};
+use crate::case::explained;
 
 type Play =
     Box<dyn for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
@@ -17,6 +18,8 @@ pub struct Scenario {
     play: Play,
     /// What must come of it on the reference, where it is known beforehand.
     expected: Option<Value>,
+    /// A difference that `docs/conformance.md` explains, and what comes of it on our side.
+    declared: Option<(&'static str, Value)>,
     /// Whether controllers change anything: then it must differ where none runs.
     pub acts: bool,
     reference: OnceCell<Result<Value, String>>,
@@ -34,11 +37,16 @@ impl Scenario {
         + 'static,
     ) -> Self {
         let (name, play): (_, Play) = (name.to_owned(), Box::new(play));
-        Self { group, name, from, play, expected, acts: true, reference: OnceCell::new() }
+        Self { group, name, from, play, expected, declared: None, acts: true, reference: OnceCell::new() }
     }
 
     pub fn acts(mut self, acts: bool) -> Self {
         self.acts = acts;
+        self
+    }
+
+    pub fn declared(mut self, id: &'static str, ours: Value) -> Self {
+        self.declared = Some((id, ours));
         self
     }
 
@@ -58,6 +66,14 @@ impl Scenario {
                 "the reference does not do what the case says ({}):\n  {reference}\n  {expected}",
                 self.from
             ));
+        }
+        if let Some((id, ours)) = self.declared.as_ref().filter(|_| side == Side::Gateway) {
+            explained(id)?;
+            return match (reference == subject, subject == *ours) {
+                (true, _) => Err(format!("the declared difference {id} no longer occurs")),
+                (_, false) => Err(format!("not what {id} declares:\n  {subject}\n  {ours}")),
+                _ => Ok(()),
+            };
         }
         if reference == subject {
             Ok(())

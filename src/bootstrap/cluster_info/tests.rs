@@ -144,8 +144,8 @@ fn a_pin_is_the_hash_of_a_public_key() {
         (hex.clone(), false),
         (format!("sha512:{hex}"), false),
         (format!("sha256:{hex}0"), false),
-        (format!("sha256:{}", &hex[1..]), false),
-        (format!("sha256:{}g", &hex[1..]), false),
+        (format!("sha256:{}", hex.replacen('0', "", 1)), false),
+        (format!("sha256:{}", hex.replacen('0', "g", 1)), false),
         (format!("sha256:{hex}:"), false),
         (String::new(), false),
     ] {

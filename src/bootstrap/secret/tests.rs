@@ -9,6 +9,9 @@ const NOW: UnixTime = Duration::from_secs(1_700_000_000);
 const HOUR: &str = "2023-11-14T23:13:20Z";
 const GONE: &str = "2023-11-14T21:13:20Z";
 
+/// A name, the name of the Secret, what is changed in it, and whether it signs.
+type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], bool);
+
 fn data<'a>(pairs: &[(&'a str, &'a str)]) -> TokenData<'a> {
     pairs.iter().map(|(key, value)| (*key, value.as_bytes())).collect()
 }
@@ -18,7 +21,7 @@ fn a_secret_signs_if_everything_is_in_order() {
     // kube-controller-manager: pkg/controller/bootstrap/util_test.go
     let name = "bootstrap-token-abc123";
     let base = [(ID, "abc123"), (SECRET, "tokenSecret"), ("usage-bootstrap-signing", "true")];
-    let cases: &[(&str, &str, &[(&str, &str)], bool)] = &[
+    let cases: &[Case] = &[
         ("no end", name, &[], true),
         ("an end to come", name, &[(EXPIRATION, HOUR)], true),
         ("ended", name, &[(EXPIRATION, GONE)], false),

@@ -204,3 +204,142 @@ fn private_key(pem: &[u8]) -> Result<pem::Block, KeyError> {
     };
     Err(KeyError::NoKey(text))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use secrecy::{ExposeSecret as _, SecretString};
+
+    use super::PemKey;
+    use crate::certificates::signer::{KeyError, KeyKind, SignatureAlgorithm, Signer as _};
+    use crate::certificates::testing::{KINDS, openssl};
+
+    #[test]
+    fn every_form_that_openssl_writes_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        for kind in KINDS {
+            let key = PemKey::generate(kind).unwrap();
+            let (pkcs8, traditional) = (path("pkcs8"), path("traditional"));
+            std::fs::write(&pkcs8, key.to_pem().expose_secret()).unwrap();
+            // Ed25519 has no form but PKCS#8.
+            let form: &[&str] = if kind == KeyKind::Ed25519 { &[] } else { &["-traditional"] };
+            openssl(&[&["pkey", "-in", &pkcs8, "-out", &traditional], form].concat());
+            let text = std::fs::read_to_string(&traditional).unwrap();
+            let first = match kind {
+                KeyKind::Rsa2048 => "-----BEGIN RSA PRIVATE KEY-----",
+                KeyKind::Ed25519 => "-----BEGIN PRIVATE KEY-----",
+                _ => "-----BEGIN EC PRIVATE KEY-----",
+            };
+            assert!(text.starts_with(first), "{kind:?}");
+            // As `openssl ecparam -genkey` writes it: parameters before the key.
+            let text = format!(
+                "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{text}"
+            );
+            for pem in [key.to_pem().expose_secret(), text.as_str()] {
+                assert_eq!(
+                    PemKey::from_pem(pem.as_bytes()).unwrap().public_key(),
+                    key.public_key(),
+                    "{kind:?}"
+                );
+            }
+            assert_eq!(format!("{key:?}"), "PemKey");
+        }
+    }
+
+    #[test]
+    fn keys_are_encrypted_for_openssl_and_by_it() {
+        let passphrase = SecretString::from("correct horse");
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+        let pem = key.to_encrypted_pem(&passphrase).unwrap();
+        let pem = pem.expose_secret();
+        assert!(pem.starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"));
+        std::fs::write(path("ours"), pem).unwrap();
+        openssl(&["pkey", "-in", &path("ours"), "-passin", "pass:correct horse", "-out", &path("plain")]);
+        let plain = std::fs::read(path("plain")).unwrap();
+        assert_eq!(PemKey::from_pem(&plain).unwrap().public_key(), key.public_key());
+        let read = PemKey::from_encrypted_pem(pem.as_bytes(), &passphrase).unwrap();
+        assert_eq!(read.public_key(), key.public_key());
+        assert_eq!(PemKey::from_pem(pem.as_bytes()).unwrap_err(), KeyError::Encrypted);
+        let wrong = PemKey::from_encrypted_pem(pem.as_bytes(), &"battery".into()).unwrap_err();
+        assert_eq!(wrong, KeyError::Decrypt);
+        let open = PemKey::from_encrypted_pem(&plain, &passphrase).unwrap_err();
+        assert_eq!(open, KeyError::NotEncrypted);
+
+        openssl(&[
+            "pkcs8",
+            "-topk8",
+            "-v2",
+            "aes-256-cbc",
+            "-v2prf",
+            "hmacWithSHA256",
+            "-in",
+            &path("plain"),
+            "-passout",
+            "pass:correct horse",
+            "-out",
+            &path("theirs"),
+        ]);
+        let theirs = std::fs::read(path("theirs")).unwrap();
+        assert_eq!(PemKey::from_encrypted_pem(&theirs, &passphrase).unwrap().public_key(), key.public_key());
+        // The old encryption with headers is not read, and says that it is encrypted.
+        let status = Command::new("openssl")
+            .args([
+                "ec",
+                "-in",
+                &path("plain"),
+                "-aes256",
+                "-passout",
+                "pass:correct horse",
+                "-out",
+                &path("old"),
+            ])
+            .stderr(Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+        let old = std::fs::read(path("old")).unwrap();
+        assert_eq!(PemKey::from_pem(&old).unwrap_err(), KeyError::Encrypted);
+        assert_eq!(PemKey::from_encrypted_pem(&old, &passphrase).unwrap_err(), KeyError::Decrypt);
+    }
+
+    #[test]
+    fn what_is_no_key_is_told_as_go_tells_it() {
+        let block = |kind: &str| format!("-----BEGIN {kind}-----\nMAA=\n-----END {kind}-----\n");
+        let cases = [
+            (String::new(), "tls: failed to find any PEM data in key input"),
+            (
+                block("CERTIFICATE"),
+                "tls: found a certificate rather than a key in the PEM for the private key",
+            ),
+            (
+                block("CERTIFICATE") + &block("PUBLIC KEY"),
+                "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [CERTIFICATE PUBLIC KEY]",
+            ),
+            (block("PRIVATE KEY"), "tls: failed to parse private key"),
+            (block("EC PRIVATE KEY"), "tls: failed to parse private key"),
+        ];
+        for (pem, want) in cases {
+            assert_eq!(PemKey::from_pem(pem.as_bytes()).unwrap_err().to_string(), want);
+        }
+    }
+
+    #[test]
+    fn a_key_signs_by_its_own_algorithm_alone() {
+        for kind in KINDS {
+            let key = PemKey::generate(kind).unwrap();
+            for algorithm in [
+                SignatureAlgorithm::RsaSha256,
+                SignatureAlgorithm::EcdsaSha256,
+                SignatureAlgorithm::EcdsaSha384,
+                SignatureAlgorithm::EcdsaSha512,
+                SignatureAlgorithm::Ed25519,
+            ] {
+                let signed = key.sign(algorithm, b"message").is_ok();
+                assert_eq!(signed, algorithm == key.algorithm(), "{kind:?} {algorithm:?}");
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const STEP: Duration = Duration::from_millis(120);
 
@@ -18,7 +18,9 @@ impl Waiting {
         } else {
             ProgressDrawTarget::hidden()
         };
-        let bar = ProgressBar::with_draw_target(None, target).with_message(what.to_owned());
+        let bar = ProgressBar::with_draw_target(None, target)
+            .with_style(ProgressStyle::default_spinner())
+            .with_message(what.to_owned());
         bar.enable_steady_tick(STEP);
         Self(bar)
     }

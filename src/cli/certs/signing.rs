@@ -1,6 +1,6 @@
 //! From a request to a certificate that is recorded and on disk; and what is told of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -141,7 +141,6 @@ impl Signed {
 
 impl Report {
     pub(super) fn text(&self) -> String {
-        let file = |path: &Path| path.display().to_string();
         let mut rows = vec![("subject", self.subject.clone())];
         rows.extend(self.alt_names.iter().enumerate().map(|(place, name)| {
             let title = if place == 0 { "names" } else { "" };
@@ -154,13 +153,8 @@ impl Report {
             ("serial", self.serial.clone()),
             ("signed by", self.issuer.clone()),
         ]);
-        let files = [
-            ("certificate", &self.certificate_file),
-            ("private key", &self.key_file),
-            ("kubeconfig", &self.kubeconfig),
-        ];
-        rows.extend(files.into_iter().filter_map(|(name, path)| Some((name, file(path.as_ref()?)))));
-        rows.push(("recorded in", file(&self.index_file)));
+        rows.extend(written(&self.certificate_file, &self.key_file, &self.kubeconfig));
+        rows.push(("recorded in", self.index_file.display().to_string()));
         rows.extend(self.remarks.iter().map(|remark| ("note", remark.clone())));
         table::facts(rows)
     }
@@ -173,4 +167,14 @@ pub(super) fn in_words(names: &AltNames) -> Vec<String> {
     };
     let ips: Vec<String> = names.ips.iter().map(ToString::to_string).collect();
     [of("DNS", &names.dns), of("IP", &ips), of("URI", &names.uris), of("email", &names.emails)].concat()
+}
+
+/// Which files there are now.
+pub(super) fn written(
+    certificate: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+    kubeconfig: &Option<PathBuf>,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let files = [("certificate", certificate), ("private key", key), ("kubeconfig", kubeconfig)];
+    files.map(|(name, path)| Some((name, path.as_ref()?.display().to_string()))).into_iter().flatten()
 }

@@ -17,6 +17,7 @@ use crate::clock::UnixTime;
 use crate::controllers::Context;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
+use crate::x509::der::{Der, tag};
 use crate::x509::{certificate::Certificate, pem};
 
 /// Between two passes.
@@ -131,12 +132,19 @@ fn over(csr: &Csr, now: UnixTime) -> Option<Over> {
     cases.into_iter().find(|(_, is_over)| *is_over).map(|(over, _)| over)
 }
 
-/// When the certificate ends, if there is one that can be read.
+/// When the first certificate ends, if all of the first block can be read: a block may hold several.
+// go: crypto/x509/parser.go, ParseCertificates
 fn not_after(csr: &Csr) -> Option<i64> {
     let certificate = csr.status.as_ref()?.certificate.as_ref()?;
     let block = pem::blocks(&certificate.0).into_iter().next()?;
-    let parsed = Certificate::parse(block.content.into()).ok()?;
-    Some(parsed.not_after)
+    let mut rest = Der::new(&block.content);
+    let mut first = None;
+    while !rest.is_empty() {
+        let whole = rest.whole(tag::SEQUENCE)?.to_vec();
+        let parsed = Certificate::parse(whole.into()).ok()?;
+        first.get_or_insert(parsed.not_after);
+    }
+    first
 }
 
 #[cfg(test)]

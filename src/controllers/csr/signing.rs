@@ -198,7 +198,7 @@ mod tests {
     use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.
-    const NOW: UnixTime = Duration::from_secs(1_893_456_000);
+    const NOW: UnixTime = Duration::from_hours(525_960);
 
     /// Settings with the signer of kubelets' client certificates alone.
     fn settings() -> Controllers {

@@ -27,7 +27,7 @@ pub(super) enum Step {
     /// There is no lease.
     Create(LeaseSpec),
     /// It is ours, or free: write it, under the version that it carries.
-    Replace(Lease),
+    Replace(Box<Lease>),
 }
 
 impl Candidate {
@@ -74,7 +74,7 @@ impl Candidate {
         } else {
             next.lease_transitions = Some(transitions.saturating_add(1));
         }
-        Step::Replace(Lease { spec: Some(next), ..lease })
+        Step::Replace(Box::new(Lease { spec: Some(next), ..lease }))
     }
 
     /// The lease as it is given up; `None` if it is not ours any more.

@@ -46,7 +46,6 @@ pub struct Gateway {
 
 impl Starter<'_> {
     pub async fn cluster(&self, side: Side) -> Result<Cluster, String> {
-        self.authorities.write_signing(self.dir, side).map_err(text)?;
         let (server, process) = self.apiserver(side.name()).await?;
         let api = Api::new(server, &self.authorities.servers, Some(&self.authorities.admin));
         self.grant(&api).await?;

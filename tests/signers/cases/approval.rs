@@ -106,6 +106,9 @@ pub fn cases() -> Vec<Case> {
             .signer("example.com/x")
             .nothing(),
     ];
+    let weak = asks("a weak key", FLOW, &node(), other("may-node"));
+    let weak = weak.request(include_str!("../requests/node-rsa-1024.pem").to_owned());
+    cases.push(weak.declared("D-csr-weak-key", Expect::Nothing));
     // The requests that neither recogniser knows, of oneself and of another.
     type Bad = (&'static str, &'static str, fn() -> Csr, &'static [&'static str]);
     const USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];

@@ -2,7 +2,7 @@
 //! before the request is made, and stays there if the wait is interrupted: the wait can be taken up again, and no
 //! certificate is ever without its key.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use super::super::files::{self, NewFiles};
 use super::super::flags::{KeyType, NameFlags, life};
 use super::super::kubeconfig::{self, ServerPart};
 use super::super::progress::{Waiting, patiently};
+use super::super::signing::written;
 use super::super::table;
 use super::wait::{Outcome, outcome};
 use super::{has, read, with_cluster};
@@ -331,19 +332,13 @@ impl RequestFlags {
 
 impl Report {
     fn text(&self) -> String {
-        let file = |path: &Path| path.display().to_string();
         let mut rows = vec![
             ("request", self.name.clone()),
             ("subject", self.subject.clone()),
             ("signed by", self.signer_name.clone()),
             ("until", self.until.clone()),
         ];
-        let files = [
-            ("certificate", &self.certificate_file),
-            ("private key", &self.key_file),
-            ("kubeconfig", &self.kubeconfig),
-        ];
-        rows.extend(files.into_iter().filter_map(|(name, path)| Some((name, file(path.as_ref()?)))));
+        rows.extend(written(&self.certificate_file, &self.key_file, &self.kubeconfig));
         table::facts(rows)
     }
 }

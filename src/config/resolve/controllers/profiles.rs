@@ -32,14 +32,13 @@ impl Resolver<'_> {
         let Some((mut values, lines)) = self.ok(read) else { return Vec::new() };
         let errors = self.errors.len();
         let unread = self.unread.len();
-        let listed = match values.remove(LIST).unwrap_or_default() {
-            Value::Array(listed) => listed,
-            _ => {
-                let error = ConfigError::new(LIST, "is not a list").fix("begin each signer with a dash");
-                self.errors.push(error);
-                Vec::new()
-            }
-        };
+        let mut listed = Vec::new();
+        if let Value::Array(signers) = values.remove(LIST).unwrap_or_default() {
+            listed = signers;
+        } else {
+            let error = ConfigError::new(LIST, "is not a list").fix("begin each signer with a dash");
+            self.errors.push(error);
+        }
         for key in values.keys() {
             self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
         }
