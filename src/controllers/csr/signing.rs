@@ -376,10 +376,7 @@ mod tests {
         let text =
             logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
         assert_eq!((text.lines().count(), text.contains('\u{1b}')), (1, false), "{text}");
-        assert!(
-            text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r#"CN=system:node:a\n2030"#),
-            "{text}"
-        );
+        assert!(text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r"CN=system:node:a\n2030"), "{text}");
     }
 
     /// With an RSA key of 1024 bits.
