@@ -103,21 +103,19 @@ impl OfCluster {
         }
         let client = own::client(&upstream);
         let context = Context { cluster, identity: identity().into(), client, settings, metrics, clock };
-        let leading = lasting(&context.cluster, "leader election", &context.metrics, || {
-            election::lead(&context, &stop, || work(&context, start))
-        });
-        leading.await;
+        let lasts = Lasts { cluster: &context.cluster, metrics: &context.metrics, stop: &stop };
+        lasts
+            .run("leader election", || election::lead(&context, &stop, || work(&context, lasts, start)))
+            .await;
     }
 }
 
 /// All controllers of a cluster, each kept at work.
-async fn work(context: &Context, start: Start) {
+async fn work(context: &Context, lasts: Lasts<'_>, start: Start) {
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
     info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
     let each = context.settings.names.iter().map(|name| {
-        lasting(&context.cluster, name.alias(), &context.metrics, move || {
-            start(*name, context.clone()).map(|never| match never {})
-        })
+        lasts.run(name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
     });
     join_all(each).await;
 }
@@ -129,19 +127,31 @@ fn identity() -> String {
     format!("{host}_{}", uuid::Uuid::new_v4())
 }
 
-/// Does it again when it panics, until it ends.
-async fn lasting<F: Future<Output = ()>>(cluster: &str, name: &str, metrics: &Metrics, run: impl Fn() -> F) {
-    let mut rest = REST;
-    loop {
-        let begun = Instant::now();
-        if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
-            return;
+/// Does what panics again, until it is to stop.
+#[derive(Clone, Copy)]
+struct Lasts<'a> {
+    cluster: &'a str,
+    metrics: &'a Metrics,
+    stop: &'a CancellationToken,
+}
+
+impl Lasts<'_> {
+    /// Until it ends by itself, or is to stop while it rests.
+    async fn run<F: Future<Output = ()>>(self, name: &str, run: impl Fn() -> F) {
+        let mut rest = REST;
+        loop {
+            let begun = Instant::now();
+            if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
+                return;
+            }
+            self.metrics.panics.inc();
+            error!(cluster = self.cluster, controller = name, "panicked and begins again");
+            rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
+            if self.stop.run_until_cancelled(sleep(rest)).await.is_none() {
+                return;
+            }
+            rest = (rest * 2).min(LONGEST_REST);
         }
-        metrics.panics.inc();
-        error!(cluster, controller = name, "panicked and begins again");
-        rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
-        sleep(rest).await;
-        rest = (rest * 2).min(LONGEST_REST);
     }
 }
 
@@ -154,7 +164,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_panics_rests_longer_each_time_and_is_counted() {
         let (metrics, begun, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
-        lasting("c", "faulty", &metrics, || async {
+        let stop = CancellationToken::new();
+        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
+        let faulty = lasts.run("faulty", || async {
             let run = begun.borrow().len();
             begun.borrow_mut().push(origin.elapsed().as_secs());
             if run == 8 {
@@ -162,11 +174,24 @@ mod tests {
                 sleep(LONGEST_REST * 2).await;
             }
             assert!(run > 9, "it fails ten times");
-        })
-        .await;
+        });
+        faulty.await;
         let begun = begun.into_inner();
         let rests: Vec<u64> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 121, 2]);
         assert_eq!(metrics.panics.get(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_rests_after_a_panic_hears_that_it_is_to_stop() {
+        let (metrics, stop, origin) = (Metrics::new(), CancellationToken::new(), Instant::now());
+        let stopping = async {
+            // In the midst of the fourth rest.
+            sleep(Duration::from_secs(8)).await;
+            stop.cancel();
+        };
+        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
+        tokio::join!(lasts.run("faulty", || async { panic!("always") }), stopping);
+        assert_eq!((origin.elapsed().as_secs(), metrics.panics.get()), (8, 4));
     }
 }

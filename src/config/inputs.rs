@@ -1,13 +1,15 @@
 //! What a configuration was read from, so that a change of any of it can be noticed: files, and the credentials that
-//! plugins give for a time.
+//! plugins give for a time. And the authorities that were made of files that have not changed.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
 
 use super::kubeconfig::{Issued, Plugin, PluginError, Plugins};
+use crate::certificates::authority::Authority;
 use crate::clock::{Clock, UnixTime};
 
 /// Files, each with a digest of what it held when it was read; `None` if it could not be read. And what credential
@@ -18,8 +20,16 @@ use crate::clock::{Clock, UnixTime};
 pub struct Inputs {
     files: BTreeMap<PathBuf, Option<[u8; digest::SHA256_OUTPUT_LEN]>>,
     plugins: Plugins,
+    authorities: BTreeMap<Vec<u8>, Held>,
     warnings: Vec<String>,
     clock: Clock,
+}
+
+/// An authority, and whether the last reading used it.
+#[derive(Debug, Clone)]
+struct Held {
+    authority: Arc<Authority>,
+    used: bool,
 }
 
 impl Default for Inputs {
@@ -31,13 +41,20 @@ impl Default for Inputs {
 impl Inputs {
     /// Nothing read yet; `clock` tells what has expired.
     pub fn new(clock: Clock) -> Self {
-        Self { files: BTreeMap::new(), plugins: Plugins::default(), warnings: Vec::new(), clock }
+        Self {
+            files: BTreeMap::new(),
+            plugins: Plugins::default(),
+            authorities: BTreeMap::new(),
+            warnings: Vec::new(),
+            clock,
+        }
     }
 
-    /// Forgets the files of an earlier reading, and the credentials that it did not use.
+    /// Forgets the files of an earlier reading, and the credentials and authorities that it did not use.
     pub(super) fn begin(&mut self) {
         self.files.clear();
         self.plugins.begin();
+        self.authorities.retain(|_, held| std::mem::take(&mut held.used));
         self.warnings.clear();
     }
 
@@ -52,6 +69,23 @@ impl Inputs {
     /// What a plugin gives, from a run of it only if nothing is held or it is due.
     pub(super) fn credential(&mut self, plugin: &Plugin) -> Result<Issued, PluginError> {
         self.plugins.credential(plugin, &self.clock)
+    }
+
+    /// The authority of this digest: the one that is held, so that a key in a token is asked for only if something about
+    /// it has changed, or the one that is made now.
+    pub(super) fn authority<E>(
+        &mut self,
+        digest: &[u8],
+        make: impl FnOnce() -> Result<Authority, E>,
+    ) -> Result<Arc<Authority>, E> {
+        if let Some(held) = self.authorities.get_mut(digest) {
+            held.used = true;
+            return Ok(Arc::clone(&held.authority));
+        }
+        let authority = Arc::new(make()?);
+        let held = Held { authority: Arc::clone(&authority), used: true };
+        self.authorities.insert(digest.to_vec(), held);
+        Ok(authority)
     }
 
     /// The time by which things expire.

@@ -9,6 +9,7 @@ pub(crate) mod signing;
 #[cfg(test)]
 mod testing;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use futures_util::Stream;
@@ -103,7 +104,7 @@ fn segment(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte) {
             segment.push(char::from(byte));
         } else {
-            segment.push_str(&format!("%{byte:02X}"));
+            let _infallible = write!(segment, "%{byte:02X}");
         }
     }
     segment

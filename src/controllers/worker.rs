@@ -29,7 +29,7 @@ use super::queue::{Outcome, Pace, Queue};
 
 /// How many items of a controller are worked on at a time.
 // kubernetes: cmd/kube-controller-manager/app/certificates.go
-const WORKERS: usize = 5;
+pub(super) const WORKERS: usize = 5;
 /// How long one attempt may take: an API server that does not answer must not hold a place for ever.
 pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 

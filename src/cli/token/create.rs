@@ -171,6 +171,12 @@ impl Join {
             Failure::Cluster("no join command: there is no CA certificate in the kubeconfig".to_owned())
         })?;
         let endpoint = server.trim_start_matches("https://").trim_end_matches('/').to_owned();
+        // It is to be pasted into a shell.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]/".contains(&byte);
+        if endpoint.is_empty() || !endpoint.bytes().all(plain) {
+            let problem = format!("no join command: {server:?} is no address of a server");
+            return Err(Failure::Cluster(problem));
+        }
         Ok(Self { endpoint, pins })
     }
 
@@ -178,5 +184,31 @@ impl Join {
         let pins = self.pins.iter().map(|pin| format!(" --discovery-token-ca-cert-hash {pin}"));
         let pins: String = pins.collect();
         format!("kubeadm join {} --token {token}{pins}\n", self.endpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls_pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    #[test]
+    fn a_join_command_holds_nothing_that_a_shell_would_do() {
+        let ca = include_bytes!("../../bootstrap/cluster_info/pinned.pem");
+        let ca = CertificateDer::from_pem_slice(ca).unwrap();
+        for (server, endpoint) in [
+            ("https://gateway.test:6443", Some("gateway.test:6443")),
+            ("https://[2001:db8::1]:6443/", Some("[2001:db8::1]:6443")),
+            ("https://gateway.test/prod", Some("gateway.test/prod")),
+            ("https://x;reboot", None),
+            ("https://$(reboot)", None),
+            ("https://x --token y", None),
+            ("https://x\nreboot", None),
+            ("https://", None),
+        ] {
+            let join = Join::new(server, std::slice::from_ref(&ca));
+            assert_eq!(join.ok().map(|join| join.endpoint).as_deref(), endpoint, "{server:?}");
+        }
     }
 }

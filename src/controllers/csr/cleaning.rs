@@ -189,7 +189,7 @@ mod tests {
             let number = seen.fetch_add(1, Ordering::SeqCst);
             async move {
                 if number == 0 || request.method() == Method::DELETE {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
                 let old = json!({"metadata": {"name": "old", "creationTimestamp": "2020-01-01T00:00:00Z"},
                     "spec": {"request": "", "signerName": "example.com/s"}});

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use kube::ResourceExt as _;
+use kube::runtime::reflector::Store;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 
@@ -21,7 +23,7 @@ use crate::clock::{UnixTime, rfc3339};
 use crate::controllers::Context;
 use crate::controllers::queue::{Outcome, Pace};
 use crate::controllers::settings::{Controllers, Name, SignerSettings};
-use crate::controllers::worker::{Key, work};
+use crate::controllers::worker::{Key, WORKERS, work};
 
 /// The reason of a Failed condition.
 const REASON: &str = "SignerValidationFailure";
@@ -43,15 +45,25 @@ enum Verdict {
 pub(crate) async fn run(context: Context) -> std::convert::Infallible {
     let _expirations = Expirations::show(&context);
     let (store, changes) = super::requests(&context);
-    work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, |key| handle(&context, &store, key)).await
+    let hands = Arc::new(Semaphore::new(WORKERS));
+    let handle = |key| handle(&context, &store, &hands, key);
+    work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, handle).await
 }
 
-async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>, key: Key) -> Outcome {
+/// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does
+/// not answer must not take ever more threads.
+async fn handle(context: &Context, store: &Store<Csr>, hands: &Arc<Semaphore>, key: Key) -> Outcome {
     let Some(csr) = super::unsigned(store, &key) else { return Outcome::Done };
+    let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
     let (settings, now) = (Arc::clone(&context.settings), context.clock.now());
     let judged = Arc::clone(&csr);
     // The key may be in an HSM. A signature whose controller is gone is forgotten: only what follows here writes.
-    let Ok(verdict) = spawn_blocking(move || verdict(&judged, &settings, now)).await else {
+    let judging = spawn_blocking(move || {
+        let verdict = verdict(&judged, &settings, now);
+        drop(hand);
+        verdict
+    });
+    let Ok(verdict) = judging.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, csr = key.name, "signing panicked");
         return Outcome::Retry;
@@ -168,6 +180,8 @@ impl Drop for Expirations<'_> {
 mod tests {
     use std::collections::BTreeSet;
     use std::convert::Infallible;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http::{Request, Response};
     use kube::client::Body;
@@ -180,7 +194,7 @@ mod tests {
     use super::*;
     use crate::certificates::authority::Authority;
     use crate::certificates::profile::{KUBELET_SERVING, Profile};
-    use crate::certificates::signer::PemKey;
+    use crate::certificates::signer::{PemKey, SignError, SignatureAlgorithm, Signer};
     use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.
@@ -188,13 +202,17 @@ mod tests {
 
     /// Settings with the signer of kubelets' client certificates alone.
     fn settings() -> Controllers {
+        settings_by(|key| Box::new(key))
+    }
+
+    fn settings_by(signer: impl FnOnce(PemKey) -> Box<dyn Signer>) -> Controllers {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2031, 1, 1));
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
         let key = PemKey::from_pem(key.serialize_pem().as_bytes()).unwrap();
-        let authority = Arc::new(Authority::new(certificate.as_bytes(), Box::new(key)).unwrap());
+        let authority = Arc::new(Authority::new(certificate.as_bytes(), signer(key)).unwrap());
         Controllers {
             names: BTreeSet::from([Name::CsrSigning]),
             signers: vec![SignerSettings::kubernetes(Profile::kubelet_client(), authority, Vec::new())],
@@ -300,8 +318,56 @@ mod tests {
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let key = Key { namespace: String::new(), name: name.to_owned() };
-        assert_eq!(handle(&context, &store, key).with_subscriber(log).await, Outcome::Done);
+        let hands = Arc::new(Semaphore::new(1));
+        assert_eq!(handle(&context, &store, &hands, key).with_subscriber(log).await, Outcome::Done);
         lines.text()
+    }
+
+    /// A key in a token that does not answer until it is told to.
+    #[derive(Debug)]
+    struct Silent {
+        key: PemKey,
+        asked: Arc<AtomicUsize>,
+        answers: Mutex<std::sync::mpsc::Receiver<()>>,
+    }
+
+    impl Signer for Silent {
+        fn public_key(&self) -> &[u8] {
+            self.key.public_key()
+        }
+
+        fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            // Until there is nobody who could send any more.
+            self.answers.lock().unwrap().recv().ok();
+            self.key.sign(algorithm, message)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_that_does_not_answer_takes_no_more_threads_than_there_are_workers() {
+        let (asked, (answering, answers)) = (Arc::new(AtomicUsize::new(0)), std::sync::mpsc::channel());
+        let counted = Arc::clone(&asked);
+        let settings =
+            settings_by(|key| Box::new(Silent { key, asked: counted, answers: Mutex::new(answers) }));
+        let mut context = FakeCluster::new().context();
+        context.settings = Arc::new(settings);
+        let (store, mut writer) = kube::runtime::reflector::store();
+        let csr = decided(Wanted::default().csr(), &[APPROVED]);
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(csr));
+        let hands = Arc::new(Semaphore::new(WORKERS));
+        for _ in 0..3 * WORKERS {
+            let key = Key { namespace: String::new(), name: "csr".to_owned() };
+            // An attempt that is given up.
+            let attempt = handle(&context, &store, &hands, key);
+            assert!(tokio::time::timeout(Duration::from_millis(20), attempt).await.is_err());
+        }
+        assert_eq!(hands.available_permits(), 0);
+        drop(answering);
+        while hands.available_permits() < WORKERS {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), WORKERS);
     }
 
     #[tokio::test]
@@ -310,10 +376,7 @@ mod tests {
         let text =
             logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
         assert_eq!((text.lines().count(), text.contains('\u{1b}')), (1, false), "{text}");
-        assert!(
-            text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r#"CN=system:node:a\n2030"#),
-            "{text}"
-        );
+        assert!(text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r"CN=system:node:a\n2030"), "{text}");
     }
 
     /// With an RSA key of 1024 bits.

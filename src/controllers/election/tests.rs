@@ -81,7 +81,7 @@ async fn one_renewal_without_an_answer_does_not_cost_the_lease() {
     let (begun, stop) = (AtomicUsize::new(0), CancellationToken::new());
     let leading = lead(&context, &stop, || async {
         begun.fetch_add(1, Ordering::SeqCst);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     });
     assert!(timeout(Duration::from_mins(1), leading).await.is_err());
     assert_eq!(begun.load(Ordering::SeqCst), 1, "it was led without a break");

@@ -2,9 +2,13 @@
 
 use std::net::SocketAddr;
 
+use clap::Parser as _;
+use portcullis::config::inputs::Inputs;
+use portcullis::config::resolve::resolve;
+
 use super::*;
 use crate::pki::Ca;
-use crate::support::resolved;
+use crate::support::{Flags, resolved};
 
 /// What the flags of controllers are refused for; `DIR` is the directory of the files.
 fn refused(pki: &Pki, further: &[&str]) -> String {
@@ -102,6 +106,29 @@ fn files_that_nobody_signs_with_are_not_read() {
     let resolved = resolved(all.into_iter().chain(further)).unwrap();
     let expected = "--cluster-signing-cert-file has no effect without csrsigning among --controllers";
     assert!(resolved.warnings.iter().any(|warning| warning == expected), "{:?}", resolved.warnings);
+}
+
+#[test]
+fn an_authority_is_made_anew_only_when_its_files_have_changed() {
+    let pki = pki();
+    let directory = pki.directory.path().display().to_string();
+    let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
+    let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter().chain(further);
+    let mut inputs = Inputs::default();
+    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(all));
+    let mut authority = || {
+        let settings = resolve(&parsed.serve, &mut inputs).unwrap().settings;
+        Arc::clone(&settings.controllers.values().next().unwrap().signers[0].authority)
+    };
+    let first = authority();
+    // Its key may be in a token, which is not to be asked whenever something else is reloaded.
+    assert!(Arc::ptr_eq(&first, &authority()));
+    let next = Ca::new("next");
+    pki.write("ca.crt", next.cert_pem());
+    pki.write("ca.key", next.key_pem());
+    let second = authority();
+    assert_ne!(second.certificate_pem(), first.certificate_pem());
+    assert!(Arc::ptr_eq(&second, &authority()));
 }
 
 #[test]

@@ -48,7 +48,9 @@ impl Resolver<'_> {
             digest.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             digest.update(part);
         }
-        let authority = Authority::load(cert, key).map_err(|error| {
+        let digest = digest.finish().as_ref().to_vec();
+        let made = self.inputs.authority(&digest, || Authority::load(cert, key));
+        let authority = made.map_err(|error| {
             let reason = match &error {
                 AuthorityError::Pair(reason) | AuthorityError::Files { reason, .. } => Some(reason),
                 AuthorityError::Read { .. } => None,
@@ -68,6 +70,6 @@ impl Resolver<'_> {
             let error = ConfigError::new(cert_key, format!("the CA certificate has expired: NotAfter={end}"));
             return self.fail(error.in_file(cert).fix("give a CA certificate that is valid"));
         }
-        Some((Arc::new(authority), digest.finish().as_ref().to_vec()))
+        Some((authority, digest))
     }
 }
