@@ -60,6 +60,12 @@ impl Usage {
     }
 }
 
+/// Whether a Secret is a bootstrap token; its type cannot be changed.
+// kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, syncFunc
+pub(crate) fn is_token(secret: &core::v1::Secret) -> bool {
+    secret.type_.as_deref() == Some(SECRET_TYPE)
+}
+
 /// The data of a token's Secret. Shown nowhere: the token is in it.
 #[derive(Clone, Default)]
 pub struct TokenData<'a>(BTreeMap<&'a str, &'a [u8]>);

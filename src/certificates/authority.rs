@@ -139,7 +139,7 @@ impl Authority {
         key: impl FnOnce() -> Result<Box<dyn Signer>, KeyError>,
     ) -> Result<Self, PairError> {
         let mut ders = certificates(certificate_pem)?.into_iter();
-        let first = ders.next().map(CertificateDer::from).unwrap_or_else(|| CertificateDer::from(Vec::new()));
+        let first = ders.next().map_or_else(|| CertificateDer::from(Vec::new()), CertificateDer::from);
         let certificate = Certificate::parse(first)?;
         let public = PublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
             BadKey::Malformed(error) => PairError::Malformed(error),

@@ -224,7 +224,7 @@ impl Issued {
 
     /// The serial number in lower-case hexadecimal digits, two for each octet.
     pub fn serial_hex(&self) -> String {
-        self.serial.iter().map(|octet| format!("{octet:02x}")).collect()
+        self.serial.iter().fold(String::new(), |hex, octet| hex + &format!("{octet:02x}"))
     }
 
     /// The first second of its life.

@@ -213,7 +213,7 @@ fn usages_within(words: &[String], kind: &str, allowed: &[Usage], required: Usag
 
 /// Whether the set of usages is the wanted one, or the wanted one without key encipherment.
 // kubernetes: pkg/apis/certificates/helpers.go — the text names the longer set
-fn usages_equal(words: &[String], wanted: &[Usage; 3]) -> Result<(), Refusal> {
+fn usages_equal(words: &[String], wanted: [Usage; 3]) -> Result<(), Refusal> {
     let words: BTreeSet<&str> = words.iter().map(String::as_str).collect();
     let all: BTreeSet<&str> = wanted.iter().map(|usage| usage.word()).collect();
     let mut without = all.clone();
@@ -254,7 +254,7 @@ fn kubelet_client(request: &CertificateRequest, usages: &[String]) -> Result<(),
     without(&names.ips, "IP")?;
     without(&names.uris, "URI")?;
     of_a_node(request)?;
-    usages_equal(usages, &CLIENT_USAGES)
+    usages_equal(usages, CLIENT_USAGES)
 }
 
 // kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletServingCSR
@@ -266,7 +266,7 @@ fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<()
     }
     without(&names.emails, "Email")?;
     without(&names.uris, "URI")?;
-    usages_equal(usages, &SERVING_USAGES)?;
+    usages_equal(usages, SERVING_USAGES)?;
     of_a_node(request)
 }
 

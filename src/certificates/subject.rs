@@ -29,7 +29,7 @@ impl Subject {
     }
 
     /// What is written, in its order: the short name, the OID and the values.
-    fn attributes(&self) -> impl DoubleEndedIterator<Item = (&'static str, ObjectIdentifier, &[String])> {
+    fn attributes(&self) -> impl Iterator<Item = (&'static str, ObjectIdentifier, &[String])> {
         let one = |value: &'_ String| if value.is_empty() { 0..0 } else { 0..1 };
         let common_name = std::slice::from_ref(&self.common_name).get(one(&self.common_name));
         let serial_number = std::slice::from_ref(&self.serial_number).get(one(&self.serial_number));
@@ -59,19 +59,19 @@ fn attribute(oid: ObjectIdentifier, value: &str) -> Result<Vec<u8>, der::Error> 
     AttributeTypeAndValue { oid, value: Any::new(tag, value.as_bytes())? }.to_der()
 }
 
-/// Roughly RFC 2253, as Go prints a name: the last RDN first.
-// go: crypto/x509/pkix/pkix.go, RDNSequence.String
+/// In the order in which it is encoded, as `portcullis explain` shows subjects: `O=a + O=b, CN=c`. What could be taken
+/// for the next attribute is escaped.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
-        for (name, _, values) in self.attributes().rev() {
+        for (name, _, values) in self.attributes() {
             f.write_str(comma)?;
             let mut plus = "";
             for value in values {
                 write!(f, "{plus}{name}={}", escaped(value))?;
-                plus = "+";
+                plus = " + ";
             }
-            comma = ",";
+            comma = ", ";
         }
         Ok(())
     }
@@ -121,6 +121,8 @@ mod tests {
     const PRINTABLE: u8 = 0x13;
     const UTF8: u8 = 0x0c;
 
+    type Rdns = Vec<Vec<u8>>;
+
     #[test]
     fn kinds_have_one_rdn_each_in_a_fixed_order() {
         let kinds = [5, 3, 11, 10, 17, 9, 7, 8, 6];
@@ -138,7 +140,7 @@ mod tests {
             vec![rdn(&values.iter().map(|value| (10, PRINTABLE, *value)).collect::<Vec<_>>())]
         };
         let apart = |values: &[&[u8]]| values.iter().flat_map(|value| o(&[value])).collect::<Vec<_>>();
-        let cases: Vec<(&str, Vec<Vec<u8>>, Vec<Vec<u8>>)> = vec![
+        let cases: Vec<(&str, Rdns, Rdns)> = vec![
             ("two organizations", apart(&[b"o2", b"o1"]), o(&[b"o1", b"o2"])),
             ("already one RDN", o(&[b"o1", b"o2"]), o(&[b"o1", b"o2"])),
             ("the shorter first", apart(&[b"aaa", b"zz"]), o(&[b"zz", b"aaa"])),
@@ -214,7 +216,7 @@ mod tests {
             serial_number: "#1".to_owned(),
             ..Subject::default()
         };
-        assert_eq!(subject.to_string(), r"SERIALNUMBER=\#1,CN=\ #a\;\ ,O=dev+O=a\,b,C=DE");
+        assert_eq!(subject.to_string(), r"C=DE, O=dev + O=a\,b, CN=\ #a\;\ , SERIALNUMBER=\#1");
         assert_eq!(Subject::default().to_string(), "");
     }
 }

@@ -18,7 +18,7 @@ use super::subject::Subject;
 use super::tbs;
 
 /// 2026-01-01T00:00:00Z.
-pub(crate) const NOW: Duration = Duration::from_secs(1_767_225_600);
+pub(crate) const NOW: Duration = Duration::new(1_767_225_600, 0);
 
 pub(crate) const YEAR: Duration = Duration::from_hours(8760);
 
@@ -32,7 +32,7 @@ pub(crate) fn ca_params(name: &str) -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.serial_number = Some(SerialNumber::from(1_u64));
-    params.not_before = date(NOW - YEAR);
+    params.not_before = date(NOW.saturating_sub(YEAR));
     params.not_after = date(NOW + 10 * YEAR);
     params
 }

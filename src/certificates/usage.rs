@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use crate::status::quote::Quoted;
 
@@ -99,15 +100,7 @@ const TABLE: [(Usage, &str, Place); 23] = [
     (Usage::Timestamping, "timestamping", Extended(8, "1.3.6.1.5.5.7.3.8")),
 ];
 
-const ALL: [Usage; 23] = {
-    let mut all = [Usage::Any; 23];
-    let mut index = 0;
-    while index < TABLE.len() {
-        all[index] = TABLE[index].0;
-        index += 1;
-    }
-    all
-};
+static ALL: LazyLock<Vec<Usage>> = LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
 
 impl Usage {
     /// Every usage, ordered by its word.

@@ -90,7 +90,7 @@ mod tests {
 
     use super::{ExpiredAuthority, Validity, life};
 
-    const NOW: Duration = Duration::from_secs(1_767_225_600);
+    const NOW: Duration = Duration::new(1_767_225_600, 0);
     const MINUTE: u64 = 60;
     const HOUR: u64 = 3600;
 
@@ -119,11 +119,13 @@ mod tests {
         assert_eq!(life(Some(days(7)), days(30), days(1)), days(7));
     }
 
+    /// Seconds from now: life, authority's end, backdate, short, and the two ends.
+    type Case = (&'static str, u64, i64, u64, u64, Result<(i64, i64), &'static str>);
+
     // kubernetes: pkg/controller/certificates/authority/authority_test.go, TestCertificateAuthority
     #[test]
     fn ends_are_backdated_and_cut() {
-        // Seconds from now: life, authority's end, backdate, short, and the two ends.
-        const CASES: &[(&str, u64, i64, u64, u64, Result<(i64, i64), &str>)] = &[
+        const CASES: &[Case] = &[
             ("ca info", 3600, 86_400, 0, 0, Ok((0, 3600))),
             ("backdate without short", 3600, 86_400, 300, 0, Ok((-300, 3300))),
             ("backdate without short and super small ttl", 60, 86_400, 300, 0, Ok((-300, -240))),
@@ -187,7 +189,7 @@ mod tests {
     fn fractions_of_a_second_count_until_the_end() {
         let now = NOW + Duration::from_millis(700);
         let valid = Validity::of(now, Duration::from_hours(1), NOW + Duration::from_hours(9)).unwrap();
-        assert_eq!(valid.not_before, NOW - Duration::from_mins(5));
+        assert_eq!(valid.not_before, NOW.saturating_sub(Duration::from_mins(5)));
         assert_eq!(valid.not_after, NOW + Duration::from_hours(1));
         let expired = Validity::of(now, Duration::from_hours(1), NOW);
         assert!(matches!(expired, Err(ExpiredAuthority::BeforeNow(_))), "{expired:?}");

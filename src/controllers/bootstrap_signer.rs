@@ -19,7 +19,7 @@ use super::name::Name;
 use super::queue::{Outcome, Pace};
 use super::worker;
 use crate::bootstrap::cluster_info;
-use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData};
+use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
 
 const NAME: Name = Name::BootstrapSigner;
 
@@ -69,6 +69,7 @@ async fn sign(
     let tokens = tokens.state();
     let keys: BTreeMap<_, _> = tokens
         .iter()
+        .filter(|secret| is_token(secret))
         .filter_map(|secret| TokenData::of(secret).signing_key(&secret.name_any(), now))
         .collect();
     let data = map.data.clone().unwrap_or_default();
@@ -174,6 +175,7 @@ mod tests {
         assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
         // Nobody told to make it: it is not made.
         cluster.remove(INFO);
+        a_moment().await;
         cluster.put(TOKEN, token());
         a_moment().await;
         assert_eq!(cluster.writes(), []);
@@ -206,6 +208,36 @@ mod tests {
         cluster.hold(SECRETS, false);
         sleep(Duration::from_mins(20)).await;
         assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_signature_of_a_token_that_went_unseen_goes_too() {
+        let cluster = FakeCluster::new();
+        cluster.put(TOKEN, token());
+        cluster.put(INFO, info(&[]));
+        tokio::spawn(run(cluster.context()));
+        a_moment().await;
+        assert_eq!(cluster.writes(), [put(200)]);
+        // The API server has forgotten what happened since; when it can be asked again there is no token any more.
+        cluster.hold(SECRETS, true);
+        cluster.expire(SECRETS);
+        a_moment().await;
+        cluster.remove(TOKEN);
+        cluster.hold(SECRETS, false);
+        sleep(Duration::from_mins(5)).await;
+        assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_token_signs_nothing_whatever_the_list_has() {
+        let cluster = FakeCluster::new();
+        let mut other = token();
+        other["type"] = json!("Opaque");
+        cluster.put(TOKEN, other);
+        cluster.put(INFO, info(&[]));
+        tokio::spawn(run(cluster.context()));
+        a_moment().await;
+        assert_eq!(cluster.writes(), []);
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,6 @@ use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tracing::{debug, error};
-use url::Url;
 
 use super::Context;
 use super::queue::Outcome;
@@ -95,14 +94,19 @@ fn with_condition(mut csr: Csr, condition: Condition) -> Csr {
     csr
 }
 
-/// A name as one segment of a path. Names of requests may have characters that would end the path.
+/// A name as one segment of a path. Names of requests may have characters that would end the path, or be left out.
 // apimachinery: pkg/api/validation/path/name.go: all but `/`, `%`, `.` and `..`
+// RFC 3986, section 3.3: what a segment may hold as it is
 fn segment(name: &str) -> String {
-    let mut url = Url::parse("kubernetes://api/").ok();
-    if let Some(mut segments) = url.as_mut().and_then(|url| url.path_segments_mut().ok()) {
-        segments.pop_if_empty().push(name);
+    let mut segment = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte) {
+            segment.push(char::from(byte));
+        } else {
+            segment.push_str(&format!("%{byte:02X}"));
+        }
     }
-    url.map(|url| url.path().trim_start_matches('/').to_owned()).unwrap_or_default()
+    segment
 }
 
 /// Where a request is written.
@@ -153,6 +157,10 @@ mod tests {
             ("victim#x", "victim%23x"),
             ("a b", "a%20b"),
             ("ä", "%C3%A4"),
+            ("a/b%2E", "a%2Fb%252E"),
+            // Parsers of URLs leave these out: it would be the path of "ab".
+            ("a\nb", "a%0Ab"),
+            ("a\r\tb", "a%0D%09b"),
         ];
         for (name, expected) in cases {
             assert_eq!(segment(name), expected);

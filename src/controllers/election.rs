@@ -26,6 +26,8 @@ use record::{Candidate, Step};
 
 /// What the gateway is called where events say who reports them.
 const REPORTER: &str = "portcullis";
+/// How long an attempt may take at least.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 /// How long it may take to tell others about a change of leader.
 const TELLING: Duration = Duration::from_secs(2);
 
@@ -41,7 +43,7 @@ pub(super) async fn lead<F: Future<Output = ()>>(
         return;
     };
     let mut elector = Elector::new(context, settings);
-    while stop.run_until_cancelled(elector.acquire()).await.is_some() {
+    while elector.acquire(stop).await {
         elector.became_leader();
         tokio::select! {
             // What comes first decides: work must never go on without the lease.
@@ -100,22 +102,23 @@ impl<'a> Elector<'a> {
         self.context.metrics.controllers.leads.with_label_values(&labels).set(leads);
     }
 
-    /// Tries until this replica holds the lease.
-    async fn acquire(&mut self) {
+    /// Tries until this replica holds the lease; says whether it does before `stop`.
+    async fn acquire(&mut self, stop: &CancellationToken) -> bool {
         debug!(cluster = &*self.context.cluster, lease = self.settings.name, "waiting for the lease");
-        loop {
+        while !stop.is_cancelled() {
             let sent = Instant::now();
-            match timeout(self.settings.renew_deadline, self.attempt()).await {
-                Ok(Ok(true)) => {
+            // An attempt that has begun is not broken off: what it wrote would stand there, and nobody give it up.
+            match self.bounded_attempt().await {
+                Ok(true) => {
                     self.renewed = sent;
-                    return;
+                    return true;
                 }
-                Ok(Ok(false)) => self.told = None,
-                Ok(Err(error)) => self.complain(&error.to_string()),
-                Err(_) => self.complain("the API server does not answer in time"),
+                Ok(false) => self.told = None,
+                Err(problem) => self.complain(&problem),
             }
-            sleep(jittered(self.settings.retry_period)).await;
+            stop.run_until_cancelled(sleep(jittered(self.settings.retry_period))).await;
         }
+        false
     }
 
     /// Keeps the lease; returns when this replica leads no more, or might not.
@@ -140,15 +143,26 @@ impl<'a> Elector<'a> {
         loop {
             sleep(self.settings.retry_period).await;
             let sent = Instant::now();
-            match self.attempt().await {
+            match self.bounded_attempt().await {
                 Ok(true) => {
                     self.renewed = sent;
                     self.told = None;
                     return true;
                 }
                 Ok(false) => return false,
-                Err(error) => self.complain(&error.to_string()),
+                Err(problem) => self.complain(&problem),
             }
+        }
+    }
+
+    /// One attempt that leaves time for another before the deadline: a connection that is dead must not cost the lease.
+    // client-go: tools/leaderelection/resourcelock/interface.go, NewFromKubeconfig
+    async fn bounded_attempt(&mut self) -> Result<bool, String> {
+        let deadline = self.settings.renew_deadline;
+        let patience = (deadline / 2).max(LEAST_PATIENCE).min(deadline);
+        match timeout(patience, self.attempt()).await {
+            Ok(attempted) => attempted.map_err(|error| error.to_string()),
+            Err(_) => Err("the API server does not answer in time".to_owned()),
         }
     }
 
@@ -248,9 +262,21 @@ impl<'a> Elector<'a> {
     }
 }
 
+impl Drop for Elector<'_> {
+    /// Who does not stand for election any more is not one who does not lead.
+    fn drop(&mut self) {
+        let labels = [&*self.context.cluster, &*self.settings.name];
+        // There may be none: then there is nothing to be taken away.
+        self.context.metrics.controllers.leads.remove_label_values(&labels).ok();
+    }
+}
+
 /// The time and up to 1.2 times as much again, so that replicas do not ask in step.
 // client-go: tools/leaderelection, JitterFactor
 fn jittered(time: Duration) -> Duration {
     let [random, ..] = *Uuid::new_v4().as_bytes();
     time + time.mul_f64(1.2 * f64::from(random) / 255.0)
 }
+
+#[cfg(test)]
+mod tests;

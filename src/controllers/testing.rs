@@ -112,6 +112,19 @@ impl FakeCluster {
         }
     }
 
+    /// Tells whoever watches a collection that what happened before is forgotten: it has to be listed again.
+    pub(crate) fn expire(&self, collection: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.revision += 1;
+        let revision = state.revision;
+        let status =
+            json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": ""});
+        let event = json!({"type": "ERROR", "object": status});
+        state.events.push((revision, collection.to_owned(), event));
+        drop(state);
+        self.changed.send_replace(revision);
+    }
+
     fn store(&self, path: &str, mut object: Value) -> Value {
         let mut state = self.state.lock().unwrap();
         state.revision += 1;

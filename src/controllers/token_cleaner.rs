@@ -12,7 +12,7 @@ use super::Context;
 use super::name::Name;
 use super::queue::{Outcome, Pace};
 use super::worker::{self, Key};
-use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData};
+use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
 use crate::bootstrap::token_cleaner::{Fate, fate};
 
 const NAME: Name = Name::TokenCleaner;
@@ -24,7 +24,8 @@ pub(crate) async fn run(context: Context) -> Infallible {
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
     let (store, changes) = worker::watch(&context, "secrets", secrets.clone(), tokens);
     let look = async |key: Key| match key.within(&store) {
-        Some(secret) => {
+        // The list is of tokens alone; before something is deleted it is looked at once more.
+        Some(secret) if is_token(&secret) => {
             let now = context.clock.now();
             match fate(&TokenData::of(&secret), now) {
                 Fate::Keep => Outcome::Done,
@@ -32,7 +33,7 @@ pub(crate) async fn run(context: Context) -> Infallible {
                 Fate::Delete => delete(&context, &secrets, &secret).await,
             }
         }
-        None => Outcome::Done,
+        _ => Outcome::Done,
     };
     worker::work(&context, NAME, Pace::CERTIFICATES, changes, look).await
 }
@@ -108,6 +109,17 @@ mod tests {
         gone.sort_by(|one, other| one.1.cmp(&other.1));
         assert_eq!(gone, ["expire", "garbag"].map(|id| (Method::DELETE, path(id), 200)));
         assert!(cluster.get(&path("noexpi")).is_some() && cluster.get(&path("longer")).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_token_stays_whatever_the_list_has() {
+        let (cluster, context) = begin();
+        let mut other = token(Some("garbage"));
+        other["type"] = json!("Opaque");
+        cluster.put(PATH, other);
+        tokio::spawn(run(context));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(cluster.writes(), []);
     }
 
     #[tokio::test(start_paused = true)]

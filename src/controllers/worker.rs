@@ -7,19 +7,21 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt::{self, Debug};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt as _};
+use prometheus::IntGauge;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::Context;
 use super::name::Name;
@@ -29,7 +31,7 @@ use super::queue::{Outcome, Pace, Queue};
 // kubernetes: cmd/kube-controller-manager/app/certificates.go
 const WORKERS: usize = 5;
 /// How long one attempt may take: an API server that does not answer must not hold a place for ever.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The name of an object, and its namespace if it has one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +66,8 @@ impl fmt::Display for Key {
 }
 
 /// The objects of a kind as a watch keeps them, and the names of those that changed: all of them once they are all
-/// known, then each as it changes or goes.
+/// known, then each as it changes or goes. Who manages which field is not kept, and written back by nobody.
+// kubernetes: cmd/kube-controller-manager/app/controllermanager.go, CreateControllerContext
 pub(crate) fn watch<K>(
     context: &Context,
     resource: &'static str,
@@ -76,11 +79,15 @@ where
 {
     let mut writer = Writer::<K>::default();
     let store = writer.as_reader();
+    let known = store.clone();
     let cluster = context.cluster.clone();
     let mut listed = BTreeSet::new();
     let mut told: Option<String> = None;
     // The store comes first: whoever is told of a change finds it there.
-    let events = watcher(api, config).default_backoff().inspect(move |event| {
+    let trimmed = watcher(api, config).default_backoff().modify(|object| {
+        object.meta_mut().managed_fields = None;
+    });
+    let events = trimmed.inspect(move |event| {
         if let Ok(event) = event {
             writer.apply_watcher_event(event);
         }
@@ -88,7 +95,8 @@ where
     let changed = events.map(move |event| match event {
         Ok(Event::Apply(object) | Event::Delete(object)) => vec![Key::of(&object)],
         Ok(Event::Init) => {
-            listed.clear();
+            // What goes while nobody watches is not in the list that follows, and nothing else tells of it.
+            listed = known.state().iter().map(|object| Key::of(&**object)).collect();
             Vec::new()
         }
         Ok(Event::InitApply(object)) => {
@@ -119,8 +127,17 @@ where
     (store, changed.flat_map(futures_util::stream::iter))
 }
 
-/// Works on what `changes` name, with at most [`WORKERS`] at a time, by `handle`. An attempt that takes too long is one
-/// that failed.
+/// How many items wait: none once the controller has stopped.
+struct Depth(IntGauge);
+
+impl Drop for Depth {
+    fn drop(&mut self) {
+        self.0.set(0);
+    }
+}
+
+/// Works on what `changes` name, with at most [`WORKERS`] at a time, by `handle`. An attempt that takes too long or
+/// panics is one that failed: whatever is wrong with one item, others are worked on.
 pub(crate) async fn work<K, F>(
     context: &Context,
     name: Name,
@@ -134,7 +151,8 @@ where
 {
     let metrics = &context.metrics.controllers;
     let labels = [&*context.cluster, name.alias()];
-    let (depth, adds) = (metrics.depth.with_label_values(&labels), metrics.adds.with_label_values(&labels));
+    let depth = Depth(metrics.depth.with_label_values(&labels));
+    let adds = metrics.adds.with_label_values(&labels);
     let (waited, worked) =
         (metrics.waited.with_label_values(&labels), metrics.worked.with_label_values(&labels));
     let retries = metrics.retries.with_label_values(&labels);
@@ -143,10 +161,27 @@ where
     let mut attempts = FuturesUnordered::new();
     let attempt = async |key: K| {
         let begun = Instant::now();
-        let outcome = timeout(PATIENCE, handle(key.clone())).await.unwrap_or_else(|_| {
-            warn!(cluster = labels[0], controller = labels[1], item = %key, "the API server does not answer in time");
-            Outcome::Retry
-        });
+        let (cluster, controller) = (labels[0], labels[1]);
+        // As a field, which is escaped: in names of requests may be anything.
+        let item = || key.to_string();
+        let caught = AssertUnwindSafe(async { handle(key.clone()).await }).catch_unwind();
+        let outcome = match timeout(PATIENCE, caught).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => {
+                context.metrics.panics.inc();
+                error!(
+                    cluster,
+                    controller,
+                    item = item(),
+                    "panicked over one item, which is tried again later"
+                );
+                Outcome::Retry
+            }
+            Err(_) => {
+                warn!(cluster, controller, item = item(), "the API server does not answer in time");
+                Outcome::Retry
+            }
+        };
         worked.observe(begun.elapsed().as_secs_f64());
         (key, outcome)
     };
@@ -157,7 +192,7 @@ where
             waited.observe(since.elapsed().as_secs_f64());
             attempts.push(attempt(key));
         }
-        depth.set(i64::try_from(queue.len()).unwrap_or(i64::MAX));
+        depth.0.set(i64::try_from(queue.len()).unwrap_or(i64::MAX));
         let due = queue.due();
         let now = tokio::select! {
             Some(key) = changes.next() => {
@@ -180,5 +215,69 @@ where
             else => std::future::pending().await,
         };
         adds.inc_by(u64::try_from(queue.ripen(now)).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::stream;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+    use tokio::time::sleep;
+
+    use super::super::testing::FakeCluster;
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: String::new(), name: name.to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_item_that_panics_keeps_no_other_from_its_turn() {
+        let context = FakeCluster::new().context();
+        let metrics = std::sync::Arc::clone(&context.metrics);
+        let done = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let seen = std::sync::Arc::clone(&done);
+        tokio::spawn(async move {
+            let changes = stream::iter(["poison", "good"].map(key)).chain(stream::pending());
+            let handle = async |key: Key| {
+                seen.lock().unwrap().push(key.name.clone());
+                let again = seen.lock().unwrap().len() > 2;
+                assert!(again || key.name == "good", "over this one");
+                Outcome::Done
+            };
+            work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, handle).await
+        });
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(*done.lock().unwrap(), ["poison", "good", "poison"]);
+        assert_eq!(metrics.panics.get(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_waits_for_a_controller_that_has_stopped() {
+        let context = FakeCluster::new().context();
+        let depth = context.metrics.controllers.depth.with_label_values(&["c", "csrsigning"]);
+        let keys = (0..10).map(|number| key(&number.to_string()));
+        let changes = stream::iter(keys).chain(stream::pending());
+        let working =
+            work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, |_| std::future::pending());
+        assert!(timeout(Duration::from_secs(1), working).await.is_err());
+        assert_eq!(depth.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_manages_what_is_not_kept() {
+        let cluster = FakeCluster::new();
+        let fields = json!([{"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:data": {}}}]);
+        let map = json!({"metadata": {"labels": {"a": "b"}, "managedFields": fields}, "data": {"k": "v"}});
+        cluster.put("/api/v1/namespaces/n/configmaps/one", map);
+        let context = cluster.context();
+        let api = Api::<ConfigMap>::namespaced(context.client.clone(), "n");
+        let (store, changes) = watch(&context, "configmaps", api, watcher::Config::default());
+        let found = pin!(changes).next().await.unwrap().within(&store).unwrap();
+        assert_eq!(found.metadata.managed_fields, None);
+        assert_eq!((found.labels()["a"].as_str(), found.data.as_ref().unwrap()["k"].as_str()), ("b", "v"));
     }
 }

@@ -17,7 +17,7 @@ use crate::certificates::signer::{KeyKind, PemKey};
 use crate::x509::name::{Reader, Subject};
 
 /// 2026-01-01T00:00:00Z.
-const NOW: Duration = Duration::from_secs(1_767_225_600);
+const NOW: Duration = Duration::new(1_767_225_600, 0);
 
 /// The input is one request, in DER.
 pub fn csr(data: &[u8]) {

@@ -6,7 +6,7 @@
 //! passed over.
 
 use super::certificate::ParseError;
-use super::der::{Der, Element, tag};
+use super::der::{Der, Element, Malformed, tag};
 use super::time;
 
 /// 1.3.6.1.4.1.57683.2, Kubernetes' own attribute for the uid of a user.
@@ -71,7 +71,7 @@ impl Subject {
                     attribute.oid().ok_or(ParseError("x509: invalid RDNSequence: invalid attribute type"))?;
                 let value = attribute
                     .any()
-                    .and_then(|value| reader.value(&value))
+                    .and_then(|value| reader.value(&value).ok())
                     .ok_or(ParseError("x509: invalid RDNSequence: invalid attribute value"))?;
                 if let Some(value) = value {
                     subject.take(kind, value);
@@ -102,11 +102,13 @@ impl Subject {
 }
 
 impl Reader {
-    /// The text of a value, or `Some(None)` for one that is passed over; `None` for one that makes the name invalid.
-    fn value(self, value: &Element<'_>) -> Option<Option<String>> {
-        let text = decode(value.tag, value.content);
-        if text.is_some() || self == Self::Certificate {
-            return text.map(Some);
+    /// The text of a value, or `None` for one that is passed over; an error for one that makes the name invalid.
+    fn value(self, value: &Element<'_>) -> Result<Option<String>, Malformed> {
+        if let Some(text) = decode(value.tag, value.content) {
+            return Ok(Some(text));
+        }
+        if self == Self::Certificate {
+            return Err(Malformed);
         }
         let mut der = Der::new(value.whole);
         let well_formed = match value.tag {
@@ -122,7 +124,7 @@ impl Reader {
             tag::UTC_TIME | tag::GENERALIZED_TIME => time::read(&mut der).is_ok(),
             _ => true,
         };
-        well_formed.then_some(None)
+        if well_formed { Ok(None) } else { Err(Malformed) }
     }
 }
 
@@ -219,8 +221,8 @@ mod tests {
         ];
         for (name, value, in_certificate, in_request) in CASES {
             let element = Der::new(value).any().unwrap();
-            assert_eq!(Reader::Certificate.value(&element).is_some(), *in_certificate, "{name}");
-            assert_eq!(Reader::Request.value(&element).is_some(), *in_request, "{name}");
+            assert_eq!(Reader::Certificate.value(&element).is_ok(), *in_certificate, "{name}");
+            assert_eq!(Reader::Request.value(&element).is_ok(), *in_request, "{name}");
         }
     }
 }

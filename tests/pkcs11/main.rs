@@ -2,6 +2,14 @@
 //!
 //! The library reads where its tokens are from the environment, so this program starts itself again with that set.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test program"
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -26,7 +34,7 @@ const MODULES: [&str; 4] = [
     "/usr/lib64/softhsm/libsofthsm2.so",
     "/usr/local/lib/softhsm/libsofthsm2.so",
 ];
-/// The label of each key and its CKA_ID.
+/// The label of each key and its identifier, `CKA_ID`.
 const KEYS: [(&str, &str, KeyKind); 4] = [
     ("rsa", "01", KeyKind::Rsa2048),
     ("p256", "02", KeyKind::EcdsaP256),
@@ -43,7 +51,7 @@ fn main() -> ExitCode {
             let tokens = Tokens { dir: conf.parent().expect("a directory").to_owned(), module };
             // One after the other: a test takes the library away from under a key.
             let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-            libtest_mimic::run(&arguments, trials(tokens)).exit_code()
+            libtest_mimic::run(&arguments, trials(&tokens)).exit_code()
         }
         None => with_tokens(),
     }
@@ -122,7 +130,7 @@ impl Tokens {
     }
 }
 
-fn trials(tokens: Tokens) -> Vec<Trial> {
+fn trials(tokens: &Tokens) -> Vec<Trial> {
     let trial = |name: &str, test: fn(&Tokens)| {
         let tokens = tokens.clone();
         Trial::test(name, move || {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::bed::{Bed, Cluster, Side, eventually};
 use crate::case::{CSRS, Case, Outcome, SERVING, case, is_signed, now, timestamp};
@@ -44,22 +45,40 @@ fn asked(name: &str) -> Case {
     case(GROUP, "", "", &Csr::node(name).dns("node.example").ip("192.0.2.1")).serving()
 }
 
-/// With the authority in its place, whatever `then` says; afterwards the usual one is back.
-async fn exchanged<T>(
-    bed: &Bed,
-    cluster: &Cluster,
-    files: &Files,
-    then: impl AsyncFnOnce() -> Result<T, String>,
-) -> Result<T, String> {
-    let usual = Files::of(bed.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
-    let _alone = cluster.signing.write().await;
-    files.write(bed, cluster)?;
-    let outcome = then().await;
-    usual.write(bed, cluster)?;
-    if cluster.side != Side::Bare {
-        signs(bed, cluster, &usual.ca).await?;
+/// The authorities are the usual ones for as long as this is held.
+pub async fn usual<'a>(bed: &Bed, cluster: &'a Cluster) -> Result<RwLockReadGuard<'a, bool>, String> {
+    let read = cluster.signing.read().await;
+    if !*read {
+        return Ok(read);
     }
-    outcome
+    drop(read);
+    let mut exchanged = cluster.signing.write().await;
+    restore(bed, cluster, &mut exchanged).await?;
+    Ok(exchanged.downgrade())
+}
+
+async fn restore(bed: &Bed, cluster: &Cluster, exchanged: &mut bool) -> Result<(), String> {
+    if *exchanged {
+        let files = Files::of(bed.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
+        files.write(bed, cluster)?;
+        if cluster.side != Side::Bare {
+            signs(bed, cluster, &files.ca).await?;
+        }
+        *exchanged = false;
+    }
+    Ok(())
+}
+
+/// Puts an authority in its place, for as long as this is held. Whoever wants the usual one restores it.
+async fn exchange<'a>(
+    bed: &Bed,
+    cluster: &'a Cluster,
+    files: &Files,
+) -> Result<RwLockWriteGuard<'a, bool>, String> {
+    let mut exchanged = cluster.signing.write().await;
+    *exchanged = true;
+    files.write(bed, cluster)?;
+    Ok(exchanged)
 }
 
 /// Until what is signed is signed by this authority. There may be one more by the old one.
@@ -73,22 +92,20 @@ async fn signs(bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
 
 /// What it issues, for a short and for the longest life.
 async fn issues(bed: &Bed, cluster: &Cluster, files: &Files) -> Result<Value, String> {
-    exchanged(bed, cluster, files, async || {
-        if cluster.side == Side::Bare {
-            return Ok(Value::Null);
-        }
-        signs(bed, cluster, &files.ca).await?;
-        let mut told = Vec::new();
-        for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
-            let outcome = case.play_with(bed, cluster, &files.ca).await?;
-            let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
-                return Err(format!("{outcome:?}"));
-            };
-            told.push(json!({"conditions": conditions, "certificate": certificate.lines}));
-        }
-        Ok(told.into())
-    })
-    .await
+    if cluster.side == Side::Bare {
+        return Ok(Value::Null);
+    }
+    let _exchanged = exchange(bed, cluster, files).await?;
+    signs(bed, cluster, &files.ca).await?;
+    let mut told = Vec::new();
+    for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
+        let outcome = case.play_with(bed, cluster, &files.ca).await?;
+        let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
+            return Err(format!("{outcome:?}"));
+        };
+        told.push(json!({"conditions": conditions, "certificate": certificate.lines}));
+    }
+    Ok(told.into())
 }
 
 /// Makes a request each second until the log has this line, for what was made before the files were read is signed by the old
@@ -120,15 +137,22 @@ async fn ends(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
     }
-    let end = now() + 6;
-    let files = Files::of(Ca::build("ends").validity(now() - 86_400, end).issue_ca());
-    let waiting = exchanged(bed, cluster, &files, async || {
+    let waiting = {
+        let mut exchanged = cluster.signing.write().await;
+        *exchanged = true;
+        // Long enough for the files to be read.
+        let end = now() + 10;
+        let files = Files::of(Ca::build("ends").validity(now() - 86_400, end).issue_ca());
+        files.write(bed, cluster)?;
         signs(bed, cluster, &files.ca).await?;
         let waiting = refused(bed, cluster, &format!("{TOLD}={}", printed(end))).await?;
         let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
-        if is_signed(Some(&object)) { Err(format!("signed all the same: {object}")) } else { Ok(waiting) }
-    })
-    .await?;
+        if is_signed(Some(&object)) {
+            return Err(format!("signed all the same: {object}"));
+        }
+        waiting
+    };
+    let _usual = usual(bed, cluster).await?;
     cluster.api.until(CSRS, &waiting, is_signed).await?;
     Ok(json!({"log": TOLD}))
 }
@@ -141,18 +165,23 @@ async fn unfit(
     upstream: &str,
     ours: &str,
 ) -> Result<Value, String> {
-    let usual = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
-    exchanged(bed, cluster, files, async || match cluster.side {
-        Side::Bare => Ok(Value::Null),
-        Side::Gateway => {
-            refused(bed, cluster, ours).await?;
-            signs(bed, cluster, usual).await?;
-            Ok(json!("signs with the one before"))
-        }
-        _ if upstream.is_empty() => signs(bed, cluster, &files.ca).await.map(|()| json!("signs")),
-        _ => refused(bed, cluster, upstream).await.map(|_| json!("signs nothing")),
-    })
-    .await
+    if cluster.side == Side::Bare {
+        return Ok(Value::Null);
+    }
+    let mut exchanged = cluster.signing.write().await;
+    // So that it is known which is the one before.
+    restore(bed, cluster, &mut exchanged).await?;
+    *exchanged = true;
+    files.write(bed, cluster)?;
+    if cluster.side == Side::Gateway {
+        refused(bed, cluster, ours).await?;
+        let before = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
+        return signs(bed, cluster, before).await.map(|()| json!("signs with the one before"));
+    }
+    if upstream.is_empty() {
+        return signs(bed, cluster, &files.ca).await.map(|()| json!("signs"));
+    }
+    refused(bed, cluster, upstream).await.map(|_| json!("signs nothing"))
 }
 
 pub fn scenarios() -> Vec<Scenario> {

@@ -75,8 +75,8 @@ pub struct Cluster {
     pub log: PathBuf,
     /// There is one cluster-info, so its cases come one after the other.
     pub cluster_info: tokio::sync::Mutex<()>,
-    /// Written by cases that exchange a signing authority.
-    pub signing: tokio::sync::RwLock<()>,
+    /// Written by cases that exchange a signing authority; whether another than the usual one is there.
+    pub signing: tokio::sync::RwLock<bool>,
     controllers: Mutex<Option<Process>>,
     _server: Process,
 }

@@ -227,7 +227,7 @@ impl Case {
 
     /// Plays it on one cluster.
     pub async fn play(&self, bed: &Bed, cluster: &Cluster) -> Result<Outcome, String> {
-        let _signing = cluster.signing.read().await;
+        let _signing = crate::authorities::usual(bed, cluster).await?;
         let ca = bed.authorities.signing(self.signer).map_or(&bed.authorities.clients, |signing| &signing.ca);
         self.play_with(bed, cluster, ca).await
     }

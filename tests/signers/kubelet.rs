@@ -157,7 +157,7 @@ async fn serving(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
         "spec": {"request": STANDARD.encode(csr.pem()), "signerName": SERVING, "usages": node.usages("server auth")},
     });
-    let _signing = cluster.signing.read().await;
+    let _signing = crate::authorities::usual(bed, cluster).await?;
     let mut made = api.post(CSRS, &object).await?.ok()?;
     made["status"] =
         json!({"conditions": [{"type": "Approved", "status": "True", "reason": "ByHand", "message": ""}]});

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rustls_pki_types::CertificateDer;
+use x509_parser::asn1_rs::Oid;
 use x509_parser::certificate::TbsCertificate;
-use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension};
+use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension, X509Extension};
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Version;
 
@@ -166,7 +167,7 @@ fn usages_of_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), Strin
     let Some(allowed) = &expected.allowed else { return Ok(()) };
     let bits = key_usage_bits(tbs);
     want(bits & !allowed.key_usage() == 0, || format!("key usage {bits:#b}"))?;
-    let found = match extension(tbs, EXTENDED_KEY_USAGE).map(|extension| extension.parsed_extension()) {
+    let found = match extension(tbs, EXTENDED_KEY_USAGE).map(X509Extension::parsed_extension) {
         Some(ParsedExtension::ExtendedKeyUsage(usage)) => purposes(usage),
         // Who names no purpose is good for every one.
         _ => BTreeSet::from([ANY.to_owned()]),
@@ -251,7 +252,7 @@ fn in_order(name: &Subject) -> Subject {
 }
 
 fn key_usage_bits(tbs: &Tbs<'_>) -> u16 {
-    match extension(tbs, KEY_USAGE).map(|extension| extension.parsed_extension()) {
+    match extension(tbs, KEY_USAGE).map(X509Extension::parsed_extension) {
         Some(ParsedExtension::KeyUsage(usage)) => usage.flags,
         _ => 0,
     }
@@ -268,7 +269,7 @@ fn purposes(usage: &ExtendedKeyUsage<'_>) -> BTreeSet<String> {
         (usage.ocsp_signing, "1.3.6.1.5.5.7.3.9"),
     ];
     let known = known.into_iter().filter(|(there, _)| *there).map(|(_, oid)| oid.to_owned());
-    known.chain(usage.other.iter().map(|oid| oid.to_id_string())).collect()
+    known.chain(usage.other.iter().map(Oid::to_id_string)).collect()
 }
 
 fn unix(time: ASN1Time) -> Option<UnixTime> {

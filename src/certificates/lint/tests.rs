@@ -114,7 +114,7 @@ impl Good {
         Expected {
             algorithm: SignatureAlgorithm::EcdsaSha256,
             issuer: &self.issuer,
-            authority: Validity { not_before: NOW - YEAR, not_after: NOW + YEAR },
+            authority: Validity { not_before: NOW.saturating_sub(YEAR), not_after: NOW + YEAR },
             authority_key_id: &self.key_id,
             validity: self.validity,
             longest: None,
@@ -239,7 +239,7 @@ fn what_only_the_authority_or_the_profile_knows() {
     let encoded = good.encoded();
     let lint = |expected: &Expected<'_>| check(&encoded, expected).err().map(|error| error.lint);
     let mut expected = good.expected();
-    expected.authority.not_after = good.validity.not_after - Duration::from_secs(1);
+    expected.authority.not_after = good.validity.not_after.saturating_sub(Duration::from_secs(1));
     assert_eq!(lint(&expected), Some("end of the authority"));
     let mut expected = good.expected();
     expected.allowed = Some(vec![Usage::DigitalSignature].into());

@@ -47,7 +47,7 @@ static MODULES: Mutex<Vec<(std::path::PathBuf, Pkcs11)>> = Mutex::new(Vec::new()
 
 impl fmt::Debug for TokenKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenKey").field("token", &self.uri.token).field("object", &self.uri.object).finish()
+        write!(f, "TokenKey({:?}, {:?})", self.uri.token, self.uri.object)
     }
 }
 

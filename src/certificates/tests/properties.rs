@@ -137,7 +137,7 @@ fn within(profile: &Profile, certificate: &Certificate, asked: &[String]) -> boo
                 && !purposes.client_auth
         }
         "client" | "front-proxy" => client() && purposes.client_auth && !name.common_name.is_empty(),
-        "serving" => !purposes.client_auth && !(names.dns.is_empty() && names.ips.is_empty()),
+        "serving" => !(purposes.client_auth || names.dns.is_empty() && names.ips.is_empty()),
         "example.com/team" => {
             let in_ten = |octets: &Vec<u8>| matches!(octets.as_slice(), [10, ..]) && octets.len() == 4;
             none_but(&["client auth", "digital signature"])

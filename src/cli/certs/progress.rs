@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::super::terminal::harmless;
 
@@ -20,7 +20,9 @@ impl Waiting {
         } else {
             ProgressDrawTarget::hidden()
         };
-        let bar = ProgressBar::with_draw_target(None, target).with_message(harmless(what));
+        let bar = ProgressBar::with_draw_target(None, target)
+            .with_style(ProgressStyle::default_spinner())
+            .with_message(harmless(what));
         bar.enable_steady_tick(STEP);
         Self(bar)
     }

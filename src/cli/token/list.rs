@@ -177,7 +177,8 @@ mod tests {
         insta::assert_snapshot!("json", json(&tokens).unwrap());
         insta::assert_snapshot!("yaml", yaml(&tokens).unwrap());
         let rude = Described { description: "a\u{1b}[2J\nb".to_owned(), ..two()[1].clone() };
-        assert!(table(&[rude], NOW).ends_with("<none>  a\u{fffd}[2J\u{fffd}b  <none>\n"));
+        let rude = table(&[rude], NOW);
+        assert!(rude.contains("<none>  a\u{fffd}[2J\u{fffd}b ") && rude.lines().count() == 2, "{rude}");
         assert_eq!(json(&[]).unwrap() + &yaml(&[]).unwrap(), "");
     }
 

@@ -68,11 +68,11 @@ async fn handle(context: &Context, store: &Store<Csr>, key: Key) -> Outcome {
     let kinds = match kinds(&csr) {
         Ok(kinds) => kinds,
         Err(problem) if problem.is_policy() => {
-            warn!(cluster, csr = %key, "not approved: {problem}");
+            warn!(cluster, csr = key.name, "not approved: {problem}");
             return Outcome::Done;
         }
         Err(problem) => {
-            error!(cluster, csr = %key, "unable to parse csr {:?}: {problem}", csr.name_any());
+            error!(cluster, csr = key.name, "unable to parse csr {:?}: {problem}", csr.name_any());
             return Outcome::Retry;
         }
     };
@@ -84,13 +84,13 @@ async fn handle(context: &Context, store: &Store<Csr>, key: Key) -> Outcome {
                 let outcome = write(context, Name::CsrApproving, Subresource::Approval, &approved).await;
                 if outcome == Outcome::Done {
                     let requester = csr.spec.username.as_deref().unwrap_or_default();
-                    info!(cluster, csr = %key, requester, kind = kind.subresource(), "request approved");
+                    info!(cluster, csr = key.name, requester, kind = kind.subresource(), "request approved");
                 }
                 return outcome;
             }
             Ok(false) => {}
             Err(problem) => {
-                error!(cluster, csr = %key, "cannot ask who may have a certificate: {problem}");
+                error!(cluster, csr = key.name, "cannot ask who may have a certificate: {problem}");
                 return Outcome::Retry;
             }
         }
@@ -99,7 +99,7 @@ async fn handle(context: &Context, store: &Store<Csr>, key: Key) -> Outcome {
         return Outcome::Done;
     }
     // The right may be given later, and there is nothing to be told by.
-    debug!(cluster, csr = %key, ?kinds, "recognized, but subject access review was not approved");
+    debug!(cluster, csr = key.name, ?kinds, "recognized, but subject access review was not approved");
     Outcome::Retry
 }
 

@@ -9,13 +9,14 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info};
 
 use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued, segment};
 use crate::clock::UnixTime;
 use crate::controllers::Context;
 use crate::controllers::settings::Name;
+use crate::controllers::worker::PATIENCE;
 use crate::x509::der::{Der, tag};
 use crate::x509::{certificate::Certificate, pem};
 
@@ -29,6 +30,8 @@ const DECIDED: Duration = Duration::from_hours(1);
 const PENDING: Duration = Duration::from_hours(24);
 /// Go's time that is none, 0001-01-01T00:00:00Z.
 const NO_TIME: i64 = -62_135_596_800;
+/// What is said of an API server that takes longer than it may.
+const NO_ANSWER: &str = "the API server does not answer in time";
 /// How many requests are read at once.
 const PAGE: u32 = 500;
 
@@ -64,11 +67,12 @@ pub(crate) async fn run(context: Context) -> Infallible {
 }
 
 /// Looks at every request once.
-async fn pass(context: &Context) -> kube::Result<()> {
+async fn pass(context: &Context) -> Result<(), String> {
     let api = Api::<Csr>::all(context.client.clone());
     let mut page = ListParams::default().limit(PAGE);
     loop {
-        let listed = api.list(&page).await?;
+        let listed = timeout(PATIENCE, api.list(&page)).await.map_err(|_| NO_ANSWER.to_owned())?;
+        let listed = listed.map_err(|error| error.to_string())?;
         for csr in &listed {
             if let Some(over) = over(csr, context.clock.now()) {
                 delete(context, &api, csr, over).await;
@@ -86,7 +90,11 @@ async fn delete(context: &Context, api: &Api<Csr>, csr: &Csr, over: Over) {
         Preconditions { uid: csr.uid(), resource_version: csr.metadata.resource_version.clone() };
     let params = DeleteParams::default().preconditions(preconditions);
     let (cluster, name) = (&*context.cluster, csr.name_any());
-    match api.delete(&segment(&name), &params).await {
+    let Ok(deleted) = timeout(PATIENCE, api.delete(&segment(&name), &params)).await else {
+        error!(cluster, csr = name, "cannot delete: {NO_ANSWER}");
+        return;
+    };
+    match deleted {
         Ok(_) => info!(cluster, csr = name, because = ?over, "request deleted"),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let labels = [cluster, Name::CsrCleaner.alias()];
@@ -141,12 +149,20 @@ fn not_after(csr: &Csr) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Method, Request, Response};
     use k8s_openapi::ByteString;
     use k8s_openapi::jiff::Timestamp;
+    use kube::client::Body;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use serde_json::json;
+    use tower::service_fn;
 
     use super::super::Condition;
     use super::*;
+    use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z.
     const NOW: u64 = 1_893_456_000;
@@ -162,6 +178,29 @@ mod tests {
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(until, 1, 1);
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem().into_bytes()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_that_gets_no_answer_is_followed_by_another() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&asked);
+        // It never answers the first list, nor any deletion.
+        let service = service_fn(move |request: Request<Body>| {
+            let number = seen.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if number == 0 || request.method() == Method::DELETE {
+                    std::future::pending().await
+                }
+                let old = json!({"metadata": {"name": "old", "creationTimestamp": "2020-01-01T00:00:00Z"},
+                    "spec": {"request": "", "signerName": "example.com/s"}});
+                let list = json!({"metadata": {}, "items": [old]});
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        let mut context = FakeCluster::new().context();
+        context.client = kube::Client::new(service, "default");
+        assert!(timeout(Duration::from_hours(2), run(context)).await.is_err());
+        assert_eq!(asked.load(Ordering::SeqCst), 5, "a list, and twice a list and a deletion");
     }
 
     /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.

@@ -53,7 +53,7 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
     // The key may be in an HSM. A signature whose controller is gone is forgotten: only what follows here writes.
     let Ok(verdict) = spawn_blocking(move || verdict(&judged, &settings, now)).await else {
         context.metrics.panics.inc();
-        error!(cluster = &*context.cluster, csr = %key, "signing panicked");
+        error!(cluster = &*context.cluster, csr = key.name, "signing panicked");
         return Outcome::Retry;
     };
     let spec = &csr.spec;
@@ -63,7 +63,7 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
     match verdict {
         Verdict::NotOurs => Outcome::Done,
         Verdict::Later(problem) => {
-            error!(cluster, csr = %key, signer, requester, "not signed, tried again later: {problem}");
+            error!(cluster, csr = key.name, signer, requester, "not signed, tried again later: {problem}");
             Outcome::Retry
         }
         Verdict::Refused(message) => {
@@ -72,7 +72,7 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
             let outcome = write(context, Name::CsrSigning, Subresource::Status, &failed).await;
             if outcome == Outcome::Done {
                 metrics.refused.with_label_values(&[cluster, signer]).inc();
-                warn!(cluster, csr = %key, signer, requester, reason = message, "certificate refused");
+                warn!(cluster, csr = key.name, signer, requester, reason = message, "certificate refused");
             }
             outcome
         }
@@ -85,11 +85,11 @@ async fn handle(context: &Context, store: &kube::runtime::reflector::Store<Csr>,
                 metrics.signed.with_label_values(&[cluster, signer]).inc();
                 info!(
                     cluster,
-                    csr = %key,
+                    csr = key.name,
                     uid = csr.uid().unwrap_or_default(),
                     signer,
                     requester,
-                    subject = %issued.subject(),
+                    subject = issued.subject().to_string(),
                     serial = issued.serial_hex(),
                     not_after = rfc3339(issued.not_after()),
                     "certificate issued"
@@ -167,14 +167,21 @@ impl Drop for Expirations<'_> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::convert::Infallible;
 
+    use http::{Request, Response};
+    use kube::client::Body;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 
-    use super::super::testing::{Wanted, decided};
+    use tower::service_fn;
+    use tracing::instrument::WithSubscriber as _;
+
+    use super::super::testing::{Lines, Wanted, decided};
     use super::*;
     use crate::certificates::authority::Authority;
     use crate::certificates::profile::{KUBELET_SERVING, Profile};
     use crate::certificates::signer::PemKey;
+    use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.
     const NOW: UnixTime = Duration::from_hours(525_960);
@@ -272,6 +279,41 @@ mod tests {
             let Verdict::Issued(issued) = verdict(&csr, &settings, NOW) else { panic!("{asked:?}") };
             assert_eq!(issued.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
         }
+    }
+
+    /// What the log has once a request with this name and common name was signed.
+    async fn logged(name: &str, common_name: &'static str) -> String {
+        let cluster = FakeCluster::new();
+        let mut context = cluster.context();
+        context.settings = Arc::new(settings());
+        // It takes whatever is written.
+        let service = service_fn(|request: Request<Body>| async {
+            let body = request.into_body().collect_bytes().await.unwrap();
+            Ok::<_, Infallible>(Response::new(Body::from(body)))
+        });
+        context.client = kube::Client::new(service, "default");
+        let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
+        csr.metadata.name = Some(name.to_owned());
+        let (store, mut writer) = kube::runtime::reflector::store();
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(csr));
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let key = Key { namespace: String::new(), name: name.to_owned() };
+        assert_eq!(handle(&context, &store, key).with_subscriber(log).await, Outcome::Done);
+        lines.text()
+    }
+
+    #[tokio::test]
+    async fn nobody_writes_lines_of_the_log_with_names() {
+        let forged = "a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued csr=b\u{1b}[2J";
+        let text =
+            logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
+        assert_eq!((text.lines().count(), text.contains('\u{1b}')), (1, false), "{text}");
+        assert!(
+            text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r#"CN=system:node:a\n2030"#),
+            "{text}"
+        );
     }
 
     /// With an RSA key of 1024 bits.

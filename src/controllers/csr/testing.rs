@@ -1,5 +1,8 @@
 //! Requests as tests want them.
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::core::ObjectMeta;
@@ -64,4 +67,24 @@ pub(super) fn decided(csr: Csr, kinds: &[&str]) -> Csr {
             Condition { type_: (*kind).to_owned(), status: "True".to_owned(), ..Condition::default() };
         super::with_condition(csr, condition)
     })
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+pub(super) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -32,7 +32,9 @@ pub(super) enum Step {
 
 impl Candidate {
     pub(super) fn new(identity: &str, duration: Duration) -> Self {
-        let duration = i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
+        // A record has whole seconds. Not fewer than are meant: others would take what is still held.
+        let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+        let duration = i32::try_from(seconds).unwrap_or(i32::MAX);
         Self { identity: identity.to_owned(), duration, observed: None }
     }
 
@@ -196,6 +198,17 @@ mod tests {
         let mut next = Candidate::new("b", LONG);
         next.observe(&released, now);
         assert_eq!(outcome(next.step(Some(released), now, WALL)), Some(("b".to_owned(), 8)));
+    }
+
+    #[test]
+    fn a_lease_is_never_said_to_be_shorter_than_it_is() {
+        for (milliseconds, seconds) in [(1000, 1), (1001, 2), (1900, 2), (15_000, 15)] {
+            let candidate = Candidate::new("a", Duration::from_millis(milliseconds));
+            let Step::Create(spec) = candidate.step(None, Instant::now(), WALL) else {
+                panic!("there is none")
+            };
+            assert_eq!(spec.lease_duration_seconds, Some(seconds), "{milliseconds}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -13,12 +13,14 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpListener;
+use tokio::process::Child;
 use tokio::task::spawn_blocking;
 
 use super::{Said, certs, command, mode, names, normal, shell};
 use crate::support::body::{Frames, fed};
-use crate::support::{Backend, BoxedBody, Pki, full, until};
+use crate::support::{Backend, BoxedBody, Pki, full, soon, until};
 use crate::transcripts::transcript;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -43,8 +45,8 @@ impl Store {
         let mut request = request.clone();
         request["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.requests.retain(|known| known["metadata"]["name"] != request["metadata"]["name"]);
-        let line = json!({"type": kind, "object": request}).to_string() + "\n";
-        self.watchers.retain(|watcher| watcher.send(Frame::data(Bytes::from(line.clone()))).is_ok());
+        let event = event(kind, &request);
+        self.watchers.retain(|watcher| watcher.send(Frame::data(event.clone())).is_ok());
         if kind != "DELETED" {
             self.requests.push(request);
         }
@@ -53,6 +55,11 @@ impl Store {
     fn find(&self, name: &str) -> Option<Value> {
         self.requests.iter().find(|known| known["metadata"]["name"] == name).cloned()
     }
+}
+
+/// A line of a watch.
+fn event(kind: &str, request: &Value) -> Bytes {
+    Bytes::from(json!({"type": kind, "object": request}).to_string() + "\n")
 }
 
 struct Cluster {
@@ -81,6 +88,14 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
     match (&head.method, rest.as_str()) {
         (&Method::GET, "") if query.contains("watch=true") => {
             let (frames, body, _) = fed();
+            let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion="));
+            let from: u64 = from.unwrap().parse().unwrap();
+            for known in &store.requests {
+                let version: u64 = known["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+                if version > from {
+                    frames.send(Frame::data(event("MODIFIED", known))).unwrap();
+                }
+            }
             store.watchers.push(frames);
             Response::builder().header("content-type", "application/json").body(body).unwrap()
         }
@@ -143,6 +158,17 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
     }
 }
 
+/// What a command says to its end.
+async fn said(child: Child) -> Said {
+    Said::of(soon(child.wait_with_output()).await.unwrap())
+}
+
+/// As Ctrl-C does.
+fn interrupt(child: &Child) {
+    let id = i32::try_from(child.id().unwrap()).unwrap();
+    kill_process(Pid::from_raw(id).unwrap(), Signal::INT).unwrap();
+}
+
 /// The certificate for a request, in base64.
 fn signed(authority: &Path, request: &Value) -> String {
     let pem = STANDARD.decode(request["spec"]["request"].as_str().unwrap()).unwrap();
@@ -183,13 +209,14 @@ impl Cluster {
 
     /// Runs a command to its end.
     async fn run(&self, arguments: &[&str]) -> Said {
-        let child = self.begin(arguments);
-        spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap()
+        said(self.begin(arguments)).await
     }
 
+    /// Starts a command, which ends with the test.
     fn begin(&self, arguments: &[&str]) -> Child {
         let mut command = command(self.dir(), &[arguments, &["--kubeconfig", "config"]].concat());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap()
     }
 
     fn found(&self, name: &str) -> Option<Value> {
@@ -319,7 +346,7 @@ async fn a_certificate_is_requested_and_comes_with_its_key() {
     assert_eq!(spec["usages"], json!(["digital signature", "client auth"]));
     assert_eq!(spec["expirationSeconds"], 3600);
     cluster.sign("portcullis-x7k2p").await;
-    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    let said = said(child).await;
     insta::assert_snapshot!("certs_request", normal(&said.normal()));
     let dir = cluster.dir();
     assert_eq!((mode(&dir.join("a.crt")), mode(&dir.join("a.key"))), (0o600, 0o600));
@@ -343,7 +370,7 @@ async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
     // The key is safe before anybody is asked to sign for it.
     assert_eq!(mode(&cluster.dir().join("alice.kubeconfig.key")), 0o600);
     cluster.sign("alice").await;
-    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    let said = said(child).await;
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(!cluster.dir().join("alice.kubeconfig.key").exists());
     let file = cluster.dir().join("alice.kubeconfig");
@@ -363,8 +390,8 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
     let with_key = [&request[..], &["--out-key", "a.key"]].concat();
     let child = cluster.begin(&with_key);
     until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    interrupt(&child);
+    let said = said(child).await;
     said.bad(
         1,
         &[
@@ -443,7 +470,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
         ]);
         until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
         end(&cluster);
-        let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+        let said = said(child).await;
         said.bad(1, &[told]);
         assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"], "{name}");
         cluster.store.lock().unwrap().watchers.clear();
@@ -499,15 +526,14 @@ async fn changes_are_told_as_they_come() {
     });
     let gone = cluster.found("bob").unwrap();
     cluster.store.lock().unwrap().put("DELETED", &gone);
-    let out = child.stdout.take().unwrap();
-    let lines = spawn_blocking(move || {
-        use std::io::BufRead as _;
-        let lines = std::io::BufReader::new(out).lines();
-        lines.take(5).map(|line| line.unwrap() + "\n").collect::<String>()
-    });
-    insta::assert_snapshot!("certs_watch", normal(&lines.await.unwrap()));
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let ended = spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut told = String::new();
+    for _ in 0..5 {
+        told += &(soon(lines.next_line()).await.unwrap().unwrap() + "\n");
+    }
+    insta::assert_snapshot!("certs_watch", normal(&told));
+    interrupt(&child);
+    let ended = soon(child.wait()).await.unwrap();
     assert_eq!((ended.code(), ended.signal()), (Some(0), None));
 }
 

@@ -144,3 +144,27 @@ signers:
     let errors = refused(&pki, &["--controllers=csrsigning", "--signer-profiles=DIR/profiles.yaml"]);
     insta::assert_snapshot!(errors);
 }
+
+#[test]
+fn check_tells_what_would_run() {
+    let pki = pki();
+    let directory = pki.directory.path().display().to_string();
+    let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+    let further = ["--controllers=*,-csrcleaner", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .arg("check")
+        .args(all.into_iter().chain(further))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let told = |line: &str| text.lines().any(|found| found.starts_with(line));
+    for line in [
+        "runs      csrsigning, csrapproving, while the lease kube-system/portcullis-controllers is held",
+        "signs     kubernetes.io/kubelet-serving, by CN=clients, until 20",
+        "          kubernetes.io/kube-apiserver-client-kubelet, by CN=clients, until 20",
+        "          kubernetes.io/kube-apiserver-client, by CN=clients, until 20",
+        "          kubernetes.io/legacy-unknown, by CN=clients, until 20",
+    ] {
+        assert!(told(line), "{line} is missing in\n{text}");
+    }
+}

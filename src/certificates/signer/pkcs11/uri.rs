@@ -15,7 +15,7 @@ pub(super) struct Uri {
     pub(super) slot_id: Option<u64>,
     /// The key's label.
     pub(super) object: Option<String>,
-    /// The key's CKA_ID.
+    /// The key's identifier, `CKA_ID`.
     pub(super) id: Option<Vec<u8>>,
     pub(super) module_path: PathBuf,
     /// The file that holds the PIN; without it there is no login.

@@ -20,7 +20,7 @@ const SOON: u64 = 30 * 86_400;
 // kubernetes: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go, SystemPrivilegedGroup
 const MASTERS: &str = "system:masters";
 
-const SIGNATURES: [(&str, &str); 9] = [
+const SIGNATURES: [(&str, &str); 11] = [
     ("1.2.840.113549.1.1.4", "MD5 with RSA"),
     ("1.2.840.113549.1.1.5", "SHA-1 with RSA"),
     ("1.2.840.10045.4.1", "SHA-1 with ECDSA"),
@@ -28,7 +28,9 @@ const SIGNATURES: [(&str, &str); 9] = [
     ("1.2.840.113549.1.1.12", "SHA-384 with RSA"),
     ("1.2.840.113549.1.1.13", "SHA-512 with RSA"),
     ("1.2.840.10045.4.3.2", "SHA-256 with ECDSA"),
+    ("1.2.840.113549.1.1.10", "RSA-PSS"),
     ("1.2.840.10045.4.3.3", "SHA-384 with ECDSA"),
+    ("1.2.840.10045.4.3.4", "SHA-512 with ECDSA"),
     ("1.3.101.112", "Ed25519"),
 ];
 
@@ -44,7 +46,8 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
     let mut facts: Facts = vec![
         ("subject", named(&certificate.subject().to_string())),
         ("issuer", named(&certificate.issuer().to_string())),
-        ("serial", hex(certificate.raw_serial())),
+        // Without the octet that only says that the number is positive.
+        ("serial", hex(&certificate.serial.to_bytes_be())),
         ("from", when(certificate.validity().not_before.timestamp(), now)),
         ("until", when(certificate.validity().not_after.timestamp(), now)),
         ("key", Known::of(certificate.public_key()).name),

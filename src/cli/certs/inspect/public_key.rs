@@ -23,9 +23,10 @@ impl Known {
         let algorithm = key.algorithm.algorithm.to_id_string();
         match key.parsed() {
             Ok(PublicKey::RSA(rsa)) => {
-                // Its length as an integer, whose first octet may be a sign.
-                let octets = rsa.modulus.iter().skip_while(|octet| **octet == 0);
-                let bits = octets.count() * 8;
+                // The first octets of the integer may say no more than its sign.
+                let octets: Vec<u8> = rsa.modulus.iter().copied().skip_while(|octet| *octet == 0).collect();
+                let unused = octets.first().map_or(0, |octet| octet.leading_zeros());
+                let bits = (octets.len() * 8).saturating_sub(usize::try_from(unused).unwrap_or_default());
                 let weakness = (bits < SHORTEST_RSA).then(|| {
                     format!("the key is too short: RSA {bits}; make one of {SHORTEST_RSA} bits or more")
                 });

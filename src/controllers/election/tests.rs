@@ -1,0 +1,118 @@
+//! Leader election before an API server that answers late, or never.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+use super::super::testing::FakeCluster;
+use super::*;
+
+/// An API server with one lease.
+#[derive(Clone, Default)]
+struct Server {
+    lease: Arc<Mutex<Option<Value>>>,
+    /// How many writes of the lease there were.
+    writes: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn holder(&self) -> Option<String> {
+        let lease = self.lease.lock().unwrap();
+        lease.as_ref()?["spec"]["holderIdentity"].as_str().map(str::to_owned)
+    }
+
+    /// Does what is asked at once, and answers a write when `delay` says, by how many there were before.
+    async fn answer(
+        self,
+        request: Request<Body>,
+        delay: fn(usize) -> Option<Duration>,
+    ) -> Result<Response<Body>, Infallible> {
+        let (head, body) = request.into_parts();
+        if !head.uri.path().contains("/leases") {
+            return Ok(Response::new(Body::from(b"{}".to_vec())));
+        }
+        let not_found = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
+        if head.method == Method::GET {
+            let lease = self.lease.lock().unwrap().clone();
+            let code = if lease.is_some() { 200 } else { 404 };
+            let body = Body::from(lease.unwrap_or(not_found).to_string().into_bytes());
+            return Ok(Response::builder().status(code).body(body).unwrap());
+        }
+        let number = self.writes.fetch_add(1, Ordering::SeqCst);
+        let mut lease: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+        lease["metadata"]["resourceVersion"] = (number + 1).to_string().into();
+        *self.lease.lock().unwrap() = Some(lease.clone());
+        match delay(number) {
+            Some(delay) => sleep(delay).await,
+            None => std::future::pending().await,
+        }
+        Ok(Response::new(Body::from(lease.to_string().into_bytes())))
+    }
+
+    /// What an elector works with here.
+    fn context(&self, delay: fn(usize) -> Option<Duration>) -> Context {
+        let server = self.clone();
+        let service = service_fn(move |request: Request<Body>| server.clone().answer(request, delay));
+        let mut context = FakeCluster::new().context();
+        context.client = Client::new(service, "default");
+        let mut settings = super::super::settings::Controllers::clone(&context.settings);
+        settings.election = Some(Election {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+            name: "controllers".to_owned(),
+            namespace: "kube-system".to_owned(),
+        });
+        context.settings = Arc::new(settings);
+        context
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_renewal_without_an_answer_does_not_cost_the_lease() {
+    let server = Server::default();
+    let context = server.context(|number| (number != 3).then_some(Duration::ZERO));
+    let (begun, stop) = (AtomicUsize::new(0), CancellationToken::new());
+    let leading = lead(&context, &stop, || async {
+        begun.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().await
+    });
+    assert!(timeout(Duration::from_mins(1), leading).await.is_err());
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "it was led without a break");
+    assert!(server.writes.load(Ordering::SeqCst) > 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_stopped_while_it_takes_the_lease_gives_it_up() {
+    let server = Server::default();
+    let context = server.context(|number| Some(Duration::from_secs(if number == 0 { 3 } else { 0 })));
+    let stop = CancellationToken::new();
+    let stopping = async {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(server.holder().as_deref(), Some("test"), "it is written and not yet answered");
+        stop.cancel();
+    };
+    tokio::join!(lead(&context, &stop, std::future::pending), stopping);
+    assert_eq!(server.holder().as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_stand_for_election_any_more_is_not_counted() {
+    let server = Server::default();
+    let context = server.context(|_| Some(Duration::ZERO));
+    let counted = || context.metrics.render().0.contains("leader_election_master_status{");
+    let stop = CancellationToken::new();
+    let stopping = async {
+        sleep(Duration::from_secs(1)).await;
+        assert!(counted());
+        stop.cancel();
+    };
+    tokio::join!(lead(&context, &stop, std::future::pending), stopping);
+    assert!(!counted());
+}
