@@ -140,7 +140,9 @@ fn misconfigured(errors: &ConfigErrors) -> ExitCode {
     ExitCode::from(BAD_CONFIGURATION)
 }
 
+/// Says something on standard error. It may be in a stranger's words: an API server's, or those in an object.
 fn complain(message: &str) {
+    let message = message.split('\n').map(terminal::harmless).collect::<Vec<_>>().join("\n");
     // Nobody is left to tell if standard error is gone.
     writeln!(std::io::stderr(), "portcullis: {message}").ok();
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
@@ -88,7 +88,7 @@ pub enum PairError {
 }
 
 /// Where the key of an authority is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum KeySource {
     /// A PEM file.
     File(PathBuf),
@@ -109,8 +109,16 @@ impl KeySource {
     fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
+            // A PIN in it is refused (`signer::pkcs11`), and even so not repeated.
+            Self::Pkcs11(uri) if uri.contains("pin-value") => "pkcs11:".to_owned(),
             Self::Pkcs11(uri) => uri.clone(),
         }
+    }
+}
+
+impl fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
     }
 }
 

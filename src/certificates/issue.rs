@@ -138,6 +138,8 @@ impl Issuer {
         profile.check(request, wanted.usages)?;
         let (longest, usual) = profile.durations(wanted.signing_duration);
         let life = validity::life(wanted.expiration, longest, usual);
+        // Here a profile is stronger than the shortest life.
+        let life = profile.max_duration().map_or(life, |longest| life.min(longest));
         let usages = Usages::parse(wanted.usages)?;
         let validity = Validity::of(now, life, self.validity.not_after)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
@@ -165,7 +167,10 @@ impl Issuer {
             authority: self.validity,
             authority_key_id: &self.key_id,
             validity,
+            longest: profile.max_duration(),
+            name: request.subject(),
             subject: &subject,
+            key: request.public_key(),
             spki: request.public_key().spki(),
             alt_names: request.alt_names(),
             usages: &usages,

@@ -4,13 +4,17 @@
 //! over what that reader found. Each lint has a name and cites the rule it checks. There is no way around them: only
 //! [`check`] leads to something that can be signed.
 
+use std::time::Duration;
+
 use x509_cert::der;
 use x509_parser::certificate::TbsCertificate;
 use x509_parser::extensions::X509Extension;
 use x509_parser::prelude::FromDer as _;
 
 use super::alt_names::AltNames;
+use super::public_key::PublicKey;
 use super::signer::SignatureAlgorithm;
+use super::subject::Subject;
 use super::usage::Usages;
 use super::validity::Validity;
 
@@ -38,8 +42,15 @@ pub(super) struct Expected<'a> {
     /// Empty if the authority has none.
     pub(super) authority_key_id: &'a [u8],
     pub(super) validity: Validity,
-    /// The encoded subject that the request's is written again as.
+    /// The most that the profile lets a certificate live; `None` if it has no such rule.
+    pub(super) longest: Option<Duration>,
+    /// What the profile judged.
+    pub(super) name: &'a Subject,
+    /// What it is written again as.
     pub(super) subject: &'a [u8],
+    /// What the request was verified with.
+    pub(super) key: &'a PublicKey,
+    /// What it is written again as.
     pub(super) spki: &'a [u8],
     pub(super) alt_names: &'a AltNames,
     /// What was asked for.
@@ -71,7 +82,7 @@ pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintE
             found,
         })?;
     }
-    rules::readable_by_go(encoded, expected)
+    rules::read_as_judged(encoded, expected)
 }
 
 /// An encoding that failed, as the first lint reports it.

@@ -63,7 +63,8 @@ pub struct CustomRules {
     pub emails: Vec<Pattern>,
     /// Each URI must match one, as Go's `net/url` writes it.
     pub uris: Vec<Pattern>,
-    /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities.
+    /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities. A request for no
+    /// extended usage would be good for all of them, and is refused unless `any` is here.
     pub allowed_usages: BTreeSet<Usage>,
     /// Each of these must be asked for.
     pub required_usages: BTreeSet<Usage>,
@@ -172,6 +173,14 @@ impl Profile {
             Rules::KubeletServing | Rules::Serving => Some(SERVING_USAGES.into()),
             Rules::Anything => None,
             Rules::Custom(rules) => Some(rules.allowed_usages.clone()),
+        }
+    }
+
+    /// The most that this profile lets a certificate live, by its own rules; `None` if it has none.
+    pub(super) fn max_duration(&self) -> Option<Duration> {
+        match &self.rules {
+            Rules::Custom(rules) => rules.max_duration,
+            _ => None,
         }
     }
 
@@ -306,10 +315,14 @@ impl CustomRules {
                 _ => return refuse(format!("usage {word:?} is not allowed")),
             }
         }
-        match self.required_usages.difference(&asked).next() {
-            Some(missing) => refuse(format!("missing required usage: {missing}")),
-            None => Ok(()),
+        if let Some(missing) = self.required_usages.difference(&asked).next() {
+            return refuse(format!("missing required usage: {missing}"));
         }
+        // RFC 5280 §4.2.1.12: a certificate that names no purpose is good for every one.
+        if !self.allowed_usages.contains(&Usage::Any) && !asked.iter().any(|usage| usage.is_extended()) {
+            return refuse("missing usage: ask for an extended one, such as client auth");
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,8 @@
 
 mod building;
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -190,7 +192,7 @@ impl<'a> Parts<'a> {
 // go: crypto/x509/x509.go, parseCSRExtensions
 fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
     let mut attributes = Der::new(attributes);
-    let mut seen: Vec<&[u8]> = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut names = AltNames::default();
     while !attributes.is_empty() {
         let attribute = attributes.any().ok_or(MALFORMED)?;
@@ -204,12 +206,11 @@ fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
                 extension.boolean().ok_or(MALFORMED)?;
             }
             let value = extension.read(tag::OCTET_STRING).ok_or(MALFORMED)?;
-            if seen.contains(&oid) {
+            if !seen.insert(oid) {
                 return Err(
                     ParseError("x509: certificate request contains duplicate requested extensions").into()
                 );
             }
-            seen.push(oid);
             if oid == SUBJECT_ALT_NAME {
                 names = AltNames::from_names(Names::parse(Der::new(value))?);
             }

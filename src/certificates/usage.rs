@@ -113,6 +113,11 @@ impl Usage {
         TABLE.iter().find(|(usage, ..)| *usage == self).map_or("", |(_, word, _)| word)
     }
 
+    /// Whether it names a purpose (extKeyUsage) rather than what the key does (keyUsage).
+    pub fn is_extended(self) -> bool {
+        matches!(self.place(), Extended(..))
+    }
+
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsageDict and extKeyUsageDict
     pub(super) fn place(self) -> Place {
         TABLE.iter().find(|(usage, ..)| *usage == self).map_or(KeyUsage(0), |(.., place)| *place)

@@ -63,7 +63,8 @@ pub(crate) fn parse(uri: &str) -> Option<Uri> {
     if !well_escaped(path) {
         return None;
     }
-    let path = Part::Path.rewrite(path);
+    // go: net/url/url.go, EscapedPath — the one path that is no path
+    let path = if path == "%2A" { "*".to_owned() } else { Part::Path.rewrite(path) };
     if text.is_empty() && path.split('/').next().is_some_and(|segment| segment.contains(':')) {
         text.push_str("./");
     }
@@ -322,6 +323,11 @@ mod tests {
             ("https://h/[]", "https://h/[]"),
             ("*", "*"),
             ("*#a b", "*#a%20b"),
+            ("%2A", "*"),
+            ("%2A?q#f", "*?q#f"),
+            ("%2a", "%2a"),
+            ("a%2A", "a%2A"),
+            ("https://h/%2A", "https://h/%2A"),
             ("help://me@what:8080/where/when?why=true", "help://me@what:8080/where/when?why=true"),
             ("", ""),
         ];

@@ -159,6 +159,21 @@ fn a_uri_of_a_token_is_no_path() {
     assert_eq!(KeySource::parse("pkcs11:object=a"), KeySource::Pkcs11("pkcs11:object=a".to_owned()));
 }
 
+#[test]
+fn a_pin_in_a_uri_is_repeated_nowhere() {
+    let dir = Dir::new();
+    dir.write("", "");
+    for uri in ["pkcs11:object=a?pin-value=hunter2", "pkcs11:pin-value=hunter2;object=a"] {
+        let source = KeySource::parse(uri);
+        let error = Authority::load(&dir.path("crt"), &source).unwrap_err();
+        for text in [format!("{source:?}"), format!("{error:?}"), error.to_string()] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+    let source = KeySource::parse("pkcs11:object=a?module-path=/m");
+    assert_eq!(format!("{source:?}"), "pkcs11:object=a?module-path=/m");
+}
+
 /// A key whose signatures are wrong, as those of broken hardware are.
 #[derive(Debug)]
 struct Faulty(PemKey);

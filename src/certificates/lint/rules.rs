@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use rustls_pki_types::CertificateDer;
 use x509_parser::asn1_rs::Oid;
@@ -11,7 +12,9 @@ use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Version;
 
 use super::{Expected, Lint, LintError, extension, unencodable, want};
+use crate::certificates::subject::Subject;
 use crate::certificates::tbs::{self, EMPTY_NAME};
+use crate::certificates::validity::BACKDATE;
 use crate::clock::UnixTime;
 use crate::x509::certificate::Certificate;
 
@@ -23,6 +26,8 @@ const EXTENDED_KEY_USAGE: &str = "2.5.29.37";
 /// Every extension a certificate may have, in its order.
 // go: crypto/x509/x509.go, buildCertExtensions
 const EXTENSIONS: [&str; 5] = [KEY_USAGE, EXTENDED_KEY_USAGE, BASIC_CONSTRAINTS, AUTHORITY_KEY_ID, ALT_NAMES];
+/// anyExtendedKeyUsage
+const ANY: &str = "2.5.29.37.0";
 /// keyCertSign
 const CERT_SIGN: u16 = 1 << 5;
 
@@ -37,6 +42,7 @@ pub(super) const LINTS: &[Lint] = &[
         citation: "kubernetes authority/policies.go",
         check: within_authority,
     },
+    Lint { name: "life of the profile", citation: "kubernetes signer/signer.go", check: within_profile },
     Lint { name: "subject", citation: "RFC 5280 §4.1.2.6", check: subject },
     Lint { name: "public key", citation: "RFC 5280 §4.1.2.7", check: public_key },
     Lint { name: "unique identifiers", citation: "RFC 5280 §4.1.2.8", check: unique_ids },
@@ -88,6 +94,16 @@ fn validity(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
 fn within_authority(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
     let end = unix(tbs.validity.not_after);
     want(end.is_some_and(|end| end <= expected.authority.not_after), || tbs.validity.not_after.to_string())
+}
+
+/// A certificate lives no longer than its profile lets it, counted from when it was made.
+fn within_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+    let Some(longest) = expected.longest else { return Ok(()) };
+    let (begin, end) = (unix(tbs.validity.not_before), unix(tbs.validity.not_after));
+    let life = begin.zip(end).and_then(|(begin, end)| end.checked_sub(begin.saturating_add(BACKDATE)));
+    // Both ends are cut to whole seconds.
+    let longest = longest.saturating_add(Duration::from_secs(1));
+    want(life.is_none_or(|life| life < longest), || format!("{life:?}"))
 }
 
 fn subject(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
@@ -153,7 +169,8 @@ fn usages_of_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), Strin
     want(bits & !allowed.key_usage() == 0, || format!("key usage {bits:#b}"))?;
     let found = match extension(tbs, EXTENDED_KEY_USAGE).map(X509Extension::parsed_extension) {
         Some(ParsedExtension::ExtendedKeyUsage(usage)) => purposes(usage),
-        _ => BTreeSet::new(),
+        // Who names no purpose is good for every one.
+        _ => BTreeSet::from([ANY.to_owned()]),
     };
     want(found.iter().all(|oid| allowed.extended().contains(&oid.as_str())), || format!("{found:?}"))
 }
@@ -198,15 +215,40 @@ fn alt_names(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
     })
 }
 
-/// Go, and so kube-apiserver, will read the certificate. The signature is not part of that.
-pub(super) fn readable_by_go(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintError> {
+/// Go, and so kube-apiserver, will read the certificate, and finds the user, the groups and the key that were judged: what
+/// is encoded is compared with itself until then. The signature is not part of that.
+pub(super) fn read_as_judged(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintError> {
     let algorithm = expected.algorithm.identifier().map_err(unencodable)?;
     let whole = tbs::signed(encoded, algorithm, &[]).map_err(unencodable)?;
-    Certificate::parse(CertificateDer::from(whole)).map(drop).map_err(|error| LintError {
+    let read = Certificate::parse(CertificateDer::from(whole)).map_err(|error| LintError {
         lint: "readable",
         citation: "go crypto/x509/parser.go",
         found: error.to_string(),
-    })
+    })?;
+    let name = &read.subject.name;
+    let same_name = in_order(name) == in_order(expected.name) && read.subject.uids.is_empty();
+    want(same_name && read.public_key == *expected.key.key(), || format!("{name}, {}", read.public_key))
+        .map_err(|found| LintError {
+            lint: "as judged",
+            citation: "kubernetes authority/authority.go",
+            found,
+        })
+}
+
+/// The name with the values of each kind sorted: a SET has an order of its own.
+fn in_order(name: &Subject) -> Subject {
+    let mut name = name.clone();
+    let lists = [
+        &mut name.country,
+        &mut name.province,
+        &mut name.locality,
+        &mut name.street_address,
+        &mut name.postal_code,
+        &mut name.organization,
+        &mut name.organizational_unit,
+    ];
+    lists.into_iter().for_each(|list| list.sort_unstable());
+    name
 }
 
 fn key_usage_bits(tbs: &Tbs<'_>) -> u16 {
@@ -218,7 +260,7 @@ fn key_usage_bits(tbs: &Tbs<'_>) -> u16 {
 
 fn purposes(usage: &ExtendedKeyUsage<'_>) -> BTreeSet<String> {
     let known = [
-        (usage.any, "2.5.29.37.0"),
+        (usage.any, ANY),
         (usage.server_auth, "1.3.6.1.5.5.7.3.1"),
         (usage.client_auth, "1.3.6.1.5.5.7.3.2"),
         (usage.code_signing, "1.3.6.1.5.5.7.3.3"),

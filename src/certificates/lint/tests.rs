@@ -6,11 +6,13 @@ use x509_cert::der::Encode as _;
 
 use super::{Expected, check, rules};
 use crate::certificates::alt_names::AltNames;
+use crate::certificates::public_key::PublicKey;
 use crate::certificates::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
+use crate::certificates::subject::Subject;
 use crate::certificates::tbs::Fields;
 use crate::certificates::testing::{NOW, YEAR, element, strings, subject};
 use crate::certificates::usage::{Usage, Usages};
-use crate::certificates::validity::Validity;
+use crate::certificates::validity::{BACKDATE, Validity};
 use crate::x509::der::{Der, tag};
 
 /// The elements of a to-be-signed certificate, and those of its extensions.
@@ -67,7 +69,9 @@ impl Parts {
 /// A certificate that passes, with the names of everything that went into it.
 struct Good {
     issuer: Vec<u8>,
+    name: Subject,
     subject: Vec<u8>,
+    key: PublicKey,
     spki: Vec<u8>,
     alt_names: AltNames,
     usages: Usages,
@@ -77,10 +81,13 @@ struct Good {
 
 impl Good {
     fn new() -> Self {
+        let spki = PemKey::generate(KeyKind::EcdsaP256).unwrap().public_key().to_vec();
         Self {
             issuer: subject("test-ca", &[]).to_der().unwrap(),
+            name: subject("alice", &["dev"]),
             subject: subject("alice", &["dev"]).to_der().unwrap(),
-            spki: PemKey::generate(KeyKind::EcdsaP256).unwrap().public_key().to_vec(),
+            key: PublicKey::from_spki(&spki).unwrap(),
+            spki,
             alt_names: AltNames { dns: strings(&["a.example"]), ..AltNames::default() },
             usages: vec![Usage::DigitalSignature, Usage::ClientAuth].into(),
             validity: Validity { not_before: NOW, not_after: NOW + YEAR },
@@ -110,7 +117,10 @@ impl Good {
             authority: Validity { not_before: NOW.saturating_sub(YEAR), not_after: NOW + YEAR },
             authority_key_id: &self.key_id,
             validity: self.validity,
+            longest: None,
+            name: &self.name,
             subject: &self.subject,
+            key: &self.key,
             spki: &self.spki,
             alt_names: &self.alt_names,
             usages: &self.usages,
@@ -210,7 +220,12 @@ fn every_lint_finds_what_breaks_it() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // Those that look beyond the certificate have tests of their own, below.
-    let others = ["end of the authority", "cert sign without an authority", "usages of the profile"];
+    let others = [
+        "end of the authority",
+        "life of the profile",
+        "cert sign without an authority",
+        "usages of the profile",
+    ];
     for lint in rules::LINTS {
         let shown = CASES.iter().any(|(name, ..)| *name == lint.name) || others.contains(&lint.name);
         assert!(shown, "{} is never broken", lint.name);
@@ -233,6 +248,19 @@ fn what_only_the_authority_or_the_profile_knows() {
     assert_eq!(lint(&expected), Some("usages of the profile"));
     expected.allowed = None;
     assert_eq!(lint(&expected), None);
+    // From the backdated beginning.
+    expected.longest = Some(YEAR - BACKDATE);
+    assert_eq!(lint(&expected), None);
+    expected.longest = Some(YEAR - BACKDATE - Duration::from_secs(1));
+    assert_eq!(lint(&expected), Some("life of the profile"));
+    // A certificate that names no purpose is good for every one.
+    let purposeless = Good { usages: vec![Usage::DigitalSignature].into(), ..Good::new() };
+    let mut expected = purposeless.expected();
+    expected.allowed = Some(vec![Usage::DigitalSignature, Usage::ClientAuth].into());
+    let error = check(&purposeless.encoded(), &expected).unwrap_err();
+    assert_eq!(error.lint, "usages of the profile");
+    expected.allowed = Some(vec![Usage::DigitalSignature, Usage::Any].into());
+    assert_eq!(check(&purposeless.encoded(), &expected), Ok(()));
     // An authority that is its own subject, or has no identifier, gives none.
     let mut expected = good.expected();
     expected.authority_key_id = &[];
@@ -247,13 +275,13 @@ fn what_only_the_authority_or_the_profile_knows() {
         "the certificate is not signed, as it would break cert sign without an authority (RFC 5280 §4.2.1.9): \
          keyCertSign is set"
     );
-    expected.cert_sign = true;
+    (expected.cert_sign, expected.allowed) = (true, None);
     assert_eq!(check(&encoded, &expected), Ok(()));
 }
 
 #[test]
 fn names_without_a_subject_must_be_critical() {
-    let good = Good { subject: vec![0x30, 0], ..Good::new() };
+    let good = Good { name: Subject::default(), subject: vec![0x30, 0], ..Good::new() };
     assert_eq!(good.broken(|_| {}), None);
     assert_eq!(good.broken(|parts| parts.patch(NAMES, &[1, 1, 0xff], &[])), Some("subject alternative name"));
 }
@@ -263,4 +291,31 @@ fn what_go_would_not_read_is_not_signed() {
     let names = AltNames { uris: strings(&["https://a..b/"]), ..AltNames::default() };
     let good = Good { alt_names: names, ..Good::new() };
     assert_eq!(good.broken(|_| {}), Some("readable"));
+}
+
+#[test]
+fn what_would_be_read_otherwise_than_it_was_judged_is_not_signed() {
+    // As an encoder would that loses, adds or misspells something: what it wrote is as it should be, by itself.
+    for names in [
+        subject("alice", &["dev", "ops"]),
+        subject("alice", &[]),
+        subject("Alice", &["dev"]),
+        Subject { organizational_unit: strings(&["x"]), ..subject("alice", &["dev"]) },
+    ] {
+        let good = Good { subject: names.to_der().unwrap(), ..Good::new() };
+        assert_eq!(good.broken(|_| {}), Some("as judged"), "{names}");
+    }
+    let group = element(0x30, &[&[6, 3, 0x55, 4, 10][..], &element(0x0c, b"dev")].concat());
+    let user = element(0x30, &[&[6, 3, 0x55, 4, 3][..], &element(0x0c, b"alice")].concat());
+    let uid =
+        element(0x30, &[&[6, 9, 0x2b, 6, 1, 4, 1, 0x83, 0xc2, 0x53, 2][..], &element(0x0c, b"1")].concat());
+    let written =
+        |sets: &[&[u8]]| element(0x30, &sets.iter().flat_map(|set| element(0x31, set)).collect::<Vec<u8>>());
+    let good = Good { subject: written(&[&group, &user]), ..Good::new() };
+    assert_eq!(good.broken(|_| {}), None);
+    let good = Good { subject: written(&[&group, &user, &uid]), ..Good::new() };
+    assert_eq!(good.broken(|_| {}), Some("as judged"), "a uid");
+    let spki = PemKey::generate(KeyKind::EcdsaP256).unwrap().public_key().to_vec();
+    let good = Good { spki, ..Good::new() };
+    assert_eq!(good.broken(|_| {}), Some("as judged"), "another key");
 }

@@ -75,13 +75,13 @@ impl NewFiles {
     }
 
     /// Moves every file into its place; if one cannot be, those before it are as they were.
-    pub(in crate::cli) fn commit(self) -> Result<(), FileError> {
+    pub(in crate::cli) fn commit(self) -> Result<NewlyPlaced, FileError> {
         let mut done: Vec<Placed> = Vec::new();
         for (path, file) in self.staged {
             match place(&path, file, self.force) {
                 Ok(placed) => done.push(placed),
                 Err(error) => {
-                    done.into_iter().rev().for_each(Placed::undo);
+                    NewlyPlaced(done).undo();
                     return Err(error);
                 }
             }
@@ -90,7 +90,17 @@ impl NewFiles {
             let directory = directory_of(path);
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))?;
         }
-        Ok(())
+        Ok(NewlyPlaced(done))
+    }
+}
+
+/// Files that are in their places, and could be taken back. Dropped, it leaves them there.
+pub(in crate::cli) struct NewlyPlaced(Vec<Placed>);
+
+impl NewlyPlaced {
+    /// Leaves everything as it was before.
+    pub(super) fn undo(self) {
+        self.0.into_iter().rev().for_each(Placed::undo);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Kubeconfigs for those who were given a certificate: everything in one file that can be carried away.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -11,6 +12,7 @@ use serde_json::json;
 use super::super::cluster::Cluster;
 use super::error::CommandError;
 use crate::certificates::request::armour;
+use crate::x509::CaBundle;
 
 /// What a kubeconfig says of the server.
 #[derive(Debug, Clone, Args)]
@@ -32,7 +34,7 @@ pub(super) struct KubeconfigFlags {
 pub(super) struct ServerPart {
     pub(super) url: String,
     /// PEM; none if the system's CAs know the server.
-    pub(super) authority: Option<Vec<u8>>,
+    pub(super) authority: Option<String>,
     /// The name in the server's certificate, if it is not that of the URL.
     pub(super) tls_server_name: Option<String>,
 }
@@ -44,7 +46,7 @@ impl ServerPart {
         let pem = roots.map(|roots| roots.iter().map(|der| armour("CERTIFICATE", der)).collect::<String>());
         Self {
             url: cluster.server().to_string().trim_end_matches('/').to_owned(),
-            authority: pem.map(String::into_bytes),
+            authority: pem,
             tls_server_name: cluster.config.tls_server_name.clone(),
         }
     }
@@ -60,13 +62,19 @@ impl KubeconfigFlags {
             )));
         }
         let authority = self.certificate_authority.as_deref().unwrap_or(root);
-        let pem = std::fs::read(authority).map_err(|error| {
+        let failed = |error: &dyn Display| {
             CommandError::about(
                 format!("--certificate-authority {}", authority.display()),
                 format!("{error}; give the CA that has signed the server's certificate"),
             )
-        })?;
-        Ok(Some((file.clone(), ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: None })))
+        };
+        let pem = std::fs::read(authority).map_err(|error| failed(&error))?;
+        // The certificates alone: what else is in the file, a key perhaps, is not for whoever gets the kubeconfig.
+        let bundle = CaBundle::from_pem(&pem).map_err(|error| failed(&error))?;
+        let certificates = bundle.certificates().iter();
+        let pem: String = certificates.map(|certificate| armour("CERTIFICATE", &certificate.der)).collect();
+        let server = ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: None };
+        Ok(Some((file.clone(), server)))
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::super::terminal::harmless;
+
 const STEP: Duration = Duration::from_millis(120);
 
 /// A line that says what is waited for; it is gone when the value is.
@@ -20,14 +22,14 @@ impl Waiting {
         };
         let bar = ProgressBar::with_draw_target(None, target)
             .with_style(ProgressStyle::default_spinner())
-            .with_message(what.to_owned());
+            .with_message(harmless(what));
         bar.enable_steady_tick(STEP);
         Self(bar)
     }
 
     /// Something else is waited for now.
     pub(super) fn now(&self, what: &str) {
-        self.0.set_message(what.to_owned());
+        self.0.set_message(harmless(what));
     }
 }
 

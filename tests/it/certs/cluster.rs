@@ -33,6 +33,8 @@ struct Store {
     watchers: Vec<Frames>,
     /// How often a decision still meets somebody else's change.
     conflicts: usize,
+    /// What takes the place of a request, by somebody else's hand, when it is decided on.
+    replacement: Option<Value>,
     /// Where the authority is that signs what is approved; by default nobody does.
     signer: Option<PathBuf>,
 }
@@ -137,6 +139,10 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
             if store.conflicts > 0 {
                 store.conflicts -= 1;
                 store.put("MODIFIED", &found);
+                return refuse(StatusCode::CONFLICT, "Conflict", "the object has been modified");
+            }
+            if let Some(other) = store.replacement.take() {
+                store.put("MODIFIED", &other);
                 return refuse(StatusCode::CONFLICT, "Conflict", "the object has been modified");
             }
             assert_eq!(given["metadata"]["resourceVersion"], found["metadata"]["resourceVersion"]);
@@ -309,6 +315,26 @@ async fn somebody_who_keeps_changing_a_request_is_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_was_made_anew_meanwhile_is_not_decided_on() {
+    let cluster = Cluster::start().await;
+    let others: [(&str, fn(&mut Value)); 5] = [
+        ("another signer", |other| other["spec"]["signerName"] = "example.com/other".into()),
+        ("other usages", |other| other["spec"]["usages"] = json!(["client auth", "server auth"])),
+        ("a longer life", |other| other["spec"]["expirationSeconds"] = 31_536_000.into()),
+        ("somebody else's", |other| other["spec"]["username"] = "mallory".into()),
+        ("another one that asks for the same", |other| other["metadata"]["uid"] = "other".into()),
+    ];
+    for (what, change) in others {
+        cluster.add("alice", "/O=dev/CN=alice");
+        let mut other = cluster.found("alice").unwrap();
+        change(&mut other);
+        cluster.store.lock().unwrap().replacement = Some(other);
+        cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["made anew; look at it again"]);
+        assert!(cluster.found("alice").unwrap().get("status").is_none(), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_requested_and_comes_with_its_key() {
     let cluster = Cluster::start().await;
     let request = ["request", "--cn", "alice", "-O", "dev", "--out-cert", "a.crt", "--out-key", "a.key"];
@@ -404,10 +430,11 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
             |cluster| {
                 cluster.change("denied", |request| {
                     request["status"] = json!({"conditions": [{"type": "Denied", "status": "True", "reason": "No",
-                        "message": "not you"}]});
+                        "message": "not\u{1b}[31m you"}]});
                 });
             },
-            "denied: it was denied: No: not you",
+            // In the words of whoever denied it, and not in his colours.
+            "denied: it was denied: No: not\u{fffd}[31m you",
         ),
         (
             "failed",
@@ -460,6 +487,30 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
         cluster.run(arguments).await.bad(64, &[told]);
     }
     assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_to_be_replaced_comes_back_with_nothing_to_replace_it() {
+    let cluster = Cluster::start().await;
+    let key = cluster.dir().join("a.key");
+    std::fs::write(&key, "the old one").unwrap();
+    let replace = ["request", "--cn", "a", "--out-cert", "a.crt", "--out-key", "a.key", "--force"];
+    let forbidden = [&replace[..], &["--name", "forbidden"]].concat();
+    cluster.run(&forbidden).await.bad(1, &["answers 403"]);
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
+    let no_request = [&replace[..], &["--dns", "é.example"]].concat();
+    cluster.run(&no_request).await.bad(1, &["making the request"]);
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
+    let child = cluster.begin(&[&replace[..], &["--name", "denied"]].concat());
+    until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
+    assert!(std::fs::read_to_string(&key).unwrap().contains("PRIVATE KEY"));
+    cluster.change("denied", |request| {
+        request["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+    });
+    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
+    said.bad(1, &["denied: it was denied"]);
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
+    assert_eq!(names(cluster.dir()), ["a.key", "config", "servers-ca.crt"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

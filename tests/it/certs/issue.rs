@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{authorities, certs, mode, names, normal, shell};
@@ -232,4 +234,23 @@ fn another_authority_signs_a_front_proxy_as_readme_shows_it() {
     // A root is no part of a chain.
     let chain = std::fs::read_to_string(directory.path().join("gateway-front.crt")).unwrap();
     assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 1);
+}
+
+#[test]
+fn a_kubeconfig_has_the_certificates_of_an_authority_and_not_its_key() {
+    let directory = authorities();
+    let path = directory.path();
+    shell(path, "cat pki/ca.key pki/ca.crt > both.pem");
+    let issue = |authority: &str, out: &str| {
+        let issue = ["issue", "client", "--cn", "alice", "--server", "https://gateway.test:6443"];
+        let files = ["--kubeconfig-out", out, "--certificate-authority", authority];
+        certs(path, &[&issue[..], &files].concat())
+    };
+    issue("both.pem", "a").good();
+    let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(path.join("a")).unwrap()).unwrap();
+    let held = config["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap();
+    let held = String::from_utf8(STANDARD.decode(held).unwrap()).unwrap();
+    assert_eq!(held.replace("\r\n", "\n"), shell(path, "cat pki/ca.crt").replace("\r\n", "\n"));
+    issue("pki/ca.key", "b").bad(1, &["--certificate-authority pki/ca.key", "give the CA"]);
+    assert!(!path.join("b").exists());
 }

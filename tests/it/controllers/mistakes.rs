@@ -158,6 +158,14 @@ signers:
 - signerName: example.com/b
   certFile: ca.crt
   keyFile: ca.key
+- signerName: example.com/c
+  certFile: ca.crt
+  keyFile: ca.key
+  allowedUsages: [digital signature, key encipherment]
+- signerName: example.com/d
+  certFile: ca.crt
+  keyFile: ca.key
+  allowedUsages: [client auth, cert sign]
 ",
     );
     let errors = refused(&pki, &["--controllers=csrsigning", "--signer-profiles=DIR/profiles.yaml"]);

@@ -31,6 +31,7 @@ fn team() -> CustomRules {
 #[test]
 fn an_operator_s_own_signer() {
     const USAGES: &[&str] = &["client auth", "digital signature"];
+    const NO_PURPOSE: Option<&str> = Some("missing usage: ask for an extended one, such as client auth");
     let a = || subject("team-a", &[]);
     let odd = |change: fn(&mut Subject)| {
         let mut subject = a();
@@ -178,6 +179,23 @@ fn an_operator_s_own_signer() {
         &custom(CustomRules { organizations: vec!["system:masters".parse().unwrap()], ..team() }),
         vec![case("masters, spelled out", subject("boss", &["system:masters"]), nothing(), USAGES, None)],
     );
+    let nothing_required = || CustomRules { required_usages: [].into(), ..team() };
+    let any = [Usage::DigitalSignature, Usage::Any].into();
+    run(
+        &custom(nothing_required()),
+        vec![
+            case("a purpose", a(), nothing(), &["client auth"], None),
+            case("no purpose is every purpose", a(), nothing(), &["digital signature"], NO_PURPOSE),
+            case("no usage at all", a(), nothing(), &[], NO_PURPOSE),
+        ],
+    );
+    run(
+        &custom(CustomRules { allowed_usages: any, ..nothing_required() }),
+        vec![
+            case("every purpose is allowed", a(), nothing(), &["digital signature"], None),
+            case("and may be named", a(), nothing(), &["any"], None),
+        ],
+    );
     for prefix in ["system:masters*", "*system:masters", "system:*"] {
         let rules = CustomRules { organizations: vec![prefix.parse().unwrap()], ..team() };
         let request = request(&subject("boss", &["system:masters"]), &nothing());
@@ -186,7 +204,7 @@ fn an_operator_s_own_signer() {
     run(
         &custom(CustomRules::default()),
         vec![
-            case("nothing is asked for", Subject::default(), nothing(), &[], None),
+            case("nothing is asked for", Subject::default(), nothing(), &[], NO_PURPOSE),
             case(
                 "a name",
                 subject("a", &[]),
@@ -209,6 +227,7 @@ fn an_operator_s_own_signer() {
 #[test]
 fn an_operator_s_own_durations() {
     let hours = |hours: u64| Some(Duration::from_hours(hours));
+    let minutes = |minutes: u64| Some(Duration::from_mins(minutes));
     let authority = authority(KeyKind::EcdsaP256);
     let request = request(&subject("boss", &[]), &nothing());
     // Longest, usual, asked, and the life after the backdate of five minutes.
@@ -219,6 +238,8 @@ fn an_operator_s_own_durations() {
         ("usual above the longest", hours(24), hours(48), None, Duration::from_hours(24)),
         ("asked", hours(48), hours(24), hours(36), Duration::from_hours(36)),
         ("asked for too much", hours(48), hours(24), hours(72), Duration::from_hours(48)),
+        // So short a life is not cut by the backdate.
+        ("longest below the shortest", minutes(7), None, Some(Duration::ZERO), Duration::from_mins(12)),
         ("longer than the flags", hours(17_520), None, None, 2 * YEAR),
     ];
     for (name, max_duration, default_duration, expiration, want) in cases {

@@ -20,7 +20,7 @@ use super::super::super::check::{Output, print};
 use super::super::super::cluster::{Cluster, ClusterFlags};
 use super::super::super::terminal::when;
 use super::super::error::CommandError;
-use super::super::files::{self, NewFiles};
+use super::super::files::{self, NewFiles, NewlyPlaced};
 use super::super::flags::{KeyType, NameFlags, life};
 use super::super::kubeconfig::{self, ServerPart};
 use super::super::progress::{Waiting, patiently};
@@ -95,6 +95,8 @@ struct Key {
     secret: PemKey,
     file: PathBuf,
     made: bool,
+    /// Once a key that was made is on disk: it, and the one that was there before.
+    placed: Option<NewlyPlaced>,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,9 +127,10 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
         files::must_be_free(file, flags.force)?;
     }
     with_cluster(&flags.cluster, async |cluster, api| {
-        let key = flags.key()?;
+        let mut key = flags.key()?;
         let request = request::build(&flags.names.subject(), &flags.names.alt_names(), &key.secret)
             .map_err(|error| CommandError::about("making the request", error))?;
+        key.place(flags.force)?;
         let made = flags.create(cluster, &api, &request, usages).await;
         let made = made.inspect_err(|_| key.forget())?;
         let name = super::name(&made).to_owned();
@@ -137,17 +140,27 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
                  approve {name}"
             ));
         }
-        let certificate = flags.wait(cluster, api, &made, &key).await?;
-        let report = flags.hand_out(cluster, name, &certificate, &request, &key)?;
+        let certificate = flags.wait(cluster, api, &made, &mut key).await?;
+        let report = flags.hand_out(cluster, name, &certificate, &request, &mut key)?;
         Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
     })
 }
 
 impl Key {
-    /// Removes a key that no certificate will ever be for.
-    fn forget(&self) {
+    /// Writes a key that was made to its place.
+    fn place(&mut self, force: bool) -> Result<(), CommandError> {
         if self.made {
-            std::fs::remove_file(&self.file).ok();
+            let mut files = NewFiles::new(force);
+            files.stage(&self.file, self.secret.to_pem().expose_secret().as_bytes())?;
+            self.placed = Some(files.commit()?);
+        }
+        Ok(())
+    }
+
+    /// Takes back a key that no certificate will ever be for: the one that it has replaced may be in use.
+    fn forget(&mut self) {
+        if let Some(placed) = self.placed.take() {
+            placed.undo();
         }
     }
 }
@@ -169,7 +182,7 @@ impl RequestFlags {
         Ok(vec!["digital signature".to_owned(), purpose.to_owned()])
     }
 
-    /// Reads the key, or makes it and writes it to its place.
+    /// Reads the key, or makes it.
     fn key(&self) -> Result<Key, CommandError> {
         if let Some(file) = &self.key {
             let pem = std::fs::read(file).map_err(|error| CommandError::about(file.display(), error))?;
@@ -180,7 +193,7 @@ impl RequestFlags {
                 ),
                 error => CommandError::about(file.display(), error),
             })?;
-            return Ok(Key { secret: key, file: file.clone(), made: false });
+            return Ok(Key { secret: key, file: file.clone(), made: false, placed: None });
         }
         // Beside a kubeconfig, until it is in it.
         let beside = || self.out_kubeconfig.as_ref().map(|file| file.with_added_extension("key"));
@@ -189,10 +202,7 @@ impl RequestFlags {
         };
         let key = patiently("making the key", || PemKey::generate(self.key_type.kind()))
             .map_err(|error| CommandError::about("making the key", error))?;
-        let mut files = NewFiles::new(self.force);
-        files.stage(&file, key.to_pem().expose_secret().as_bytes())?;
-        files.commit()?;
-        Ok(Key { secret: key, file, made: true })
+        Ok(Key { secret: key, file, made: true, placed: None })
     }
 
     async fn create(
@@ -252,7 +262,7 @@ impl RequestFlags {
         cluster: &Cluster,
         api: Api<CertificateSigningRequest>,
         made: &CertificateSigningRequest,
-        key: &Key,
+        key: &mut Key,
     ) -> Result<Vec<u8>, CommandError> {
         let name = super::name(made);
         let waiting = Waiting::new(&format!("waiting for {name}"));
@@ -286,7 +296,7 @@ impl RequestFlags {
         name: String,
         certificate: &[u8],
         request: &CertificateRequest,
-        key: &Key,
+        key: &mut Key,
     ) -> Result<Report, CommandError> {
         let unfit = |problem: &str| {
             let key = key.file.display();

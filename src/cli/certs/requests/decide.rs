@@ -124,8 +124,7 @@ impl Decision<'_> {
             }
             let mut decided = Vec::new();
             for (request, row) in requests.into_iter().zip(rows) {
-                let seen = request.spec.request.0.clone();
-                self.write(cluster, &api, request, &seen).await?;
+                self.write(cluster, &api, request).await?;
                 if flags.output == Output::Text {
                     print(&format!("certificatesigningrequest.certificates.k8s.io/{} {done}\n", row.name));
                 }
@@ -148,17 +147,18 @@ impl Decision<'_> {
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 
-    /// Adds the condition, unless it is there; again if the request was changed meanwhile, for as long as it still asks
-    /// for what was shown.
+    /// Adds the condition, unless it is there; again if the request was changed meanwhile, for as long as it is the one
+    /// that was shown.
     async fn write(
         &self,
         cluster: &Cluster,
         api: &Api<CertificateSigningRequest>,
         mut request: CertificateSigningRequest,
-        seen: &[u8],
     ) -> Result<(), CommandError> {
         let name = super::name(&request).to_owned();
         let doing = format!("{} certificate signing request {name}", self.verbs.0);
+        // Who asks, whom, and for which usages is told beside the request proper, and decided on with it.
+        let shown = (request.metadata.uid.clone(), request.spec.clone());
         for _ in 0..TRIES {
             if has(&request, self.kind) {
                 return Ok(());
@@ -176,8 +176,8 @@ impl Decision<'_> {
                 return Ok(());
             }
             request = read(cluster, api, &name).await?;
-            if request.spec.request.0 != seen {
-                let problem = "it was deleted and made anew with another request; look at it again";
+            if (&request.metadata.uid, &request.spec) != (&shown.0, &shown.1) {
+                let problem = "it was deleted and made anew; look at it again";
                 return Err(CommandError::about(name, problem));
             }
         }

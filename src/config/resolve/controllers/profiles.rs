@@ -128,6 +128,14 @@ impl Resolver<'_> {
         if rules.allowed_usages.is_empty() {
             let error = ConfigError::new(&allowed_key, "is required: without usages nothing can be signed");
             self.errors.push(error.fix("list what may be asked for, such as client auth"));
+        } else if rules.allowed_usages.contains(&Usage::CertSign) {
+            let error = ConfigError::new(&allowed_key, "cert sign is what authorities do, and never signed");
+            self.errors.push(error.fix("leave it out"));
+        } else if !rules.allowed_usages.iter().any(|usage| usage.is_extended()) {
+            let problem =
+                "names no extended usage: certificates without one are good for everything, and not signed";
+            self.errors
+                .push(ConfigError::new(&allowed_key, problem).fix("add one, such as client auth, or any"));
         } else if let Some(usage) = rules.required_usages.difference(&rules.allowed_usages).next() {
             let problem = format!("{:?} is required but not allowed", usage.word());
             let error = ConfigError::new(given.key("required-usages"), problem);
