@@ -508,8 +508,7 @@ async fn a_key_that_was_to_be_replaced_comes_back_with_nothing_to_replace_it() {
     cluster.change("denied", |request| {
         request["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
     });
-    let said = spawn_blocking(move || Said::of(child.wait_with_output().unwrap())).await.unwrap();
-    said.bad(1, &["denied: it was denied"]);
+    said(child).await.bad(1, &["denied: it was denied"]);
     assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
     assert_eq!(names(cluster.dir()), ["a.key", "config", "servers-ca.crt"]);
 }
