@@ -95,6 +95,7 @@ impl NewFiles {
 }
 
 /// Files that are in their places, and could be taken back. Dropped, it leaves them there.
+#[derive(Debug)]
 pub(in crate::cli) struct NewlyPlaced(Vec<Placed>);
 
 impl NewlyPlaced {
@@ -105,6 +106,7 @@ impl NewlyPlaced {
 }
 
 /// A file in its place, and what was there before.
+#[derive(Debug)]
 struct Placed {
     path: PathBuf,
     before: Option<NamedTempFile<()>>,
