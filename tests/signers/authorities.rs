@@ -1,5 +1,5 @@
 //! Signing authorities of other kinds, put in the place of one while the controllers run: they read their files again
-//! (signer/ca_provider.go, authority/authority_test.go).
+//! (`signer/ca_provider.go`, `authority/authority_test.go`).
 
 use std::fs;
 use std::sync::Arc;

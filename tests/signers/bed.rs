@@ -74,7 +74,7 @@ pub struct Cluster {
     /// The log of the controllers.
     pub log: PathBuf,
     /// There is one cluster-info, so its cases come one after the other.
-    pub cluster_info: tokio::sync::Mutex<()>,
+    pub info: tokio::sync::Mutex<()>,
     /// Written by cases that exchange a signing authority; whether another than the usual one is there.
     pub signing: tokio::sync::RwLock<bool>,
     controllers: Mutex<Option<Process>>,

@@ -75,7 +75,7 @@ fn object(name: &str, age: Option<i64>, conditions: &[Value], certificate: Optio
     object
 }
 
-/// What `cleaner_test.go` (TestCleanerWithApprovedExpiredCSR) has, and what else the six rules can meet.
+/// What `cleaner_test.go` (`TestCleanerWithApprovedExpiredCSR`) has, and what else the six rules can meet.
 fn table() -> Vec<Value> {
     let certificates = certificates();
     let mut objects = Vec::new();

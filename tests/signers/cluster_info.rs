@@ -35,9 +35,9 @@ type Data = &'static [(&'static str, &'static str)];
 struct Info {
     /// Secrets by token id.
     tokens: Vec<(&'static str, Data)>,
-    /// The ConfigMap's data; none: it is not there.
+    /// The `ConfigMap`'s data; none: it is not there.
     data: Option<Value>,
-    /// Merge patches of secrets (by id; null deletes) and of the ConfigMap (`""`), after the first signing.
+    /// Merge patches of secrets (by id; null deletes) and of the `ConfigMap` (`""`), after the first signing.
     then: Vec<(&'static str, Value)>,
     /// The tokens that sign in the end, with their secrets, and what they sign.
     signers: Vec<(&'static str, &'static str)>,
@@ -105,7 +105,7 @@ impl Info {
     }
 
     async fn play(&self, cluster: &Cluster) -> Result<Value, String> {
-        let _alone = cluster.cluster_info.lock().await;
+        let _alone = cluster.info.lock().await;
         let outcome = self.play_alone(cluster).await;
         cluster.api.delete(&format!("{MAPS}/cluster-info")).await?;
         for (id, _) in &self.tokens {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -39,12 +40,20 @@ enum Replica {
     ControllerManager(Process),
 }
 
-/// The certificates that each request was seen with, in order and without repetition.
-type Seen = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
+/// What a watch has told.
+#[derive(Default)]
+struct Record {
+    /// The certificates that each request was seen with, in order and without repetition.
+    seen: BTreeMap<String, Vec<String>>,
+    /// Why it was last begun again.
+    ended: String,
+}
+
+type Seen = Arc<Mutex<Record>>;
 
 struct Watched {
     seen: Seen,
-    task: tokio::task::JoinHandle<Result<(), String>>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 struct Stage<'a> {
@@ -79,23 +88,29 @@ impl<'a> Stage<'a> {
     }
 
     /// Watches every request, from before the first.
-    async fn watch(&self) -> Watched {
+    fn watch(&self) -> Watched {
         let seen = Seen::default();
         let (api, record) = (self.api.clone(), Arc::clone(&seen));
         let task = tokio::spawn(async move {
-            api.watch::<()>(&format!("{CSRS}?watch=1"), |kind, object| {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                let certificate = object["status"]["certificate"].as_str().unwrap_or_default().to_owned();
-                let mut record = record.lock().unwrap();
-                let versions: &mut Vec<String> = record.entry(name).or_default();
-                if kind == "DELETED" {
-                    versions.push("deleted".to_owned());
-                } else if versions.last().map_or("", String::as_str) != certificate {
-                    versions.push(certificate);
-                }
-                None
-            })
-            .await
+            let path = format!("{CSRS}?watch=1");
+            loop {
+                let ended = api.watch::<()>(&path, |kind, object| {
+                    let mut record = record.lock().unwrap();
+                    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                    let certificate = object["status"]["certificate"].as_str().unwrap_or_default();
+                    let versions: &mut Vec<String> = record.seen.entry(name).or_default();
+                    if kind == "DELETED" {
+                        versions.push("deleted".to_owned());
+                    } else if versions.last().map_or("", String::as_str) != certificate {
+                        versions.push(certificate.to_owned());
+                    }
+                    None
+                });
+                // A server that has just begun ends the first watches. The next tells of all that is there.
+                let ended = ended.await.err().unwrap_or_default();
+                record.lock().unwrap().ended = ended;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         });
         Watched { seen, task }
     }
@@ -131,14 +146,13 @@ async fn all<T, U>(
 impl Watched {
     /// Until it has told of every certificate.
     async fn all(&self, keys: &BTreeMap<String, Arc<Key>>) -> Result<(), String> {
-        eventually("all certificates", async || {
-            if self.task.is_finished() {
-                return Err("the watch has ended".to_owned());
-            }
-            let seen = self.seen.lock().unwrap();
-            Ok(keys.keys().all(|name| seen.get(name).is_some_and(|seen| !seen.is_empty())))
-        })
-        .await
+        let lacking = || {
+            let record = self.seen.lock().unwrap();
+            let lacking = keys.keys().filter(|name| record.seen.get(*name).is_none_or(Vec::is_empty));
+            (lacking.cloned().collect::<Vec<_>>(), record.ended.clone())
+        };
+        let all = eventually("all certificates", async || Ok(lacking().0.is_empty())).await;
+        all.map_err(|error| format!("{error}; lacking, and why the watch last ended: {:?}", lacking()))
     }
 }
 
@@ -150,7 +164,7 @@ impl Drop for Watched {
 
 fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) -> Result<(), String> {
     let ca = &bed.authorities.signing(CLIENT).ok_or("no authority")?.ca;
-    let seen = seen.lock().unwrap();
+    let seen = &seen.lock().unwrap().seen;
     let mut wrong = Vec::new();
     for (name, key) in keys {
         match seen.get(name).map(Vec::as_slice) {
@@ -161,7 +175,7 @@ fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) 
             },
             Some([]) | None => wrong.push(format!("{name} has no certificate")),
             Some(several) => {
-                wrong.push(format!("{name} had {} certificates, one after the other", several.len()))
+                wrong.push(format!("{name} had {} certificates, one after the other", several.len()));
             }
         }
     }
@@ -178,7 +192,7 @@ pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
     const WAVE: usize = 50;
     let stage = Stage::new(bed, name, who).await?;
     let since = now();
-    let watched = stage.watch().await;
+    let watched = stage.watch();
     let mut replicas = [Some(stage.replica(0, &ELECTION).await?), Some(stage.replica(1, &ELECTION).await?)];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
@@ -205,7 +219,7 @@ pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
 pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
     let stage = Stage::new(bed, name, who).await?;
     let since = now();
-    let watched = stage.watch().await;
+    let watched = stage.watch();
     let election = ["--leader-elect=false"];
     let replicas = [stage.replica(0, &election).await?, stage.replica(1, &election).await?];
     let keys: BTreeMap<String, Arc<Key>> =

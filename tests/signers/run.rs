@@ -44,8 +44,10 @@ enum Kind {
         sides: &'static [Side],
     },
     /// The harness fails where it should.
-    Rule(fn() -> Result<(), String>),
+    Rule(Rule),
 }
+
+type Rule = fn() -> Result<(), String>;
 
 type Other = for<'a> fn(&'a Bed) -> LocalBoxFuture<'a, Result<(), String>>;
 
@@ -258,7 +260,7 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
 ];
 
 /// The harness must fail where it should.
-const RULES: &[(&str, fn() -> Result<(), String>)] = &[
+const RULES: &[(&str, Rule)] = &[
     ("a difference fails", || fails(judge(&some(), Side::Gateway, &["x".to_owned()], &nothing()), "x")),
     ("no difference passes", || judge(&some(), Side::Gateway, &[], &nothing())),
     ("an unknown declaration fails", || {

@@ -424,7 +424,8 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_comes_to_nothing_leaves_nothing() {
     let cluster = Cluster::start().await;
-    let ends: [(&str, fn(&Cluster), &str); 3] = [
+    type End = fn(&Cluster);
+    let ends: [(&str, End, &str); 3] = [
         (
             "denied",
             |cluster| {
@@ -521,7 +522,7 @@ async fn changes_are_told_as_they_come() {
     cluster.change("alice", |alice| alice["metadata"]["labels"] = json!({"a": "b"}));
     cluster.add("bob", "/CN=bob");
     cluster.change("alice", |alice| {
-        alice["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]})
+        alice["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
     });
     let gone = cluster.found("bob").unwrap();
     cluster.store.lock().unwrap().put("DELETED", &gone);

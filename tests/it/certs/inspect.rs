@@ -6,12 +6,8 @@ use serde_json::Value;
 
 use super::{authorities, certs, shell};
 use crate::pki::{Ca, KeyKind};
+use crate::support::issuer::now;
 use crate::support::{Backend, Pki, full};
-
-fn now() -> i64 {
-    i64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs())
-        .unwrap()
-}
 
 const DAY: i64 = 86_400;
 
@@ -99,7 +95,8 @@ fn each_thing_that_is_wrong_is_found() {
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out bit.crt -subj /CN=a -days 90 \
                 -addext keyUsage=critical,digitalSignature",
     );
-    let cases: [(&[&str], i32, &[(&str, &str)]); 15] = [
+    type Found<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&[&str], i32, Found<'_>); 15] = [
         (&["good.crt", "good.key"], 0, &[]),
         (&["later.crt"], 0, &[]),
         (&["expired.crt"], 1, &[("error", "expired: it ended ")]),

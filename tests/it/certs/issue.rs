@@ -92,7 +92,7 @@ fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
         let json: Value = serde_json::from_str(&certs(directory.path(), &flags).good()).unwrap();
         json["remarks"].as_array().unwrap().clone()
     };
-    assert_eq!(issue("short", "10d"), [] as [Value; 0]);
+    assert!(issue("short", "10d").is_empty());
     shell(directory.path(), "openssl x509 -noout -checkend $((9*86400)) -in short.crt");
     shell(directory.path(), "! openssl x509 -noout -checkend $((11*86400)) -in short.crt");
     assert_eq!(issue("long", "365d"), ["it ends before its time, with its authority"]);

@@ -1,8 +1,11 @@
 //! What is refused before anything runs.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Parser as _;
+use portcullis::clock::Clock;
 use portcullis::config::inputs::Inputs;
 use portcullis::config::resolve::resolve;
 
@@ -129,6 +132,32 @@ fn an_authority_is_made_anew_only_when_its_files_have_changed() {
     let second = authority();
     assert_ne!(second.certificate_pem(), first.certificate_pem());
     assert!(Arc::ptr_eq(&second, &authority()));
+}
+
+#[test]
+fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
+    let pki = pki();
+    let directory = pki.directory.path().display().to_string();
+    let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
+    let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter().chain(further);
+    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(all));
+    let late = Arc::new(AtomicBool::new(false));
+    let is_late = Arc::clone(&late);
+    let clock = Clock::from_fn(move || {
+        let of_all =
+            if is_late.load(Ordering::Relaxed) { Duration::from_hours(24 * 365_000) } else { Duration::ZERO };
+        Clock::system().now() + of_all
+    });
+    let mut inputs = Inputs::new(clock.clone());
+    let told = |warnings: &[String]| {
+        warnings.iter().any(|warning| warning.contains("the CA certificate has expired"))
+    };
+    assert!(!told(&resolve(&parsed.serve, &mut inputs).unwrap().warnings));
+    late.store(true, Ordering::Relaxed);
+    assert!(told(&resolve(&parsed.serve, &mut inputs).unwrap().warnings));
+    // A start with it is another matter.
+    let refused = resolve(&parsed.serve, &mut Inputs::new(clock)).unwrap_err().to_string();
+    assert!(refused.contains("the CA certificate has expired"), "{refused}");
 }
 
 #[test]

@@ -30,8 +30,11 @@ pub const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-c
 pub const DURATION: &str = "--cluster-signing-duration=262800h";
 
 /// What is to be applied for the gateway and its controllers.
-const DEPLOYED: [&str; 2] =
-    [include_str!("../../../deploy/rbac.yaml"), include_str!("../../../deploy/rbac-controllers.yaml")];
+const DEPLOYED: [&str; 3] = [
+    include_str!("../../../deploy/rbac.yaml"),
+    include_str!("../../../deploy/rbac-controllers.yaml"),
+    include_str!("../../../deploy/rbac-bootstrap.yaml"),
+];
 
 /// What is needed to start a server.
 pub struct Starter<'a> {
@@ -59,7 +62,7 @@ impl Starter<'_> {
             api,
             gateway: None,
             log: self.dir.join(format!("{}-controllers.log", side.name())),
-            cluster_info: tokio::sync::Mutex::default(),
+            info: tokio::sync::Mutex::default(),
             signing: tokio::sync::RwLock::default(),
             controllers: Mutex::default(),
             _server: process,

@@ -10,6 +10,10 @@ const FLOW: &str = "sarapprove_test.go: TestHandle";
 const SELF: &str = "sarapprove_test.go: TestRecognizers, of oneself";
 const NODES: &str = "sarapprove_test.go: TestRecognizers";
 
+/// Two names, one request, and its usages.
+type Bad = (&'static str, &'static str, fn() -> Csr, &'static [&'static str]);
+const USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
+
 /// Somebody whose groups may ask for kubelets' certificates.
 fn person(name: &str, group: &str) -> Person {
     Person::new(name, &[group])
@@ -110,8 +114,6 @@ pub fn cases() -> Vec<Case> {
     let weak = weak.request(include_str!("../requests/node-rsa-1024.pem").to_owned());
     cases.push(weak.declared("D-csr-weak-key", Expect::Nothing));
     // The requests that neither recogniser knows, of oneself and of another.
-    type Bad = (&'static str, &'static str, fn() -> Csr, &'static [&'static str]);
-    const USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
     let bad: [Bad; 9] = [
         (
             "mine: another organization",

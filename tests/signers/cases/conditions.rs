@@ -1,4 +1,4 @@
-//! What a signer waits for, and what it leaves alone (certificate_controller.go, certificate_controller_utils.go, signer.go).
+//! What a signer waits for, and what it leaves alone (`certificate_controller.go`, `certificate_controller_utils.go`, `signer.go`).
 
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::certificates::authority::{Authority, AuthorityError, KeySource, PairError};
-use crate::clock::rfc3339;
+use crate::clock::{UnixTime, rfc3339};
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolver;
 use crate::config::sections::Place;
@@ -49,27 +49,58 @@ impl Resolver<'_> {
             digest.update(part);
         }
         let digest = digest.finish().as_ref().to_vec();
-        let made = self.inputs.authority(&digest, || Authority::load(cert, key));
-        let authority = made.map_err(|error| {
-            let reason = match &error {
-                AuthorityError::Pair(reason) | AuthorityError::Files { reason, .. } => Some(reason),
-                AuthorityError::Read { .. } => None,
-            };
-            let (at, fix) = match reason {
+        let now = self.inputs.now();
+        let made = self.inputs.authority(&digest, || {
+            let authority = Authority::load(cert, key)?;
+            if authority.is_expired(now) { Err(Unfit::Expired(authority.not_after())) } else { Ok(authority) }
+        });
+        let authority = made.map_err(|unfit| {
+            let (at, fix) = match unfit.pair() {
                 Some(PairError::Mismatch | PairError::Key(_)) => {
                     (key_key, "give the private key of the certificate")
                 }
-                _ => (cert_key, "give exactly one CA certificate, and its own key"),
+                Some(_) | None => (cert_key, unfit.fix()),
             };
-            ConfigError::new(at, error.to_string()).fix(fix)
+            let error = ConfigError::new(at, unfit.to_string()).fix(fix);
+            if matches!(unfit, Unfit::Expired(_)) { error.in_file(cert) } else { error }
         });
         let authority = self.ok(authority)?;
-        if authority.is_expired(self.inputs.now()) {
-            // kube-controller-manager starts, and then cannot sign anything.
+        if authority.is_expired(now) {
+            // It was good when it was taken. As an error it would hold up every other change, revocations among them.
             let end = rfc3339(authority.not_after());
-            let error = ConfigError::new(cert_key, format!("the CA certificate has expired: NotAfter={end}"));
-            return self.fail(error.in_file(cert).fix("give a CA certificate that is valid"));
+            self.warnings.push(format!(
+                "{cert_key}: the CA certificate has expired: NotAfter={end}: nothing is signed until there is another"
+            ));
         }
         Some((authority, digest))
+    }
+}
+
+/// Why an authority is not taken.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// kube-controller-manager starts, and then cannot sign anything.
+    #[error("the CA certificate has expired: NotAfter={}", rfc3339(*.0))]
+    Expired(UnixTime),
+}
+
+impl Unfit {
+    /// What does not fit together.
+    fn pair(&self) -> Option<&PairError> {
+        match self {
+            Self::Authority(AuthorityError::Pair(reason) | AuthorityError::Files { reason, .. }) => {
+                Some(reason)
+            }
+            Self::Authority(AuthorityError::Read { .. }) | Self::Expired(_) => None,
+        }
+    }
+
+    fn fix(&self) -> &'static str {
+        match self {
+            Self::Authority(_) => "give exactly one CA certificate, and its own key",
+            Self::Expired(_) => "give a CA certificate that is valid",
+        }
     }
 }
