@@ -117,7 +117,7 @@ async fn the_page_says_what_the_commands_print() {
     std::fs::write(&file, kubeconfig).unwrap();
     let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
-    let played = transcript::replay(&page, true, running.directory.path(), |command| {
+    let played = transcript::replay(&page, &["cluster"], running.directory.path(), |command| {
         command.env("KUBECONFIG", &file).env("PATH", &path).env("GATEWAY", running.gateway());
         command.env("PIN", Pins::of(&authority).unwrap()).env("NO_COLOR", "1");
     });

@@ -11,7 +11,8 @@
 //! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what happens to a certificate
 //! request and what the reference must make of it, `cases/` the cases, `certificate.rs` what is compared of a certificate, `bed.rs`
 //! the running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet from its token to the
-//! renewal of its certificate, `cleaner.rs` upstream's cleaner beside ours, `replicas.rs` gateways that are killed meanwhile.
+//! renewal of its certificate, `cleaner.rs` upstream's cleaner beside ours, `replicas.rs` gateways that are killed meanwhile,
+//! `pages.rs` the transcripts of the documentation.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -41,6 +42,7 @@ mod cluster_info;
 #[path = "../support/csr.rs"]
 mod csr;
 mod kubelet;
+mod pages;
 #[path = "../support/pki.rs"]
 mod pki;
 mod replicas;
@@ -49,6 +51,8 @@ mod scenario;
 #[path = "../support/servers.rs"]
 mod servers;
 mod tokens;
+#[path = "../support/transcript.rs"]
+mod transcript;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::bed::{Bed, Cluster, Lab, Side};
 use crate::case::{Case, Expect, Outcome, explained};
 use crate::replicas::Who;
 use crate::scenario::Scenario;
-use crate::{authorities, cases, cleaner, cluster_info, kubelet, replicas, tokens};
+use crate::{authorities, cases, cleaner, cluster_info, kubelet, pages, replicas, tokens};
 
 /// A case, and what became of it on the reference, which is asked once.
 struct Played {
@@ -244,6 +244,8 @@ fn judge(case: &Case, side: Side, differences: &[String], subject: &Outcome) -> 
 
 /// Those that are not a case played on two sides.
 const OTHERS: &[(&str, &[Side], Other)] = &[
+    ("gateway::pages::certificates", &[Side::Bare], |bed| pages::replay(bed, "certificates").boxed_local()),
+    ("gateway::pages::bootstrap", &[Side::Bare], |bed| pages::replay(bed, "bootstrap").boxed_local()),
     ("gateway::cleaner", &[Side::Bare, Side::Gateway], |bed| cleaner::compare(bed).boxed_local()),
     ("gateway::replicas::killed_in_turn", &[Side::Gateway], |bed| {
         replicas::killed(bed, "killed", Who::Gateways).boxed_local()

@@ -1,7 +1,9 @@
 //! Replays the transcripts of `docs/`: runs what stands behind each `$ ` of a fenced block and compares what it prints.
 //!
 //! ````text
-//! ```console            everywhere          ```console cluster    where an API server is at hand
+//! ```console               everywhere
+//! ```console cluster       where there is something like an API server
+//! ```console kubernetes    where there is a real one, and kubectl
 //! $ portcullis certs init --dir pki
 //! NAME   NOT AFTER
 //! root   <time>
@@ -25,15 +27,16 @@ struct Exchange {
     printed: Vec<String>,
 }
 
-/// Runs the transcript of a page in `dir`. `prepare` gives each command its environment. The differences are the error.
+/// Runs the transcript of a page in `dir`, with the blocks of these kinds. `prepare` gives each command its environment.
+/// The differences are the error.
 pub(crate) fn replay(
     page: &Path,
-    with_cluster: bool,
+    kinds: &[&str],
     dir: &Path,
     prepare: impl Fn(&mut Command),
 ) -> Result<usize, String> {
     let text = std::fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-    let exchanges = exchanges(&text, with_cluster);
+    let exchanges = exchanges(&text, kinds);
     let mut wrong = Vec::new();
     for Exchange { line, command, printed } in &exchanges {
         let mut shell = Command::new("bash");
@@ -61,13 +64,15 @@ pub(crate) fn replay(
     if wrong.is_empty() { Ok(exchanges.len()) } else { Err(wrong.join("\n")) }
 }
 
-fn exchanges(page: &str, with_cluster: bool) -> Vec<Exchange> {
+fn exchanges(page: &str, kinds: &[&str]) -> Vec<Exchange> {
     let mut found: Vec<Exchange> = Vec::new();
     let mut block: Option<usize> = None;
     for (index, text) in page.lines().enumerate() {
+        let wanted = text.strip_prefix("```console").map(str::trim);
         match (block, text.trim_end()) {
-            (None, "```console") => block = Some(found.len()),
-            (None, "```console cluster") if with_cluster => block = Some(found.len()),
+            (None, _) if wanted.is_some_and(|kind| kind.is_empty() || kinds.contains(&kind)) => {
+                block = Some(found.len());
+            }
             (Some(_), "```") => block = None,
             (None, _) => {}
             (Some(first), text) => {
@@ -128,13 +133,13 @@ $ not this
 $ echo cluster
 ```
 ";
-    assert_eq!(exchanges(page, false).len(), 2);
-    assert_eq!(exchanges(page, true).len(), 3);
+    assert_eq!(exchanges(page, &[]).len(), 2);
+    assert_eq!(exchanges(page, &["cluster"]).len(), 3);
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = dir.path().join("page.md");
     let told = |page: &str| {
         std::fs::write(&file, page).unwrap();
-        replay(&file, false, dir.path(), |_| {})
+        replay(&file, &[], dir.path(), |_| {})
     };
     assert_eq!(told(page), Ok(2));
     for (from, to) in

@@ -548,7 +548,7 @@ async fn the_page_on_certificates_is_what_is_printed() {
         let directory = tempfile::tempdir().unwrap();
         let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
         let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
-        transcript::replay(Path::new(page), true, directory.path(), |command| {
+        transcript::replay(Path::new(page), &["cluster"], directory.path(), |command| {
             command.env("PATH", &path).env("KUBECONFIG", &config).env("HOME", directory.path());
         })
     });
