@@ -20,8 +20,9 @@ pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// `kubernetes.io/legacy-unknown`
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
-/// The group that no rule can take anything from.
-const SYSTEM_MASTERS: &str = "system:masters";
+/// The group that may do everything: no rule of RBAC takes anything from it.
+// apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
+pub const SYSTEM_MASTERS: &str = "system:masters";
 
 /// What one signer may sign.
 #[derive(Debug, Clone)]

@@ -249,9 +249,9 @@ fn what_only_the_authority_or_the_profile_knows() {
     expected.allowed = None;
     assert_eq!(lint(&expected), None);
     // From the backdated beginning.
-    expected.longest = Some(YEAR - BACKDATE);
+    expected.longest = YEAR.checked_sub(BACKDATE);
     assert_eq!(lint(&expected), None);
-    expected.longest = Some(YEAR - BACKDATE - Duration::from_secs(1));
+    expected.longest = YEAR.checked_sub(BACKDATE + Duration::from_secs(1));
     assert_eq!(lint(&expected), Some("life of the profile"));
     // A certificate that names no purpose is good for every one.
     let purposeless = Good { usages: vec![Usage::DigitalSignature].into(), ..Good::new() };

@@ -14,14 +14,12 @@ use super::kind::Kind;
 use super::{fingerprint, table};
 use crate::certificates::alt_names::AltNames;
 use crate::certificates::issue::{Issued, Wanted};
+use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::certificates::request::CertificateRequest;
 use crate::clock::{self, UnixTime};
 
 /// Less than this is no shortening, but the backdating of every certificate.
 const NOTHING: Duration = Duration::from_mins(10);
-/// Whoever is in it may do everything, and nothing takes that away again.
-// kubernetes: pkg/apis/... user.SystemPrivilegedGroup
-const MASTERS: &str = "system:masters";
 
 /// What is to be signed.
 #[derive(Debug)]
@@ -83,9 +81,9 @@ impl Order<'_> {
             remarks.push("it ends before its time, with its authority".to_owned());
         }
         let is_client = kind.usages("").iter().any(|usage| usage == "client auth");
-        if is_client && request.subject().organization.iter().any(|group| group == MASTERS) {
+        if is_client && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
             remarks.push(format!(
-                "the group {MASTERS} may do everything, whatever RBAC says, until the certificate ends"
+                "the group {SYSTEM_MASTERS} may do everything, whatever RBAC says, until the certificate ends"
             ));
         }
         let seconds = i64::try_from(issued.not_after().as_secs()).unwrap_or(i64::MAX);

@@ -314,10 +314,13 @@ async fn somebody_who_keeps_changing_a_request_is_told_of() {
     cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["alice: somebody else keeps changing it"]);
 }
 
+/// What somebody else makes of a request.
+type Change = fn(&mut Value);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_made_anew_meanwhile_is_not_decided_on() {
     let cluster = Cluster::start().await;
-    let others: [(&str, fn(&mut Value)); 5] = [
+    let others: [(&str, Change); 5] = [
         ("another signer", |other| other["spec"]["signerName"] = "example.com/other".into()),
         ("other usages", |other| other["spec"]["usages"] = json!(["client auth", "server auth"])),
         ("a longer life", |other| other["spec"]["expirationSeconds"] = 31_536_000.into()),

@@ -227,3 +227,31 @@ async fn a_server_shows_its_chain_and_what_a_client_makes_of_it() {
     let refused = tokio::task::spawn_blocking(move || certs(&dir, &["inspect", "--server", &address]));
     refused.await.unwrap().bad(1, &["Connection refused"]);
 }
+
+/// The gateway and the signer read groups in every type of string, so they are told of in every one.
+#[test]
+fn masters_are_found_however_they_are_written() {
+    let directory = authorities();
+    let path = directory.path();
+    // PrintableString has no mark of its own; T61String, BMPString, UTF8String.
+    for mask in ["2", "4", "2048", "8192"] {
+        let config = format!(
+            "[req]\nprompt = no\ndistinguished_name = name\nstring_mask = MASK:{mask}\n[name]\nO = system:masters\n\
+             CN = root\n"
+        );
+        std::fs::write(path.join("req.cnf"), config).unwrap();
+        shell(
+            path,
+            "openssl req -new -newkey ed25519 -nodes -keyout k -config req.cnf -out r.csr 2>/dev/null",
+        );
+        let said = certs(path, &["inspect", "r.csr"]).good();
+        assert!(said.contains("it asks for the group system:masters"), "{mask}: {said}");
+        shell(
+            path,
+            "openssl req -x509 -key k -config req.cnf -addext extendedKeyUsage=clientAuth \
+                     -addext basicConstraints=CA:FALSE -out r.crt",
+        );
+        let said = certs(path, &["inspect", "r.crt"]).good();
+        assert!(said.contains("in the group system:masters"), "{mask}: {said}");
+    }
+}

@@ -12,13 +12,13 @@ use super::super::super::terminal::when;
 use super::super::{fingerprint, hex};
 use super::public_key::Known;
 use super::{Facts, Findings};
+use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::certificates::request::CertificateRequest;
 use crate::clock::UnixTime;
+use crate::x509::name::{Reader, Subject};
 
 /// What ends within this time is told of.
 const SOON: u64 = 30 * 86_400;
-// kubernetes: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go, SystemPrivilegedGroup
-const MASTERS: &str = "system:masters";
 
 const SIGNATURES: [(&str, &str); 11] = [
     ("1.2.840.113549.1.1.4", "MD5 with RSA"),
@@ -148,18 +148,19 @@ pub(super) fn judge(
         }
     }
     let for_clients = wanted == Some(Use::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
-    let texts =
-        |values: &mut dyn Iterator<Item = &x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
-            values.filter_map(|value| value.as_str().ok().map(str::to_owned)).collect()
-        };
     if for_clients && !certificate.is_ca() {
-        if texts(&mut certificate.subject().iter_common_name()).iter().all(String::is_empty) {
+        // As the gateway and kube-apiserver read it: groups may be written in strings that the parser here does not read.
+        let subject = Subject::parse(certificate.subject().as_raw(), Reader::Certificate);
+        let name = subject.map(|subject| subject.name).unwrap_or_default();
+        if name.common_name.is_empty() {
             findings.error(item, "no CommonName: a client of it has no user name");
         }
-        if texts(&mut certificate.subject().iter_organization()).iter().any(|group| group == MASTERS) {
+        if name.organization.iter().any(|group| group == SYSTEM_MASTERS) {
             findings.warning(
                 item,
-                format!("in the group {MASTERS}: it may do everything, whatever RBAC says, until it ends"),
+                format!(
+                    "in the group {SYSTEM_MASTERS}: it may do everything, whatever RBAC says, until it ends"
+                ),
             );
         }
     }
@@ -200,12 +201,14 @@ pub(super) fn request(item: &str, der: &[u8], findings: &mut Findings) -> Facts 
             _ => {}
         }
     }
-    // The core has the last word: what it does not take is not signed.
-    if let Err(error) = CertificateRequest::from_der(der) {
-        findings.error(item, error.to_string());
-    }
-    if info.subject.iter_organization().any(|group| group.as_str() == Ok(MASTERS)) {
-        findings.warning(item, format!("it asks for the group {MASTERS}, which may do everything"));
+    // The core has the last word: what it does not take is not signed, and what it reads is.
+    match CertificateRequest::from_der(der) {
+        Ok(read) if read.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) => {
+            findings
+                .warning(item, format!("it asks for the group {SYSTEM_MASTERS}, which may do everything"));
+        }
+        Ok(_) => {}
+        Err(error) => findings.error(item, error.to_string()),
     }
     facts
 }

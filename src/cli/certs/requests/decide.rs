@@ -16,13 +16,12 @@ use super::super::super::cluster::{Cluster, ClusterFlags};
 use super::super::error::CommandError;
 use super::super::table;
 use super::{Asks, Row, has, read, with_cluster};
+use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::clock::Clock;
 
 /// How often a decision is tried again when somebody else has changed the request meanwhile.
 // kubectl: pkg/cmd/certificates/certificates.go, modifyCertificateCondition
 const TRIES: usize = 10;
-// kubernetes: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go, SystemPrivilegedGroup
-const MASTERS: &str = "system:masters";
 
 /// The flags of `portcullis certs approve`.
 #[derive(Debug, Clone, Args)]
@@ -208,10 +207,10 @@ fn shown(rows: &[Row]) -> String {
                 facts.push(("subject", subject.clone()));
                 facts.extend(alt_names.iter().map(|name| ("name", name.clone())));
                 facts.push(("key", key.clone()));
-                if subject.contains(MASTERS) {
+                if subject.contains(SYSTEM_MASTERS) {
                     facts.push((
                         "WARNING",
-                        format!("the group {MASTERS} may do everything, whatever RBAC says"),
+                        format!("the group {SYSTEM_MASTERS} may do everything, whatever RBAC says"),
                     ));
                 }
             }
