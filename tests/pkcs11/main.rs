@@ -255,6 +255,14 @@ fn sessions_are_reopened(tokens: &Tokens) {
     let refused =
         TokenKey::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).unwrap_err().to_string();
     assert!(refused.contains("login") && !refused.contains("secret"), "{refused}");
+    // It is tried once, for whichever key, until the file says something else.
+    for object in ["p256", "rsa"] {
+        let uri = tokens.uri(&format!("token=ca%20token;object={object}"), "wrong-pin");
+        let refused = TokenKey::open(&uri).unwrap_err().to_string();
+        assert!(refused.contains("not tried again") && !refused.contains("secret"), "{refused}");
+    }
+    std::fs::write(tokens.dir.join("wrong-pin"), PIN).unwrap();
+    assert!(TokenKey::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).is_ok());
     let signature = key.sign(algorithm, b"after").unwrap();
     verify(key.public_key(), algorithm, b"after", &signature);
     std::mem::forget(library);

@@ -247,7 +247,9 @@ fn in_order(name: &Subject) -> Subject {
         &mut name.organization,
         &mut name.organizational_unit,
     ];
-    lists.into_iter().for_each(|list| list.sort_unstable());
+    for list in lists {
+        list.sort_unstable();
+    }
     name
 }
 

@@ -45,6 +45,9 @@ struct Open {
 /// The libraries that are loaded: each may be initialised once in a process (PKCS#11 §5.4).
 static MODULES: Mutex<Vec<(std::path::PathBuf, Pkcs11)>> = Mutex::new(Vec::new());
 
+/// The PINs that tokens have refused: a few more attempts, and a token locks itself for good.
+static REFUSED: Mutex<Vec<(Uri, SecretString)>> = Mutex::new(Vec::new());
+
 impl fmt::Debug for TokenKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TokenKey({:?}, {:?})", self.uri.token, self.uri.object)
@@ -96,9 +99,22 @@ impl Open {
         let session = module.open_ro_session(slot).map_err(|error| failed(&told(&error)))?;
         if let Some(file) = &uri.pin_source {
             let pin = pin(file)?;
+            let token = Uri { object: None, id: None, ..uri.clone() };
+            let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = |known: &SecretString| known.expose_secret() == pin.expose_secret();
+            if refused.iter().any(|(known, pin)| *known == token && same(pin)) {
+                return Err(failed(&format!(
+                    "login: the token has refused this PIN, which is not tried again, lest it locks itself: correct {}",
+                    file.display()
+                )));
+            }
             match session.login(UserType::User, Some(&pin)) {
                 // A login holds for every session of the process with this token.
                 Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
+                Err(error @ Error::Pkcs11(RvError::PinIncorrect, _)) => {
+                    refused.push((token, pin));
+                    return Err(failed(&format!("login: {}", told(&error))));
+                }
                 Err(error) => return Err(failed(&format!("login: {}", told(&error)))),
             }
         }

@@ -45,8 +45,8 @@ mod tests {
         let table = columns(["NAME", "WHEN"], rows.map(|row| row.map(str::to_owned)));
         assert_eq!(
             table,
-            "NAME                 WHEN\n\
-             alice                now\n\
+            "NAME                WHEN\n\
+             alice               now\n\
              a\u{fffd}[31mlice and bob  \u{fffd}later\u{fffd}\n"
         );
     }
