@@ -105,7 +105,9 @@ impl Running {
             }
         }
         // Those that were ended just before give their leases up, too.
-        at_work.into_values().for_each(|left| drop(ending.spawn(left.end())));
+        for left in at_work.into_values() {
+            ending.spawn(left.end());
+        }
         while ending.join_next().await.is_some() {}
     }
 
