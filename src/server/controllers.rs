@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use arc_swap::ArcSwap;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -82,6 +82,7 @@ impl Running {
     /// Runs what is to run, until the server drains.
     async fn follow(self, drain: &mut watch::Receiver<Drain>) {
         let mut at_work: BTreeMap<Arc<str>, AtWork> = BTreeMap::new();
+        let mut ending = JoinSet::new();
         loop {
             let wanted = self.current.load().controllers.clone();
             let mut before = std::mem::take(&mut at_work);
@@ -95,14 +96,19 @@ impl Running {
             }
             for (cluster, gone) in before {
                 info!(cluster = &*cluster, "controllers end");
-                tokio::spawn(gone.end());
+                ending.spawn(gone.end());
             }
+            while ending.try_join_next().is_some() {}
             tokio::select! {
                 () = self.swapped.notified() => {}
                 _ = drain.wait_for(|phase| *phase >= Drain::Leaving) => break,
             }
         }
-        join_all(at_work.into_values().map(AtWork::end)).await;
+        // Those that were ended just before give their leases up, too.
+        for left in at_work.into_values() {
+            ending.spawn(left.end());
+        }
+        while ending.join_next().await.is_some() {}
     }
 
     /// Begins a cluster's work, once what was there before has ended: without a lease nothing else keeps them apart.

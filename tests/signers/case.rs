@@ -72,6 +72,8 @@ pub struct Case {
     pub name: &'static str,
     /// The upstream test or rule that it comes from.
     pub from: &'static str,
+    /// What the name of the object ends in.
+    pub called: &'static str,
     pub request: String,
     pub signer: &'static str,
     pub usages: Vec<&'static str>,
@@ -100,6 +102,7 @@ pub fn case(group: &'static str, name: &'static str, from: &'static str, csr: &C
         group,
         name,
         from,
+        called: "",
         request: csr.pem(),
         signer: CLIENT,
         usages: vec!["client auth"],
@@ -122,6 +125,11 @@ pub fn approved() -> Step {
 }
 
 impl Case {
+    pub fn called(mut self, end: &'static str) -> Self {
+        self.called = end;
+        self
+    }
+
     /// As a kubelet asks for a client certificate.
     pub fn kubelet(mut self) -> Self {
         self.signer = KUBELET;
@@ -261,7 +269,7 @@ impl Case {
 
     /// Creates it and does what is to be done to it; the name that it got.
     pub async fn create(&self, bed: &Bed, cluster: &Cluster) -> Result<String, String> {
-        let name = format!("case-{}", unique());
+        let name = format!("case-{}{}", unique(), self.called);
         let object = self.object(&name);
         if self.stored {
             bed.store(cluster.side, &name, &object).await?;

@@ -67,6 +67,30 @@ async fn a_gateway_that_drains_gives_its_lease_up() {
 }
 
 #[tokio::test]
+async fn what_a_reload_ended_gives_its_lease_up_though_the_gateway_drains_at_once() {
+    let scene = Scene::new().await;
+    let head = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
+    let config = scene.pki.write(
+        "gateway.yaml",
+        format!(
+            "{head}controllerManager: {{controllers: [csrcleaner], leaderElectLeaseDuration: 1h, leaderElectRetryPeriod: 1s}}\n"
+        ),
+    );
+    let mut flags = flags(&scene.pki, scene.backend.address);
+    flags.push(format!("--config={}", config.display()));
+    let mut gateway = Gateway::with(flags);
+    leads(&gateway).await;
+    scene.cluster.slow.store(true, Ordering::SeqCst);
+    let generation = gateway.generation().await;
+    replace(&config, head);
+    gateway.server.as_ref().unwrap().reload();
+    gateway.reloaded(generation).await;
+    let server = gateway.server.take().unwrap();
+    tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
+    assert_eq!(scene.cluster.holder(LEASE).as_deref(), Some(""));
+}
+
+#[tokio::test]
 async fn who_cannot_renew_the_lease_stops_before_it_ends() {
     let scene = Scene::new().await;
     let gateway = scene.gateway("csrsigning", &SHORT);

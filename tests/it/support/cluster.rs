@@ -41,6 +41,8 @@ pub struct Cluster {
     pub allows: AtomicBool,
     /// Whether leases can be written.
     pub leases: AtomicBool,
+    /// Whether what is asked about leases takes a moment.
+    pub slow: AtomicBool,
 }
 
 /// The collection, the path of the object in it and what is below that.
@@ -65,6 +67,7 @@ impl Cluster {
             revision: watch::Sender::new(1),
             allows: AtomicBool::new(true),
             leases: AtomicBool::new(true),
+            slow: AtomicBool::new(false),
         })
     }
 
@@ -91,6 +94,9 @@ impl Cluster {
         let Some((collection, object, subresource)) = place(path) else {
             return Response::new(super::full("ok"));
         };
+        if collection == LEASES && self.slow.load(Ordering::SeqCst) {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        }
         if collection == LEASES && head.method != Method::GET && !self.leases.load(Ordering::SeqCst) {
             return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
         }

@@ -29,7 +29,12 @@ pub fn cases() -> Vec<Case> {
     let denied = Step::Approval(condition("Denied", "True"));
     let failed = Step::Status(condition("Failed", "True"));
     let custom = |kind, status| Step::Status(condition(kind, status));
-    let mut cases = Vec::new();
+    let mut cases = vec![
+        // pkg/apis/certificates/validation: a name may be anything that is one segment of a path
+        of("a name of blanks and line breaks", FRAME).called(" \r\n\tB_c "),
+        of("a name of delimiters", FRAME).called("?#&+;:@'\"<ä>"),
+        node("kubelet: a name with a line break").kubelet().called("\nb"),
+    ];
     for (name, signer) in [("client", CLIENT), ("kubelet", KUBELET), ("serving", SERVING)] {
         let names: [&'static str; 4] = match name {
             "client" => [
