@@ -109,7 +109,7 @@ fn matches(expected: &[String], seen: &[String]) -> bool {
         format!("{}\n", literal.join(".+?"))
     };
     let pattern: String = squeezed(expected).iter().map(pattern).collect();
-    let seen: String = squeezed(seen).iter().map(|line| format!("{line}\n")).collect();
+    let seen: String = squeezed(seen).iter().flat_map(|line| [line.as_str(), "\n"]).collect();
     Regex::new(&format!("^{pattern}$")).unwrap().is_match(&seen)
 }
 

@@ -424,10 +424,12 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
     assert!(!names(cluster.dir()).iter().any(|name| name.starts_with("b.")));
 }
 
+/// What becomes of a request, by somebody else's hand.
+type End = fn(&Cluster);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_comes_to_nothing_leaves_nothing() {
     let cluster = Cluster::start().await;
-    type End = fn(&Cluster);
     let ends: [(&str, End, &str); 3] = [
         (
             "denied",

@@ -20,6 +20,9 @@ fn problems(directory: &Path, arguments: &[&str]) -> (Vec<(String, String)>, i32
     (problems.iter().map(|one| (text(&one["severity"]), text(&one["problem"]))).collect(), said.code)
 }
 
+/// What is wrong, and how bad it is.
+type Found<'a> = &'a [(&'a str, &'a str)];
+
 #[test]
 fn tables_show_everything_and_end_with_what_is_wrong() {
     let directory = authorities();
@@ -95,7 +98,6 @@ fn each_thing_that_is_wrong_is_found() {
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out bit.crt -subj /CN=a -days 90 \
                 -addext keyUsage=critical,digitalSignature",
     );
-    type Found<'a> = &'a [(&'a str, &'a str)];
     let cases: [(&[&str], i32, Found<'_>); 15] = [
         (&["good.crt", "good.key"], 0, &[]),
         (&["later.crt"], 0, &[]),
