@@ -212,6 +212,13 @@ pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
         futures_util::future::try_join(approving, killing).await?;
     }
     watched.all(&keys).await?;
+    let leases = stage.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await?.ok()?;
+    let leases = leases["items"].as_array().into_iter().flatten();
+    let changes =
+        leases.filter_map(|lease| lease["spec"]["leaseTransitions"].as_u64()).max().unwrap_or_default();
+    if changes < 2 {
+        return Err(format!("the leader changed {changes} times: this shows too little"));
+    }
     judge(bed, &watched.seen, &keys, since)
 }
 
