@@ -1,7 +1,6 @@
 //! Certificate authorities: a certificate and the key that fits it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, fs, io};
 
 use aws_lc_rs::digest;
@@ -266,11 +265,6 @@ impl<'a> Files<'a> {
         Ok(Self { certificate: (certificate, certificate_pem), key: (key, key_pem) })
     }
 
-    /// Equal for equal contents. The key itself is not kept for the comparison.
-    fn fingerprint(&self) -> [Fingerprint; 2] {
-        [fingerprint(&self.certificate.1), fingerprint(&self.key.1)]
-    }
-
     fn authority(&self) -> Result<Authority, AuthorityError> {
         let (path, certificate_pem) = &self.certificate;
         let (source, key_pem) = &self.key;
@@ -300,39 +294,6 @@ fn key(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
         KeySource::Pkcs11(_) => {
             Err(KeyError::Uri("keys in tokens need a build with the feature pkcs11".to_owned()))
         }
-    }
-}
-
-/// An authority in files that may change.
-#[derive(Debug)]
-pub struct AuthorityFiles {
-    certificate: PathBuf,
-    key: KeySource,
-    /// What was read last and made an authority.
-    current: Mutex<Option<([Fingerprint; 2], Arc<Authority>)>>,
-}
-
-impl AuthorityFiles {
-    /// The files of one authority; nothing is read yet.
-    pub fn new(certificate: PathBuf, key: KeySource) -> Self {
-        Self { certificate, key, current: Mutex::new(None) }
-    }
-
-    /// The authority as the files have it now: they are read again, and parsed again if their bytes have changed.
-    /// A change that makes no authority is an error until it is mended; nothing is signed by half a pair. Blocks.
-    // Unlike kube-controller-manager, which goes on with the old pair for as long as the new one does not fit.
-    pub fn current(&self) -> Result<Arc<Authority>, AuthorityError> {
-        let files = Files::read(&self.certificate, &self.key)?;
-        let fingerprint = files.fingerprint();
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, authority)) = &*current
-            && *known == fingerprint
-        {
-            return Ok(Arc::clone(authority));
-        }
-        let authority = Arc::new(files.authority()?);
-        *current = Some((fingerprint, Arc::clone(&authority)));
-        Ok(authority)
     }
 }
 

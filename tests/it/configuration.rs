@@ -419,19 +419,26 @@ fn samples_resolve_as_they_are() {
     let directory = Directory::new();
     let pki = &directory.pki;
     pki.write("front-proxy-ca.crt", pki.client_front.cert_pem());
+    for authority in ["clients-ca", "service-ca"] {
+        pki.write(&format!("{authority}.crt"), pki.clients.cert_pem());
+        pki.write(&format!("{authority}.key"), pki.clients.key_pem());
+    }
+    pki.write("signers.yaml", include_str!("../../config/signers/example.yaml"));
     pki.write_pair("staging", &pki.servers.server(&["staging.example.com"]));
     let kubeconfig = std::fs::read_to_string(pki.directory.path().join("backend.kubeconfig")).unwrap();
     pki.write("prod.kubeconfig", &kubeconfig);
     pki.write("staging.kubeconfig", kubeconfig.replace("contexts: [{name: c,", "contexts: [{name: staging,"));
     let mut samples = Vec::new();
-    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap() {
-        let path = entry.unwrap().path();
+    let entries = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap();
+    for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
         let sample = std::fs::read_to_string(&path).unwrap();
         let settings = directory.resolve(&sample, &[]);
         let settings = settings.unwrap_or_else(|said| panic!("{}: {said}", path.display()));
+        let signers: usize = settings.controllers.values().map(|each| each.signers.len()).sum();
+        assert_eq!(signers, if path.ends_with("controllers.yaml") { 3 } else { 0 }, "{}", path.display());
         samples.push((path.file_name().unwrap().to_str().unwrap().to_owned(), settings.clusters.len()));
     }
     samples.sort();
-    let expected = [("ingress.yaml", 2), ("minimal.yaml", 1), ("sidecar.yaml", 1)];
+    let expected = [("controllers.yaml", 1), ("ingress.yaml", 2), ("minimal.yaml", 1), ("sidecar.yaml", 1)];
     assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));
 }

@@ -38,7 +38,8 @@ clusters:
   authentication: {anonymousAuth: false}   # what differs for this one
 ```
 
-Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`.
+Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`,
+`controllers.yaml`.
 
 - **Every flag has a key**: the flag's words, run together, with CA, SNI and UID in capitals as Kubernetes writes them.
   `--client-ca-file` is `clientCAFile`. A flag that takes a comma-separated list is a list in the file.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use libtest_mimic::{Arguments, Failed, Trial};
 use portcullis::certificates::alt_names::AltNames;
-use portcullis::certificates::authority::{Authority, AuthorityFiles, KeySource};
+use portcullis::certificates::authority::{Authority, KeySource};
 use portcullis::certificates::issue::Wanted;
 use portcullis::certificates::profile::Profile;
 use portcullis::certificates::request;
@@ -202,8 +202,7 @@ fn an_authority_issues(tokens: &Tokens) {
         let path = |name: &str| tokens.dir.join(format!("{label}-{name}"));
         std::fs::write(path("ca.crt"), tokens.certificate(label)).unwrap();
         let uri = tokens.uri(&format!("token=ca%20token;object={label}"), "pin");
-        let files = AuthorityFiles::new(path("ca.crt"), KeySource::parse(&uri));
-        let authority = files.current().unwrap();
+        let authority = Authority::load(&path("ca.crt"), &KeySource::parse(&uri)).unwrap();
         std::fs::write(path("leaf.crt"), issue(&authority)).unwrap();
         let verified = Command::new("openssl")
             .args(["verify", "-CAfile"])

@@ -1,12 +1,11 @@
 //! Which files make an authority, and what happens when they change.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::{Authority, AuthorityFiles, KeySource};
+use super::{Authority, KeySource};
 use crate::certificates::alt_names::AltNames;
 use crate::certificates::issue::{IssueError, Wanted};
 use crate::certificates::profile::Profile;
@@ -114,30 +113,6 @@ fn files_that_make_no_authority_say_why_as_upstream_does() {
         dir.load().unwrap_err().to_string(),
         format!("error reading CA cert file {crt:?}: open {key}: no such file or directory")
     );
-}
-
-#[test]
-fn files_are_read_again_and_half_a_pair_signs_nothing() {
-    let dir = Dir::new();
-    let files = AuthorityFiles::new(dir.path("crt"), KeySource::parse(dir.path("key").to_str().unwrap()));
-    assert!(files.current().is_err(), "there is nothing yet");
-    let ((one, one_key), (two, two_key)) = (pair("one"), pair("two"));
-    dir.write(&one, &one_key);
-    let first = files.current().unwrap();
-    assert_eq!(first.subject().common_name, "one");
-    assert!(Arc::ptr_eq(&first, &files.current().unwrap()), "nothing changed");
-    // The certificate is there before its key, and stays alone for a while.
-    dir.write(&two, &one_key);
-    for _ in 0..2 {
-        let error = files.current().unwrap_err().to_string();
-        assert!(error.ends_with("tls: private key does not match public key"), "{error}");
-    }
-    dir.write(&two, &two_key);
-    assert_eq!(files.current().unwrap().subject().common_name, "two");
-    dir.write(&one, &one_key);
-    assert_eq!(files.current().unwrap().subject().common_name, "one");
-    std::fs::remove_file(dir.path("crt")).unwrap();
-    assert!(files.current().is_err());
 }
 
 #[test]
