@@ -2,12 +2,12 @@
 //!
 //! A controller is an async function `run(Context) -> Infallible`: it reads and writes objects of one cluster and never
 //! ends by itself. Which name stands for which function is told in `server/controllers.rs`. What a controller must keep:
-//! - It works on one replica at a time ([`election`]); when the lease is lost or the gateway drains, its future is
+//! - It works on one replica at a time (`election`); when the lease is lost or the gateway drains, its future is
 //!   dropped between two awaits. So every write is one request, under the `resourceVersion` that was read, and what runs
 //!   on another thread (`spawn_blocking`) writes nothing itself.
 //! - It must not block: it shares a thread with all other controllers, and with the lease that has to be renewed.
 //! - A panic is caught, logged and counted, and the function is called again after a while.
-//! - Failures are its own: it logs them and tries again. [`worker`] has the watch, the queue and the loop for that.
+//! - Failures are its own: it logs them and tries again. `worker` has the watch, the queue and the loop for that.
 
 pub(crate) mod bootstrap_signer;
 pub(crate) mod csr;

@@ -2,7 +2,7 @@
 //!
 //! The to-be-signed certificate is parsed back by a reader that shares no code with its builder, and every lint is run
 //! over what that reader found. Each lint has a name and cites the rule it checks. There is no way around them: only
-//! [`check`] leads to something that can be signed.
+//! `check` leads to something that can be signed.
 
 use std::time::Duration;
 
