@@ -103,8 +103,9 @@ fn costs_nothing(bed: &Bed, account: &str, key_file: bool) -> Result<(), String>
             scene.known(token).await?;
         }
         let after = scene.counted().await;
+        // The gateway's own check of the API server asks one every minute, too.
         let forwarded = after.reviews - before.reviews;
-        if after.live != before.live || after.reads != before.reads || forwarded != tokens.len() {
+        if after.live != before.live || after.reads != before.reads || forwarded < tokens.len() {
             return Err(format!("{} tokens, {before:?}, {after:?}", tokens.len()));
         }
         Ok(())
@@ -120,7 +121,7 @@ struct Counted {
     live: u64,
     /// How many objects of those kinds the API server says were read, by whomever.
     reads: usize,
-    /// How many requests of the test's arrived.
+    /// How many requests like the test's arrived.
     reviews: usize,
 }
 
