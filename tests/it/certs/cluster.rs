@@ -1,7 +1,7 @@
 //! Requests in a cluster: a small API server that knows them, and each command against it.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
@@ -35,8 +35,6 @@ struct Store {
     conflicts: usize,
     /// What takes the place of a request, by somebody else's hand, when it is decided on.
     replacement: Option<Value>,
-    /// Where the authority is that signs what is approved; by default nobody does.
-    signer: Option<PathBuf>,
 }
 
 impl Store {
@@ -147,10 +145,6 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
             }
             assert_eq!(given["metadata"]["resourceVersion"], found["metadata"]["resourceVersion"]);
             found["status"]["conditions"] = given["status"]["conditions"].clone();
-            if let Some(signer) = &store.signer {
-                let certificate = tokio::task::block_in_place(|| signed(signer, &found));
-                found["status"]["certificate"] = certificate.into();
-            }
             store.put("MODIFIED", &found);
             respond(StatusCode::OK, &found)
         }
@@ -542,21 +536,16 @@ async fn changes_are_told_as_they_come() {
     assert_eq!((ended.code(), ended.signal()), (Some(0), None));
 }
 
-/// The page shows what the commands print; here the requests of the page are signed as soon as they are approved.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_page_on_certificates_is_what_is_printed() {
-    let cluster = Cluster::start().await;
-    cluster.store.lock().unwrap().signer = Some(cluster.dir().to_owned());
-    let config = cluster.dir().join("config");
-    let replayed = spawn_blocking(move || {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
-        let directory = tempfile::tempdir().unwrap();
-        let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
-        let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
-        transcript::replay(Path::new(page), &["cluster"], directory.path(), |command| {
-            command.env("PATH", &path).env("KUBECONFIG", &config).env("HOME", directory.path());
-        })
+/// What needs a cluster is shown in front of a real one, by `tests/signers`.
+#[test]
+fn the_page_on_certificates_is_what_is_printed() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
+    let directory = tempfile::tempdir().unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let commands = transcript::replay(Path::new(page), &[], directory.path(), |command| {
+        command.env("PATH", &path).env_remove("KUBECONFIG").env("HOME", directory.path());
     });
-    let commands = replayed.await.unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
+    let commands = commands.unwrap_or_else(|wrong| panic!("{wrong}"));
     assert!(commands > 20, "{commands}");
 }
