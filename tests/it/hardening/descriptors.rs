@@ -49,8 +49,12 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
         assert_eq!(known.get("/api", &[]).await.status(), StatusCode::OK);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let used = processor_time(process.id()) - before;
-    assert!(used < 25, "{used} hundredths of a second in one second");
+    let (used, whole) = (processor_time(process.id()) - before, waiting.elapsed());
+    // Accepting again and again would take all of a core; answering on a busy machine takes a part of one.
+    assert!(
+        Duration::from_millis(used * 10) < whole.mul_f64(0.6),
+        "{used} hundredths of a second in {whole:?}"
+    );
 
     drop(silent);
     let mut new = soon(gateway.http1(Some(&alice))).await;
