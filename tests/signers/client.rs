@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::pki::{Ca, Issued};
 
 /// How long anything that is waited for may take.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// An API server, with the credentials that are shown to it.
 #[derive(Clone)]

@@ -27,12 +27,12 @@ pub enum Who {
     ControllerManagers,
 }
 
-/// How soon a dead leader's place is taken.
+/// How soon a dead leader's place is taken: no sooner than a busy API server answers.
 const ELECTION: [&str; 4] = [
     "--leader-elect=true",
-    "--leader-elect-lease-duration=2s",
-    "--leader-elect-renew-deadline=1500ms",
-    "--leader-elect-retry-period=250ms",
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=4s",
+    "--leader-elect-retry-period=500ms",
 ];
 
 enum Replica {
