@@ -81,19 +81,30 @@ pub fn decode_extra_key(name: &str) -> Result<String, KeyNotText> {
 /// What to write behind the prefix in a header's name so that exactly `key` arrives.
 // client-go: transport/round_trippers.go, headerKeyEscape — and capital letters, see the head of this file
 pub fn encode_extra_key(key: &str) -> String {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or_default();
-    let mut name = String::with_capacity(key.len());
-    for byte in key.bytes() {
-        if stays(byte) {
-            name.push(char::from(byte));
+    encode(key.as_bytes(), stays)
+}
+
+/// Writes each byte that does not stay as it is as `%XX`.
+pub(crate) fn encode(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if stays(*byte) {
+            text.push(char::from(*byte));
         } else {
-            name.push('%');
-            name.push(digit(byte >> 4));
-            name.push(digit(byte & 0xf));
+            text.push('%');
+            text.extend(digits(*byte).map(|digit| digit.to_ascii_uppercase()));
         }
     }
-    name
+    text
+}
+
+/// Two digits for each octet, in lower case.
+pub(crate) fn hex(octets: &[u8]) -> String {
+    octets.iter().flat_map(|octet| digits(*octet)).collect()
+}
+
+fn digits(byte: u8) -> [char; 2] {
+    [byte >> 4, byte & 0xf].map(|nibble| char::from_digit(nibble.into(), 16).unwrap_or_default())
 }
 
 /// Whether a byte may stand in a header name and is read back as itself.

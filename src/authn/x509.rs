@@ -11,7 +11,6 @@
 pub(crate) mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::digest;
@@ -20,6 +19,7 @@ use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use super::remarks::Outcome;
 use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
 use crate::clock::{self, UnixTime};
+use crate::escape::hex;
 use crate::status::quote::Quoted;
 use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 use crate::x509::certificate::{self, Certificate};
@@ -253,13 +253,6 @@ fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>)
         }
     }
     (from, until)
-}
-
-pub(crate) fn hex(octets: &[u8]) -> String {
-    octets.iter().fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
-        let _infallible = write!(text, "{octet:02x}");
-        text
-    })
 }
 
 /// Verdicts on one connection's chain. Judging costs signature checks, and a connection carries many requests.

@@ -1,11 +1,12 @@
 //! The public keys that a joining node is told to trust: `sha256:…`, the hash of the key as it is in certificates.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::escape::hex;
 
 const FORMAT: &str = "sha256";
 
@@ -38,11 +39,7 @@ impl Pins {
     pub fn of(certificate: &CertificateDer<'_>) -> Option<String> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let hash = digest::digest(&digest::SHA256, certificate.tbs_certificate.subject_pki.raw);
-        let mut pin = format!("{FORMAT}:");
-        for byte in hash.as_ref() {
-            let _infallible = write!(pin, "{byte:02x}");
-        }
-        Some(pin)
+        Some(format!("{FORMAT}:{}", hex(hash.as_ref())))
     }
 
     /// Whether nothing is pinned.

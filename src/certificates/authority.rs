@@ -130,7 +130,48 @@ impl Authority {
 
     /// [`Authority::new`] with both read from where they are. Blocks.
     pub fn load(certificate: &Path, key: &KeySource) -> Result<Self, AuthorityError> {
-        Files::read(certificate, key)?.authority()
+        let read = |path: &Path| {
+            fs::read(path).map_err(|error| AuthorityError::Read {
+                certificate: certificate.display().to_string(),
+                file: path.display().to_string(),
+                // go: the texts of syscall.Errno
+                reason: match error.kind() {
+                    io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+                    io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+                    _ => error.to_string(),
+                },
+            })
+        };
+        let certificate_pem = read(certificate)?;
+        let key_pem = match key {
+            KeySource::File(path) => read(path)?,
+            KeySource::Pkcs11(_) => Vec::new(),
+        };
+        Self::read(certificate, &certificate_pem, key, &key_pem)
+    }
+
+    /// The authority in files that were read; `key_pem` is of no account for a key in a token. Blocks, if it is in one.
+    pub(crate) fn read(
+        certificate: &Path,
+        certificate_pem: &[u8],
+        key: &KeySource,
+        key_pem: &[u8],
+    ) -> Result<Self, AuthorityError> {
+        let pair = format!("csr-controller::{}::{}", certificate.display(), key.name());
+        let is_file = matches!(key, KeySource::File(_));
+        let authority = if certificate_pem.is_empty() || (is_file && key_pem.is_empty()) {
+            Err(PairError::Empty(pair.clone()))
+        } else {
+            Self::of(certificate_pem, || open(key, key_pem))
+        };
+        authority.map_err(|reason| {
+            // The number of certificates is what upstream looks at last, and calls the pair by both files then.
+            let name = match reason {
+                PairError::Several(_) => pair,
+                _ => certificate.display().to_string(),
+            };
+            AuthorityError::Files { name, reason }
+        })
     }
 
     fn of(
@@ -237,55 +278,7 @@ fn fingerprint(bytes: &[u8]) -> Fingerprint {
     digest::digest(&digest::SHA256, bytes).as_ref().try_into().unwrap_or_default()
 }
 
-/// What is in the files of an authority at one moment.
-struct Files<'a> {
-    certificate: (&'a Path, Vec<u8>),
-    key: (&'a KeySource, Vec<u8>),
-}
-
-impl<'a> Files<'a> {
-    fn read(certificate: &'a Path, key: &'a KeySource) -> Result<Self, AuthorityError> {
-        let read = |path: &Path| {
-            fs::read(path).map_err(|error| AuthorityError::Read {
-                certificate: certificate.display().to_string(),
-                file: path.display().to_string(),
-                // go: the texts of syscall.Errno
-                reason: match error.kind() {
-                    io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-                    io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-                    _ => error.to_string(),
-                },
-            })
-        };
-        let certificate_pem = read(certificate)?;
-        let key_pem = match key {
-            KeySource::File(path) => read(path)?,
-            KeySource::Pkcs11(uri) => uri.as_bytes().to_vec(),
-        };
-        Ok(Self { certificate: (certificate, certificate_pem), key: (key, key_pem) })
-    }
-
-    fn authority(&self) -> Result<Authority, AuthorityError> {
-        let (path, certificate_pem) = &self.certificate;
-        let (source, key_pem) = &self.key;
-        let pair = format!("csr-controller::{}::{}", path.display(), source.name());
-        let authority = if certificate_pem.is_empty() || key_pem.is_empty() {
-            Err(PairError::Empty(pair.clone()))
-        } else {
-            Authority::of(certificate_pem, || key(source, key_pem))
-        };
-        authority.map_err(|reason| {
-            // The number of certificates is what upstream looks at last, and calls the pair by both files then.
-            let name = match reason {
-                PairError::Several(_) => pair,
-                _ => path.display().to_string(),
-            };
-            AuthorityError::Files { name, reason }
-        })
-    }
-}
-
-fn key(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
+fn open(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
     match source {
         KeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
         #[cfg(feature = "pkcs11")]

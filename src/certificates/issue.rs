@@ -14,6 +14,7 @@ use super::tbs::{self, Fields};
 use super::usage::{UnknownUsages, Usages};
 use super::validity::{self, ExpiredAuthority, Validity};
 use crate::clock::UnixTime;
+use crate::escape::hex;
 
 /// What somebody asks an authority for.
 #[derive(Debug, Clone, Copy)]
@@ -224,7 +225,7 @@ impl Issued {
 
     /// The serial number in lower-case hexadecimal digits, two for each octet.
     pub fn serial_hex(&self) -> String {
-        self.serial.iter().fold(String::new(), |hex, octet| hex + &format!("{octet:02x}"))
+        hex(&self.serial)
     }
 
     /// The first second of its life.

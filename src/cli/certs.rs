@@ -22,10 +22,11 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use x509_parser::certificate::X509Certificate;
 
 use error::CommandError;
 
-use crate::authn::x509::hex;
+use crate::escape::hex;
 
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]
@@ -83,6 +84,11 @@ impl CertsCommand {
         };
         done.unwrap_or_else(|error: CommandError| error.tell())
     }
+}
+
+/// The serial number of a certificate, without the octet that only says that it is positive.
+fn serial(certificate: &X509Certificate<'_>) -> String {
+    hex(&certificate.serial.to_bytes_be())
 }
 
 /// What a certificate is told by: its SHA-256.

@@ -9,7 +9,6 @@ pub(crate) mod signing;
 #[cfg(test)]
 mod testing;
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use futures_util::Stream;
@@ -29,6 +28,7 @@ use super::queue::Outcome;
 use super::settings::Name;
 use super::worker::{Key, watch};
 use crate::clock::UnixTime;
+use crate::escape::encode;
 
 /// A request.
 pub(crate) type Csr = CertificateSigningRequest;
@@ -99,15 +99,7 @@ fn with_condition(mut csr: Csr, condition: Condition) -> Csr {
 // apimachinery: pkg/api/validation/path/name.go: all but `/`, `%`, `.` and `..`
 // RFC 3986, section 3.3: what a segment may hold as it is
 fn segment(name: &str) -> String {
-    let mut segment = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte) {
-            segment.push(char::from(byte));
-        } else {
-            let _infallible = write!(segment, "%{byte:02X}");
-        }
-    }
-    segment
+    encode(name.as_bytes(), |byte| byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte))
 }
 
 /// Where a request is written.

@@ -2,7 +2,6 @@
 // apiserver: plugin/pkg/authenticator/token/oidc/metrics.go — without the label for one of several API servers
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use prometheus::{HistogramVec, IntGaugeVec};
 
 use crate::clock::Clock;
+use crate::escape::hex;
 
 /// All issuers.
 #[derive(Debug, Clone)]
@@ -103,9 +103,5 @@ fn result(success: bool) -> &'static str {
 }
 
 fn sha256(text: &[u8]) -> String {
-    digest(&SHA256, text).as_ref().iter().fold("sha256:".to_owned(), |mut shown, byte| {
-        // Writing to a text does not fail.
-        write!(shown, "{byte:02x}").ok();
-        shown
-    })
+    format!("sha256:{}", hex(digest(&SHA256, text).as_ref()))
 }

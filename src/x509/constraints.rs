@@ -3,13 +3,13 @@
 //! Go applies the constraints of every certificate in a chain to the names of every certificate below it. Names
 //! that cannot be compared (a URI with an address, an odd mailbox) fail as soon as any constraint exists above them.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::alt_names::{Names, domain_valid, ia5};
 use super::certificate::{Certificate, ParseError};
 use super::der::{Der, Malformed, tag};
 use super::uri;
+use crate::escape::hex;
 
 /// How many comparisons of a name with a constraint one path may cost; a limit of our own, since ours are one by one.
 const MAX_COMPARISONS: usize = 250_000;
@@ -305,10 +305,7 @@ fn show_ip(ip: &[u8]) -> String {
     if let Ok(v6) = <[u8; 16]>::try_from(ip) {
         return Ipv6Addr::from(v6).to_string();
     }
-    ip.iter().fold(String::new(), |mut hex, octet| {
-        let _infallible = write!(hex, "{octet:02x}");
-        hex
-    })
+    hex(ip)
 }
 
 /// The names of a certificate in the form in which constraints are compared.

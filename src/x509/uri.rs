@@ -3,10 +3,9 @@
 //! A URI that does not parse makes Go refuse the certificate; the host is what name constraints are compared with.
 //! Only ASCII reaches this module.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::escape::{Mode, unescape_bytes};
+use crate::escape::{self, Mode, unescape_bytes};
 
 /// A URI that parses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,16 +100,7 @@ impl Part {
     /// Decodes a well-escaped text and encodes it by Go's rule.
     fn encode(self, text: &str) -> String {
         let decoded = unescape_bytes(text, Mode::Path).ok().flatten();
-        let mut encoded = String::new();
-        for byte in decoded.as_deref().unwrap_or(text.as_bytes()) {
-            if self.keeps(*byte) {
-                encoded.push(char::from(*byte));
-            } else {
-                // A String takes everything that is written to it.
-                let _written = write!(encoded, "%{byte:02X}");
-            }
-        }
-        encoded
+        escape::encode(decoded.as_deref().unwrap_or(text.as_bytes()), |byte| self.keeps(byte))
     }
 }
 

@@ -207,7 +207,7 @@ fn entry(
     let (_, read) = x509_parser::certificate::X509Certificate::from_der(certificate.der())
         .map_err(|error| CommandError::about("reading the new authority again", error))?;
     Ok(Entry {
-        serial: super::hex(read.raw_serial()),
+        serial: super::serial(&read),
         subject: subject(params),
         alt_names: Vec::new(),
         profile: "intermediate".to_owned(),

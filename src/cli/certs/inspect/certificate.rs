@@ -9,7 +9,7 @@ use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension, X5
 use x509_parser::prelude::FromDer as _;
 
 use super::super::super::terminal::when;
-use super::super::{fingerprint, hex};
+use super::super::{fingerprint, hex, serial};
 use super::public_key::Known;
 use super::{Facts, Findings};
 use crate::certificates::profile::SYSTEM_MASTERS;
@@ -46,8 +46,7 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
     let mut facts: Facts = vec![
         ("subject", named(&certificate.subject().to_string())),
         ("issuer", named(&certificate.issuer().to_string())),
-        // Without the octet that only says that the number is positive.
-        ("serial", hex(&certificate.serial.to_bytes_be())),
+        ("serial", serial(certificate)),
         ("from", when(certificate.validity().not_before.timestamp(), now)),
         ("until", when(certificate.validity().not_after.timestamp(), now)),
         ("key", Known::of(certificate.public_key()).name),

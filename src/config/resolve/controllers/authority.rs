@@ -39,19 +39,20 @@ impl Resolver<'_> {
     pub(super) fn authority(&mut self, files: &Files) -> Option<(Arc<Authority>, Vec<u8>)> {
         let Files { cert_key, cert, key_key, key } = files;
         let mut digest = Context::new(&SHA256);
-        let certificate = self.read(cert_key, cert);
-        let secret = match key {
+        let certificate_pem = self.read(cert_key, cert);
+        let key_pem = match key {
             KeySource::File(file) => self.read(key_key, file),
             KeySource::Pkcs11(uri) => Some(uri.clone().into_bytes()),
         };
-        for part in [&certificate?, &secret?] {
+        let (certificate_pem, key_pem) = (certificate_pem?, key_pem?);
+        for part in [&certificate_pem, &key_pem] {
             digest.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             digest.update(part);
         }
         let digest = digest.finish().as_ref().to_vec();
         let now = self.inputs.now();
         let made = self.inputs.authority(&digest, || {
-            let authority = Authority::load(cert, key)?;
+            let authority = Authority::read(cert, &certificate_pem, key, &key_pem)?;
             if authority.is_expired(now) { Err(Unfit::Expired(authority.not_after())) } else { Ok(authority) }
         });
         let authority = made.map_err(|unfit| {
