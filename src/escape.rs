@@ -98,6 +98,45 @@ pub(crate) fn encode(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
     text
 }
 
+/// The name of an object as one segment of a path: `victim?x` must not become the path of `victim`.
+///
+/// A name that the path could carry only as another one is an error. No object has it.
+// client-go: rest/request.go, Name, with apimachinery: pkg/api/validation/path/name.go, IsValidPathSegmentName
+// RFC 3986, section 3.3: what a segment may hold as it is
+pub(crate) fn path_segment(name: &str) -> Result<String, InvalidName> {
+    if name.is_empty() {
+        return Err(InvalidName::Empty);
+    }
+    let problems: Vec<String> = match name {
+        "." | ".." => vec![format!("may not be '{name}'")],
+        _ => ["/", "%"]
+            .iter()
+            .filter(|c| name.contains(**c))
+            .map(|c| format!("may not contain '{c}'"))
+            .collect(),
+    };
+    if !problems.is_empty() {
+        return Err(InvalidName::NotASegment { name: name.to_owned(), problems: problems.join(" ") });
+    }
+    Ok(encode(name.as_bytes(), |byte| byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte)))
+}
+
+/// Text that no object is named by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidName {
+    /// There is no text.
+    #[error("resource name may not be empty")]
+    Empty,
+    /// A path would not carry it as one segment.
+    #[error("invalid resource name {name:?}: [{problems}]")]
+    NotASegment {
+        /// The text.
+        name: String,
+        /// What is wrong with it, in apimachinery's words.
+        problems: String,
+    },
+}
+
 /// Two digits for each octet, in lower case.
 pub(crate) fn hex(octets: &[u8]) -> String {
     octets.iter().flat_map(|octet| digits(*octet)).collect()
@@ -186,6 +225,32 @@ mod tests {
             assert_eq!(decode_extra_key(name).as_deref(), Ok(*key), "{name}");
         }
         assert_eq!(decode_extra_key("a%ff"), Err(KeyNotText));
+    }
+
+    #[test]
+    fn a_name_is_one_segment_of_a_path_or_an_error() {
+        const CASES: &[(&str, Result<&str, &str>)] = &[
+            ("node-csr-Ab_c-1", Ok("node-csr-Ab_c-1")),
+            ("system:node", Ok("system:node")),
+            ("victim?x", Ok("victim%3Fx")),
+            ("victim#x", Ok("victim%23x")),
+            ("a b", Ok("a%20b")),
+            ("ä", Ok("%C3%A4")),
+            ("...", Ok("...")),
+            // URL parsers leave these out: it would be the path of "ab".
+            ("a\nb", Ok("a%0Ab")),
+            ("a\r\tb", Ok("a%0D%09b")),
+            ("", Err("resource name may not be empty")),
+            (".", Err("invalid resource name \".\": [may not be '.']")),
+            ("..", Err("invalid resource name \"..\": [may not be '..']")),
+            ("a/b", Err("invalid resource name \"a/b\": [may not contain '/']")),
+            ("a%2fb", Err("invalid resource name \"a%2fb\": [may not contain '%']")),
+            ("a/b%", Err("invalid resource name \"a/b%\": [may not contain '/' may not contain '%']")),
+        ];
+        for (name, expected) in CASES {
+            let segment = path_segment(name).map_err(|error| error.to_string());
+            assert_eq!(segment, expected.map(str::to_owned).map_err(str::to_owned), "{name}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::authn::jwt::key_set::KeySet;
 use crate::authn::lookup::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
 use crate::clock::UnixTime;
 use crate::clusters::upstream::Upstream;
+use crate::escape::path_segment;
 use crate::forward::own;
 use crate::metrics::Metrics;
 use budget::Budget;
@@ -201,6 +202,10 @@ impl Lookups {
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
+        // No object is named so, and a path made of it could be that of another one.
+        if !(namespace.is_empty() || is_plain(namespace)) || !is_plain(name) {
+            return Ok(None);
+        }
         if let Some(found) = known.get(namespace, name) {
             self.count(resource, "watch");
             return Ok(Some(found));
@@ -220,6 +225,12 @@ impl Lookups {
     {
         self.count(resource, "live");
         match api.get_opt(name).await {
+            Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
+                let other = object.meta().name.as_deref().unwrap_or_default();
+                Err(LookupError(format!(
+                    "asked for {resource} {name:?}, the API server answered with {other:?}"
+                )))
+            }
             Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
             Err(error) => Err(LookupError(format!("cannot read {resource} {name:?}: {error}"))),
         }
@@ -314,6 +325,11 @@ impl Lookup for Lookups {
     }
 }
 
+/// Whether a path carries the name as it is.
+fn is_plain(name: &str) -> bool {
+    path_segment(name).is_ok_and(|segment| segment == name)
+}
+
 fn identity(meta: &ObjectMeta) -> Identity {
     let deleted = meta.deletion_timestamp.as_ref().map(|time| {
         // What was deleted before 1970 is deleted.
@@ -379,6 +395,41 @@ mod tests {
         };
         assert_eq!(written().await, 2, "one for each secret");
         assert_eq!(written().await, 4, "and another later");
+    }
+
+    /// Each name, and what the answer about it is worth; the API server answers every read with the service account
+    /// `victim`.
+    #[tokio::test]
+    async fn an_object_of_another_name_proves_nothing() {
+        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+        let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+        let paths = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = Arc::clone(&paths);
+        let service = service_fn(move |request: Request<Body>| {
+            seen.lock().unwrap().push(request.uri().path().to_owned());
+            let victim = json!({"metadata": {"name": "victim", "namespace": "test", "uid": "1"}}).to_string();
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(victim.into_bytes()))))
+        });
+        lookups.client = Client::new(service, "default");
+        let found = async |namespace: &str, name: &str| {
+            let found = Lookup::service_account(&lookups, namespace, name).await;
+            (found.map(|account| account.is_some()).map_err(drop), std::mem::take(&mut *paths.lock().unwrap()))
+        };
+        let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
+        assert_eq!(found("test", "victim").await, (Ok(true), read));
+        assert_eq!(found("test", "other").await.0, Err(()), "another object was answered with");
+        for (namespace, name) in [
+            ("test", "victim?x"),
+            ("test", "victim#x"),
+            ("test", "x/../victim"),
+            ("test", "x%2f..%2fvictim"),
+            ("test", ".."),
+            ("test", ""),
+            ("test?x", "victim"),
+            ("x/../test", "victim"),
+        ] {
+            assert_eq!(found(namespace, name).await, (Ok(false), Vec::new()), "{namespace} {name}");
+        }
     }
 
     #[tokio::test]

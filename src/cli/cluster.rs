@@ -142,10 +142,24 @@ impl Cluster {
             401 => {
                 "\n  fix: the credential of the kubeconfig is not accepted; give another with --kubeconfig or --context"
             }
-            403 => "\n  fix: have a Role or ClusterRole with that verb on that resource bound to that user",
+            403 => missing_right(message),
             _ => "",
         };
         format!("cannot {doing}: {} answers {}: {message}{fix}", self.server(), status.code)
+    }
+}
+
+/// How to give the right that a 403 is for want of. Admission refuses with 403 too, and no Role changes that.
+// apiserver: pkg/endpoints/handlers/responsewriters/errors.go, forbiddenMessage
+// kubernetes: plugin/pkg/admission/certificates/approval/admission.go
+fn missing_right(message: &str) -> &'static str {
+    if message.contains(": User \"") && message.contains(" cannot ") {
+        "\n  fix: have a Role or ClusterRole with that verb on that resource bound to that user"
+    } else if message.contains("user not permitted to approve requests with signerName") {
+        "\n  fix: have a ClusterRole with the verb approve on the resource signers of certificates.k8s.io, for that \
+         signer's name, bound to that user"
+    } else {
+        ""
     }
 }
 

@@ -1,14 +1,23 @@
 //! What commands print for people: dates, and texts that a stranger may have written.
 
+use std::borrow::Cow;
+
 use crate::clock::{self, UnixTime};
 
 /// The text with a mark instead of each character that a terminal would obey.
 pub(super) fn harmless(text: &str) -> String {
-    let is_obeyed = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
+}
+
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name as it is, or quoted where a reader would see another one: `"alice "` is not `alice`.
+pub(super) fn plain(name: &str) -> Cow<'_, str> {
+    let misleads =
+        name.is_empty() || name.trim() != name || name.starts_with('"') || name.chars().any(is_obeyed);
+    if misleads { Cow::Owned(format!("{name:?}")) } else { Cow::Borrowed(name) }
 }
 
 /// A date, and how far away it is.
@@ -76,6 +85,24 @@ mod tests {
         ];
         for (seconds, expected) in cases {
             assert_eq!(age(seconds), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_would_be_read_as_another_is_quoted() {
+        let cases = [
+            ("alice", "alice"),
+            ("a b", "a b"),
+            ("Zoë", "Zoë"),
+            ("alice ", "\"alice \""),
+            ("\talice", "\"\\talice\""),
+            ("", "\"\""),
+            ("a\nb", "\"a\\nb\""),
+            ("a\u{202e}b", "\"a\\u{202e}b\""),
+            ("\"alice \"", "\"\\\"alice \\\"\""),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(plain(name), expected);
         }
     }
 

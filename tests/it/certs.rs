@@ -5,6 +5,7 @@ mod files;
 mod gateway;
 mod inspect;
 mod issue;
+mod odd_names;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

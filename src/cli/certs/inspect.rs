@@ -1,7 +1,7 @@
 //! `portcullis certs inspect`: what a certificate, request, key or kubeconfig says, or a server shows, and what is wrong
 //! with it. Private keys are read, to see whose they are; nothing of them is shown.
 
-mod certificate;
+pub(super) mod certificate;
 mod kubeconfig;
 mod material;
 mod public_key;

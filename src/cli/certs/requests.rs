@@ -1,11 +1,15 @@
 //! Certificate requests in a cluster: the objects, as people want to see them.
 
+mod contents;
 pub(super) mod create;
 pub(super) mod decide;
 pub(super) mod list;
 pub(super) mod wait;
 pub(super) mod watch;
 
+use std::collections::BTreeMap;
+
+use contents::Contents;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::jiff::Timestamp;
@@ -18,6 +22,7 @@ use super::error::CommandError;
 use super::signing::in_words;
 use crate::certificates::request::CertificateRequest;
 use crate::clock::UnixTime;
+use crate::escape::path_segment;
 
 const NONE: &str = "<none>";
 
@@ -29,14 +34,23 @@ struct Row {
     age: String,
     signer_name: String,
     requestor: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requestor_uid: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     requestor_groups: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    requestor_extra: BTreeMap<String, Vec<String>>,
     requested_duration: String,
     condition: String,
     usages: Vec<String>,
     /// What the request itself says; the reason why it cannot be read if it cannot.
     #[serde(flatten)]
     asks: Asks,
+    /// What only another signer would take over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also_asks_for: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    asks_for_authority: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     messages: Vec<String>,
 }
@@ -72,16 +86,21 @@ impl Row {
             let text: Vec<&str> = text.into_iter().flatten().map(String::as_str).collect();
             format!("{}: {}", condition.type_, text.join(": "))
         };
+        let Contents { also, asks_for_authority } = Contents::of(&spec.request.0);
         Self {
             name: name(request).to_owned(),
             age: created.map_or("<unknown>".to_owned(), |created| age(now.as_secs().saturating_sub(created))),
             signer_name: spec.signer_name.clone(),
             requestor: spec.username.clone().unwrap_or_default(),
+            requestor_uid: spec.uid.clone().filter(|uid| !uid.is_empty()),
             requestor_groups: spec.groups.clone().unwrap_or_default(),
+            requestor_extra: spec.extra.clone().unwrap_or_default(),
             requested_duration: duration.map_or(NONE.to_owned(), age),
             condition: condition(request),
             usages: spec.usages.clone().unwrap_or_default(),
             asks,
+            also_asks_for: also,
+            asks_for_authority,
             messages: conditions(request).map(message).collect(),
         }
     }
@@ -128,14 +147,37 @@ fn condition(request: &CertificateSigningRequest) -> String {
     [Some(decided), failed, issued].into_iter().flatten().collect::<Vec<_>>().join(",")
 }
 
+/// The name of a request, and the segment of a path that leads to that request and no other.
+#[derive(Debug, Clone)]
+struct RequestName {
+    name: String,
+    segment: String,
+}
+
+impl RequestName {
+    fn parse(name: &str) -> Result<Self, CommandError> {
+        let segment = path_segment(name).map_err(|error| CommandError::Usage(error.to_string()))?;
+        Ok(Self { name: name.to_owned(), segment })
+    }
+
+    /// The object, if it is the one of this name: a decision is about the request that was named.
+    fn check(&self, answer: CertificateSigningRequest) -> Result<CertificateSigningRequest, CommandError> {
+        if name(&answer) == self.name {
+            return Ok(answer);
+        }
+        let problem = format!("the API server answered with certificatesigningrequest {:?}", name(&answer));
+        Err(CommandError::about(format!("{:?}", self.name), problem))
+    }
+}
+
 /// Reads one request.
 async fn read(
     cluster: &Cluster,
     api: &Api<CertificateSigningRequest>,
-    name: &str,
+    name: &RequestName,
 ) -> Result<CertificateSigningRequest, CommandError> {
-    let doing = format!("read certificate signing request {name}");
-    cluster.ask(&doing, api.get(name)).await.map_err(CommandError::Failed)
+    let doing = format!("read certificate signing request {}", name.name);
+    name.check(cluster.ask(&doing, api.get(&name.segment)).await.map_err(CommandError::Failed)?)
 }
 
 /// Runs a command against a cluster.

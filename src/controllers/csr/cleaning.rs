@@ -12,11 +12,12 @@ use kube::{Api, ResourceExt as _};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info};
 
-use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued, segment};
+use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued};
 use crate::clock::UnixTime;
 use crate::controllers::Context;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
+use crate::escape::path_segment;
 use crate::x509::der::{Der, tag};
 use crate::x509::{certificate::Certificate, pem};
 
@@ -90,7 +91,14 @@ async fn delete(context: &Context, api: &Api<Csr>, csr: &Csr, over: Over) {
         Preconditions { uid: csr.uid(), resource_version: csr.metadata.resource_version.clone() };
     let params = DeleteParams::default().preconditions(preconditions);
     let (cluster, name) = (&*context.cluster, csr.name_any());
-    let Ok(deleted) = timeout(PATIENCE, api.delete(&segment(&name), &params)).await else {
+    let at = match path_segment(&name) {
+        Ok(at) => at,
+        Err(problem) => {
+            error!(cluster, csr = name, "cannot delete: {problem}");
+            return;
+        }
+    };
+    let Ok(deleted) = timeout(PATIENCE, api.delete(&at, &params)).await else {
         error!(cluster, csr = name, "cannot delete: {NO_ANSWER}");
         return;
     };

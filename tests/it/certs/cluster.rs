@@ -25,6 +25,12 @@ use crate::transcripts::transcript;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
+/// Authorization's words, and those of admission.
+const FORBIDDEN: &str = "certificatesigningrequests.certificates.k8s.io is forbidden: User \"carol\" cannot create \
+    resource \"certificatesigningrequests\" in API group \"certificates.k8s.io\" at the cluster scope";
+const MASTERS: &str = "certificatesigningrequests.certificates.k8s.io \"masters\" is forbidden: use of \
+    kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
+
 /// What it holds, and who watches.
 #[derive(Default)]
 struct Store {
@@ -35,6 +41,8 @@ struct Store {
     conflicts: usize,
     /// What takes the place of a request, by somebody else's hand, when it is decided on.
     replacement: Option<Value>,
+    /// The one object that every request is answered with.
+    answers_with: Option<String>,
 }
 
 impl Store {
@@ -55,12 +63,38 @@ impl Store {
     }
 }
 
+/// The name in a field selector, without its escapes.
+// apimachinery: pkg/fields/selector.go, UnescapeValue
+fn selected_name(query: &str) -> Option<String> {
+    let selector = url::form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "fieldSelector")?.1;
+    let value = selector.strip_prefix("metadata.name=").unwrap();
+    let mut name = String::new();
+    let mut characters = value.chars();
+    while let Some(c) = characters.next() {
+        assert!(!matches!(c, ',' | '='), "{value} is more than one term");
+        name.extend(if c == '\\' { characters.next() } else { Some(c) });
+    }
+    Some(name)
+}
+
+/// As the real server decodes a path.
+fn percent_decoded(path: &str) -> String {
+    let mut pieces = path.split('%');
+    let mut decoded = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        let (digits, rest) = piece.split_at(2);
+        decoded.push(u8::from_str_radix(digits, 16).unwrap());
+        decoded.extend(rest.as_bytes());
+    }
+    String::from_utf8(decoded).unwrap()
+}
+
 /// A line of a watch.
 fn event(kind: &str, request: &Value) -> Bytes {
     Bytes::from(json!({"type": kind, "object": request}).to_string() + "\n")
 }
 
-struct Cluster {
+pub(super) struct Cluster {
     pki: Pki,
     store: Arc<Mutex<Store>>,
     _server: Backend,
@@ -80,8 +114,12 @@ fn respond(code: StatusCode, body: &Value) -> Response<BoxedBody> {
 async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<BoxedBody> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    let rest = head.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/').to_owned();
+    let rest = head.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
+    let rest = percent_decoded(rest);
     let mut store = store.lock().unwrap();
+    if let Some(other) = store.answers_with.clone() {
+        return respond(StatusCode::OK, &store.find(&other).unwrap());
+    }
     let query = head.uri.query().unwrap_or_default();
     match (&head.method, rest.as_str()) {
         (&Method::GET, "") if query.contains("watch=true") => {
@@ -98,12 +136,11 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
             Response::builder().header("content-type", "application/json").body(body).unwrap()
         }
         (&Method::GET, "") => {
-            let of_one =
-                query.split('&').find_map(|pair| pair.strip_prefix("fieldSelector=metadata.name%3D"));
+            let of_one = selected_name(query);
             let items: Vec<&Value> = store
                 .requests
                 .iter()
-                .filter(|known| of_one.is_none_or(|name| known["metadata"]["name"] == name))
+                .filter(|known| of_one.as_ref().is_none_or(|name| known["metadata"]["name"] == **name))
                 .collect();
             let list = json!({"kind": "CertificateSigningRequestList", "apiVersion": "certificates.k8s.io/v1",
                 "metadata": {"resourceVersion": store.version.to_string()}, "items": items});
@@ -117,7 +154,10 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
                 return refuse(StatusCode::CONFLICT, "AlreadyExists", "it already exists");
             }
             if name == "forbidden" {
-                return refuse(StatusCode::FORBIDDEN, "Forbidden", "you may not");
+                return refuse(StatusCode::FORBIDDEN, "Forbidden", FORBIDDEN);
+            }
+            if name == "masters" {
+                return refuse(StatusCode::FORBIDDEN, "Forbidden", MASTERS);
             }
             made["metadata"] = json!({"name": name, "uid": format!("uid-{}", store.version),
                 "creationTimestamp": "2026-01-01T00:00:00Z"});
@@ -175,7 +215,7 @@ fn signed(authority: &Path, request: &Value) -> String {
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let pki = Pki::new();
         let store = Arc::new(Mutex::new(Store::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -202,26 +242,32 @@ impl Cluster {
     }
 
     /// Runs a command to its end.
-    async fn run(&self, arguments: &[&str]) -> Said {
+    pub(super) async fn run(&self, arguments: &[&str]) -> Said {
         said(self.begin(arguments)).await
     }
 
     /// Starts a command, which ends with the test.
-    fn begin(&self, arguments: &[&str]) -> Child {
+    pub(super) fn begin(&self, arguments: &[&str]) -> Child {
         let mut command = command(self.dir(), &[arguments, &["--kubeconfig", "config"]].concat());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap()
     }
 
-    fn found(&self, name: &str) -> Option<Value> {
+    pub(super) fn found(&self, name: &str) -> Option<Value> {
         self.store.lock().unwrap().find(name)
     }
 
     /// Adds a request that somebody made by other means.
-    fn add(&self, name: &str, subject: &str) {
+    pub(super) fn add(&self, name: &str, subject: &str) {
+        self.add_with(name, subject, "");
+    }
+
+    /// The same, with further options of `openssl req`; the last of each counts.
+    pub(super) fn add_with(&self, name: &str, subject: &str, options: &str) {
         let line = format!(
-            "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.k -subj '{subject}' \
-             -addext subjectAltName=DNS:{name}.test 2>/dev/null"
+            "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout 'key of {name}' -subj '{subject}' \
+             -addext subjectAltName=DNS:{}.test {options} 2>/dev/null",
+            name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
         );
         let pem = shell(self.dir(), &line);
         let request = json!({"metadata": {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -231,11 +277,16 @@ impl Cluster {
         self.store.lock().unwrap().put("ADDED", &request);
     }
 
-    fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
         let mut store = self.store.lock().unwrap();
         let mut request = store.find(name).unwrap();
         change(&mut request);
         store.put("MODIFIED", &request);
+    }
+
+    /// From now on every request is answered with this object.
+    pub(super) fn answer_with(&self, name: &str) {
+        self.store.lock().unwrap().answers_with = Some(name.to_owned());
     }
 
     /// Approves and signs it, as the controllers do.
@@ -476,7 +527,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
         cluster.store.lock().unwrap().watchers.clear();
     }
     let forbidden = ["request", "--cn", "a", "--name", "forbidden", "--out-kubeconfig", "a"];
-    cluster.run(&forbidden).await.bad(1, &["answers 403: you may not", "Role"]);
+    cluster.run(&forbidden).await.bad(1, &["User \"carol\" cannot create", "Role"]);
     let cases: [(&[&str], &str); 4] = [
         (&["request", "--cn", "a", "--out-cert", "a.crt"], "--out-key"),
         (&["request", "--cn", "a"], "--out-cert"),
@@ -487,6 +538,10 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
         cluster.run(arguments).await.bad(64, &[told]);
     }
     assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"]);
+    // No Role changes what admission refuses.
+    let masters = ["request", "--cn", "a", "--name", "masters", "--out-kubeconfig", "a"];
+    let said = cluster.run(&masters).await.bad(1, &["system:masters group is not allowed"]);
+    assert!(!said.contains("fix:"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

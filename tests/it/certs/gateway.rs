@@ -31,6 +31,54 @@ fn verify_says_as_whom_or_why_not() {
     assert_eq!(json["user"]["groups"], serde_json::json!(["dev", "system:authenticated"]));
 }
 
+/// Subjects whose names a header would change on its way; openssl's `-subj`, and how the name is printed.
+const CHANGED_ON_THE_WAY: [(&str, &str); 5] = [
+    ("/CN=alice ", "\"alice \""),
+    ("/CN= alice", "\" alice\""),
+    ("/CN=alice/O=system:masters ", "\"system:masters \""),
+    ("/CN=alice\tx/O=dev\t", "\"dev\\t\""),
+    ("/CN=a\nb", "\"a\\nb\""),
+];
+
+#[test]
+fn an_identity_that_the_gateway_refuses_is_refused_by_verify_and_explain() {
+    let pki = Pki::new();
+    let dir = pki.directory.path();
+    let given = flags(&pki, "127.0.0.1:6443".parse().unwrap());
+    let explain = |certificate: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.arg("explain").args(&given).args(["--certificate", certificate]).current_dir(dir);
+        super::Said::of(command.output().unwrap())
+    };
+    certs(dir, &["init"]).good();
+    for (subject, shown) in CHANGED_ON_THE_WAY {
+        let names = subject.split('/').skip(1).map(|pair| pair.split_once('=').unwrap());
+        let mut leaf = pki.clients.leaf();
+        for (kind, name) in names.clone() {
+            leaf = if kind == "CN" { leaf.cn(name) } else { leaf.org(name) };
+        }
+        pki.write("odd.crt", leaf.issue().cert_pem());
+        let refused = certs(dir, &["verify", "odd.crt", "--client-ca-file", "clients-ca.crt"]);
+        let explained = explain("odd.crt");
+        for said in [&refused, &explained] {
+            assert_eq!(said.code, 1, "{subject:?}: {said:?}");
+            assert!(said.out.starts_with("refused (401 Unauthorized)"), "{subject:?}: {said:?}");
+            let why = "forwarding, identity: the ";
+            assert!(said.out.contains(why) && said.out.contains(shown), "{subject:?}: {said:?}");
+        }
+        // Nor is such a certificate issued, or signed.
+        let names: Vec<String> = names
+            .map(|(kind, name)| {
+                format!("{}={name}", if kind == "CN" { "--common-name" } else { "--organization" })
+            })
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let issue = [&["issue", "client", "--out", "odd"], &names[..]].concat();
+        certs(dir, &issue).bad(1, &["not signed as client", shown, "would not arrive byte for byte"]);
+        assert!(!dir.join("odd.key").exists());
+    }
+}
+
 #[test]
 fn verify_takes_the_configuration_of_the_gateway() {
     let pki = Pki::new();

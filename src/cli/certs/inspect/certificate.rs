@@ -245,7 +245,7 @@ fn general_name(name: &GeneralName<'_>) -> String {
     }
 }
 
-fn purposes(usage: &ExtendedKeyUsage<'_>) -> String {
+pub(in crate::cli::certs) fn purposes(usage: &ExtendedKeyUsage<'_>) -> String {
     let known = [
         (usage.any, "any"),
         (usage.client_auth, "clientAuth"),

@@ -27,7 +27,7 @@ use super::super::progress::{Waiting, patiently};
 use super::super::signing::written;
 use super::super::table;
 use super::wait::{Outcome, outcome};
-use super::{has, read, with_cluster};
+use super::{RequestName, has, read, with_cluster};
 use crate::certificates::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
 use crate::certificates::request::{self, CertificateRequest};
 use crate::certificates::signer::{KeyError, PemKey, Signer as _};
@@ -123,6 +123,7 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
             "--out-cert: give --out-key too, or --key with a key of your own".to_owned(),
         ));
     }
+    let name = flags.name.as_deref().map(RequestName::parse).transpose()?;
     for file in [&flags.out_cert, &flags.out_kubeconfig].into_iter().flatten() {
         files::must_be_free(file, flags.force)?;
     }
@@ -131,7 +132,7 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
         let request = request::build(&flags.names.subject(), &flags.names.alt_names(), &key.secret)
             .map_err(|error| CommandError::about("making the request", error))?;
         key.place(flags.force)?;
-        let made = flags.create(cluster, &api, &request, usages).await;
+        let made = flags.create(cluster, &api, name.as_ref(), &request, usages).await;
         let made = made.inspect_err(|_| key.forget())?;
         let name = super::name(&made).to_owned();
         if !has(&made, "Approved") {
@@ -209,10 +210,11 @@ impl RequestFlags {
         &self,
         cluster: &Cluster,
         api: &Api<CertificateSigningRequest>,
+        name: Option<&RequestName>,
         request: &CertificateRequest,
         usages: Vec<String>,
     ) -> Result<CertificateSigningRequest, CommandError> {
-        let generate = self.name.is_none().then(|| "portcullis-".to_owned());
+        let generate = name.is_none().then(|| "portcullis-".to_owned());
         let object = CertificateSigningRequest {
             metadata: ObjectMeta {
                 name: self.name.clone(),
@@ -231,27 +233,33 @@ impl RequestFlags {
         let parameters = PostParams::default();
         let made = cluster.ask("create a certificate signing request", async {
             match api.create(&parameters, &object).await {
-                Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(None),
+                // Without a name of ours there is nothing to take up.
+                Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" && name.is_some() => {
+                    Ok(None)
+                }
                 made => made.map(Some),
             }
         });
-        if let Some(made) = made.await.map_err(CommandError::Failed)? {
-            return Ok(made);
-        }
+        let made = made.await.map_err(CommandError::Failed)?;
+        let name = match (made, name) {
+            (Some(made), Some(name)) => return name.check(made),
+            (Some(made), None) => return Ok(made),
+            (None, Some(name)) => name,
+            (None, None) => return Err(CommandError::Failed("the API server made no request".to_owned())),
+        };
         // client-go: util/certificate/csr/csr.go, RequestCertificate: one that is there is taken up, if it is ours.
-        let name = self.name.as_deref().unwrap_or_default();
         let found = read(cluster, api, name).await?;
         let same_key = CertificateRequest::from_pem(&found.spec.request.0)
             .is_ok_and(|found| found.public_key() == request.public_key());
         if !same_key {
             let problem =
                 "there is such a request already, for another key; choose another --name, or give its --key";
-            return Err(CommandError::about(name, problem));
+            return Err(CommandError::about(&name.name, problem));
         }
         if found.spec.signer_name != self.signer_name {
             let problem =
                 format!("it is for the signer {}; give that as --signer-name", found.spec.signer_name);
-            return Err(CommandError::about(name, problem));
+            return Err(CommandError::about(&name.name, problem));
         }
         Ok(found)
     }

@@ -13,9 +13,10 @@ use serde::Serialize;
 
 use super::super::super::check::{Output, print};
 use super::super::super::cluster::{Cluster, ClusterFlags};
+use super::super::super::terminal::plain;
 use super::super::error::CommandError;
 use super::super::table;
-use super::{Asks, Row, has, read, with_cluster};
+use super::{Asks, RequestName, Row, has, read, with_cluster};
 use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::clock::Clock;
 
@@ -104,11 +105,13 @@ impl Decision<'_> {
                 "there is no terminal to ask whether to {verb} them: look at them with certs list, and give --yes"
             )));
         }
+        let names: Vec<_> =
+            flags.names.iter().map(|name| RequestName::parse(name)).collect::<Result<_, _>>()?;
         with_cluster(&flags.cluster, async |cluster, api| {
             let now = Clock::system().now();
-            // All are looked at before any is decided on: a name that is wrong is found in time.
+            // All are read before any is decided on: a wrong name is found in time.
             let mut requests = Vec::new();
-            for name in &flags.names {
+            for name in &names {
                 requests.push(read(cluster, &api, name).await?);
             }
             let rows: Vec<Row> = requests.iter().map(|request| Row::of(request, now)).collect();
@@ -122,8 +125,8 @@ impl Decision<'_> {
                 return Err(CommandError::Failed("nothing was changed".to_owned()));
             }
             let mut decided = Vec::new();
-            for (request, row) in requests.into_iter().zip(rows) {
-                self.write(cluster, &api, request).await?;
+            for ((request, name), row) in requests.into_iter().zip(&names).zip(rows) {
+                self.write(cluster, &api, name, request).await?;
                 if flags.output == Output::Text {
                     print(&format!("certificatesigningrequest.certificates.k8s.io/{} {done}\n", row.name));
                 }
@@ -137,6 +140,7 @@ impl Decision<'_> {
     fn confirmed(&self, names: &[String], shown: Option<&String>) -> Result<bool, CommandError> {
         let (verb, _) = self.verbs;
         let mut out = std::io::stderr();
+        let names: Vec<_> = names.iter().map(|name| plain(name)).collect();
         let question = format!("{}{verb} {}? [y/N] ", shown.map_or("", String::as_str), names.join(", "));
         let mut answer = String::new();
         out.write_all(question.as_bytes())
@@ -152,10 +156,10 @@ impl Decision<'_> {
         &self,
         cluster: &Cluster,
         api: &Api<CertificateSigningRequest>,
+        name: &RequestName,
         mut request: CertificateSigningRequest,
     ) -> Result<(), CommandError> {
-        let name = super::name(&request).to_owned();
-        let doing = format!("{} certificate signing request {name}", self.verbs.0);
+        let doing = format!("{} certificate signing request {}", self.verbs.0, name.name);
         // Who asks, whom, and for which usages is told beside the request proper, and decided on with it.
         let shown = (request.metadata.uid.clone(), request.spec.clone());
         for _ in 0..TRIES {
@@ -166,21 +170,21 @@ impl Decision<'_> {
             conditions.get_or_insert_default().push(self.condition());
             let parameters = PostParams::default();
             let written = cluster.ask(&doing, async {
-                match api.replace_subresource("approval", &name, &parameters, &request).await {
+                match api.replace_subresource("approval", &name.segment, &parameters, &request).await {
                     Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
                     written => written.map(Some),
                 }
             });
-            if written.await.map_err(CommandError::Failed)?.is_some() {
-                return Ok(());
+            if let Some(written) = written.await.map_err(CommandError::Failed)? {
+                return name.check(written).map(drop);
             }
-            request = read(cluster, api, &name).await?;
+            request = read(cluster, api, name).await?;
             if (&request.metadata.uid, &request.spec) != (&shown.0, &shown.1) {
                 let problem = "it was deleted and made anew; look at it again";
-                return Err(CommandError::about(name, problem));
+                return Err(CommandError::about(&name.name, problem));
             }
         }
-        Err(CommandError::about(name, "somebody else keeps changing it; try again"))
+        Err(CommandError::about(&name.name, "somebody else keeps changing it; try again"))
     }
 
     fn condition(&self) -> CertificateSigningRequestCondition {
@@ -201,7 +205,7 @@ impl Decision<'_> {
 fn shown(rows: &[Row]) -> String {
     let mut facts = Vec::new();
     for row in rows {
-        facts.push(("request", row.name.clone()));
+        facts.push(("request", plain(&row.name).into_owned()));
         match &row.asks {
             Asks::Request { subject, alt_names, key } => {
                 facts.push(("subject", subject.clone()));
@@ -216,10 +220,21 @@ fn shown(rows: &[Row]) -> String {
             }
             Asks::Unreadable(problem) => facts.push(("WARNING", format!("it cannot be read: {problem}"))),
         }
+        facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));
+        if row.asks_for_authority {
+            facts.push((
+                "WARNING",
+                "it asks to be a certificate authority: a signer that grants it lets its holder sign for any name".to_owned(),
+            ));
+        }
         facts.push(("usages", row.usages.join(", ")));
         facts.push(("signer", row.signer_name.clone()));
-        facts.push(("requestor", row.requestor.clone()));
-        facts.extend(row.requestor_groups.iter().map(|group| ("group", group.clone())));
+        facts.push(("requestor", plain(&row.requestor).into_owned()));
+        facts.extend(row.requestor_uid.iter().map(|uid| ("uid", plain(uid).into_owned())));
+        facts.extend(row.requestor_groups.iter().map(|group| ("group", plain(group).into_owned())));
+        for (key, values) in &row.requestor_extra {
+            facts.extend(values.iter().map(|value| ("extra", format!("{}={}", plain(key), plain(value)))));
+        }
         facts.push(("duration", row.requested_duration.clone()));
         facts.push(("condition", row.condition.clone()));
         facts.push(("", String::new()));

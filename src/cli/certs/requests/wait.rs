@@ -43,7 +43,7 @@ pub(super) async fn outcome(
     uid: Option<&str>,
     waiting: &Waiting,
 ) -> Result<Outcome, String> {
-    let mut changes = pin!(watch_object(api, name).default_backoff());
+    let mut changes = pin!(watch_object(api, &selector_value(name)).default_backoff());
     while let Some(change) = changes.next().await {
         let request = match change {
             Ok(request) => request,
@@ -55,8 +55,10 @@ pub(super) async fn outcome(
                 continue;
             }
         };
-        let Some(request) = request.filter(|request| uid.is_none() || request.metadata.uid.as_deref() == uid)
-        else {
+        let is_it = |request: &CertificateSigningRequest| {
+            super::name(request) == name && (uid.is_none() || request.metadata.uid.as_deref() == uid)
+        };
+        let Some(request) = request.filter(is_it) else {
             return Ok(Outcome::Never("it was deleted".to_owned()));
         };
         if let Some(outcome) = ended(&request) {
@@ -69,6 +71,13 @@ pub(super) async fn outcome(
         });
     }
     Err(format!("the watch of {name} ended"))
+}
+
+/// A value as a field selector has it.
+// apimachinery: pkg/fields/selector.go, EscapeValue
+fn selector_value(value: &str) -> String {
+    let escaped = |c| if matches!(c, '\\' | ',' | '=') { vec!['\\', c] } else { vec![c] };
+    value.chars().flat_map(escaped).collect()
 }
 
 /// How it ended, if it has.
