@@ -40,6 +40,7 @@ use crate::request::credentials::Credentials;
 use crate::self_check::SelfCheck;
 use crate::snapshot::Snapshot;
 use crate::status::quote::Quoted;
+use crate::user::IdentityMode;
 
 /// How long the API server and an issuer may take to be there.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -196,6 +197,7 @@ impl Question<'_> {
             cluster: &cluster.name,
             chain: &cluster.chain,
             settings: self.settings,
+            identity: cluster.upstream.identity(),
             audiences: &requested,
             generation: snapshot.generation,
         };
@@ -222,6 +224,8 @@ pub(super) struct Judge<'a> {
     pub(super) cluster: &'a str,
     pub(super) chain: &'a Chain,
     pub(super) settings: &'a Authentication,
+    /// How the backend learns the identity.
+    pub(super) identity: IdentityMode,
     pub(super) audiences: &'a [Audience],
     pub(super) generation: u64,
 }
@@ -251,8 +255,11 @@ impl Judge<'_> {
         };
         let verdict = self.chain.authenticate(&input).await;
         let noted = remarks.take();
-        let steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
-        let proven = verdict.as_ref().ok();
+        let mut steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
+        // The gateway refuses an identity that no header carries, by this function.
+        let unfit = verdict.as_ref().ok().and_then(|proven| proven.identity().lines(self.identity).err());
+        steps.extend(unfit.as_ref().map(Row::of_unfit_identity));
+        let proven = verdict.as_ref().ok().filter(|_| unfit.is_none());
         let user = proven.map(Proven::user).cloned();
         Explanation {
             cluster: self.cluster.to_owned(),
@@ -265,7 +272,7 @@ impl Judge<'_> {
                 extra: user.extra,
             }),
             reasons: if proven.is_some() { Vec::new() } else { reasons(&steps, &kind, self.settings) },
-            error: verdict.err().map(|error| error.to_string()),
+            error: verdict.err().map(|error| error.to_string()).or(unfit.map(|unfit| unfit.to_string())),
             credential: facts,
             steps,
             warnings: noted.warnings,

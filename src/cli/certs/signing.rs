@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::terminal::when;
-use super::authority::Issuing;
+use super::authority::{Issuing, Role};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::index::Entry;
@@ -16,7 +16,9 @@ use crate::certificates::alt_names::AltNames;
 use crate::certificates::issue::{Issued, Wanted};
 use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::certificates::request::CertificateRequest;
+use crate::certificates::subject::Subject;
 use crate::clock::{self, UnixTime};
+use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
 
 /// Less than this is no shortening, but the backdating of every certificate.
 const NOTHING: Duration = Duration::from_mins(10);
@@ -68,6 +70,10 @@ impl Order<'_> {
     /// Signs it, if the profile and the authority allow.
     pub(super) fn sign(&self, issuing: &Issuing, now: UnixTime) -> Result<Signed, CommandError> {
         let Self { kind, request, usages, duration } = self;
+        if kind.role() == Role::Client {
+            must_arrive(request.subject())
+                .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
+        }
         let key = request.public_key().to_string();
         let usages = if usages.is_empty() { kind.usages(&key) } else { usages.to_vec() };
         let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: *duration };
@@ -107,6 +113,13 @@ impl Order<'_> {
         };
         Ok(Signed { issued, report })
     }
+}
+
+/// A client whose name or groups no header carries: the gateway would refuse its certificate.
+fn must_arrive(subject: &Subject) -> Result<(), UnfitIdentity> {
+    let mut user = UserInfo::named(&subject.common_name);
+    user.groups.clone_from(&subject.organization);
+    Identity::from(user).lines(IdentityMode::RequestHeader).map(drop)
 }
 
 impl Signed {

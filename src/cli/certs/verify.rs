@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::inputs::Inputs;
 use crate::config::resolve::resolve;
 use crate::config::{ConfigError, ConfigErrors};
+use crate::user::IdentityMode;
 use crate::x509::CaBundle;
 
 pub(super) const EXAMPLE: &str = "\
@@ -47,7 +48,7 @@ pub(in crate::cli) struct VerifyFlags {
 }
 
 pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
-    let (cluster, bundle) = match trusted(flags) {
+    let (cluster, identity, bundle) = match trusted(flags) {
         Ok(trusted) => trusted,
         Err(errors) => return misconfigured(&errors),
     };
@@ -64,15 +65,21 @@ pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let judge =
-        Judge { cluster: &cluster, chain: &chain, settings: &settings, audiences: &[], generation: 0 };
+    let judge = Judge {
+        cluster: &cluster,
+        chain: &chain,
+        settings: &settings,
+        identity,
+        audiences: &[],
+        generation: 0,
+    };
     let explanation = runtime.block_on(judge.explain(credential, Clock::system().now()));
     let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.text(false)));
     if explanation.authenticated { printed } else { ExitCode::FAILURE }
 }
 
-/// The CAs of clients, and of which cluster.
-fn trusted(flags: &VerifyFlags) -> Result<(String, Arc<CaBundle>), ConfigErrors> {
+/// The CAs of clients, of which cluster, and how its backend learns identities.
+fn trusted(flags: &VerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>), ConfigErrors> {
     let wrong = |error: ConfigError| ConfigErrors(vec![error]);
     if let Some(file) = &flags.client_ca_file {
         let read = std::fs::read(file).map_err(|error| error.to_string());
@@ -81,7 +88,7 @@ fn trusted(flags: &VerifyFlags) -> Result<(String, Arc<CaBundle>), ConfigErrors>
             ConfigError::new("client-ca-file", problem).in_file(file).fix("give the CAs of clients, PEM")
         };
         return bundle
-            .map(|bundle| ("default".to_owned(), Arc::new(bundle)))
+            .map(|bundle| ("default".to_owned(), IdentityMode::RequestHeader, Arc::new(bundle)))
             .map_err(|problem| wrong(told(problem)));
     }
     let config = flags.config.iter().map(|file| file.as_os_str().to_owned());
@@ -105,5 +112,5 @@ fn trusted(flags: &VerifyFlags) -> Result<(String, Arc<CaBundle>), ConfigErrors>
         let problem = format!("cluster {} takes no client certificates", cluster.name);
         return Err(wrong(ConfigError::new("client-ca-file", problem).fix("set clientCAFile")));
     };
-    Ok((cluster.name.clone(), Arc::clone(bundle)))
+    Ok((cluster.name.clone(), cluster.backend.identity, Arc::clone(bundle)))
 }

@@ -197,6 +197,10 @@ fn fix(row: &Row) -> Option<&'static str> {
         ("x509", "chain") if row.detail.contains("expired") => {
             "get a new certificate; if it is new, compare the clocks"
         }
+        ("forwarding", _) => {
+            "get a credential for a name without blanks at its ends and without control characters: a header would \
+             not carry this one as it is"
+        }
         _ => return None,
     })
 }

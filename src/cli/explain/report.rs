@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::super::terminal::harmless;
+use super::super::terminal::{harmless, plain};
 use super::advice::Reason;
 use crate::authn::remarks::{Outcome, Step};
+use crate::user::UnfitIdentity;
 
 /// What an authenticator said in the end. What it looked at before says more.
 const VERDICT: &str = "verdict";
@@ -68,6 +69,12 @@ impl From<Step> for Row {
 }
 
 impl Row {
+    /// Why forwarding refuses a user that an authenticator accepted.
+    pub(super) fn of_unfit_identity(unfit: &UnfitIdentity) -> Self {
+        let (check, detail) = ("identity".to_owned(), unfit.to_string());
+        Self { authenticator: "forwarding".to_owned(), check, result: "failed", detail }
+    }
+
     /// Whether a credential is refused for it.
     pub(super) fn is_obstacle(&self) -> bool {
         self.result == "failed" && self.check != VERDICT
@@ -106,11 +113,12 @@ impl Explanation {
         match (&self.user, self.authenticator) {
             (Some(user), Some(authenticator)) => {
                 lines.push(format!("accepted by {authenticator} for cluster {}", self.cluster));
-                lines.push(format!("  username  {}", user.username));
-                lines.extend(user.uid.iter().map(|uid| format!("  uid       {uid}")));
-                lines.extend(user.groups.iter().map(|group| format!("  group     {group}")));
+                lines.push(format!("  username  {}", plain(&user.username)));
+                lines.extend(user.uid.iter().map(|uid| format!("  uid       {}", plain(uid))));
+                lines.extend(user.groups.iter().map(|group| format!("  group     {}", plain(group))));
                 for (key, values) in &user.extra {
-                    lines.extend(values.iter().map(|value| format!("  extra     {key}={value}")));
+                    let key = plain(key);
+                    lines.extend(values.iter().map(|value| format!("  extra     {key}={}", plain(value))));
                 }
             }
             _ => lines.push(format!("refused (401 Unauthorized) for cluster {}", self.cluster)),
