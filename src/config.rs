@@ -12,6 +12,7 @@ pub mod resolve;
 pub mod sections;
 pub mod settings;
 pub mod source;
+mod validity;
 mod yaml;
 
 pub use error::{ConfigError, ConfigErrors};

@@ -16,6 +16,7 @@ mod forward;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod health;
+mod input_file;
 mod listen;
 mod lookups;
 mod methods;

@@ -184,7 +184,7 @@ impl<'a> Question<'a> {
 }
 
 impl Client {
-    /// A client without connections. Fails if the client certificate and its key do not fit together.
+    /// A client without connections.
     pub fn new(tls: &Tls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);

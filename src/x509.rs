@@ -8,6 +8,7 @@ pub(crate) mod bundle;
 pub(crate) mod certificate;
 mod constraints;
 pub(crate) mod der;
+pub(crate) mod key_pair;
 pub(crate) mod name;
 pub(crate) mod pem;
 mod policy;
@@ -18,5 +19,6 @@ pub(crate) mod verify;
 
 pub use bundle::{BundleError, CaBundle};
 pub use certificate::ParseError;
+pub use key_pair::{CertificateKeyPair, KeyPairError};
 pub use signature::SignatureError;
 pub use verify::VerifyError;

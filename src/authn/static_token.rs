@@ -8,7 +8,6 @@ mod csv;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 
 use aws_lc_rs::{hmac, rand};
 pub use csv::CsvError;
@@ -28,14 +27,6 @@ pub struct StaticTokenAuthenticator {
 /// Why a token file cannot be used. Says nothing of what is in it.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    /// The file cannot be read.
-    #[error("token file '{path}': {source}")]
-    Read {
-        /// The file.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
     /// The file is not made of comma-separated values.
     #[error("token file '{path}': {source}")]
     Csv {
@@ -66,15 +57,6 @@ pub enum TokenFileError {
 }
 
 impl StaticTokenAuthenticator {
-    /// Reads a token file.
-    pub fn load(path: &Path) -> Result<Self, TokenFileError> {
-        let name = path.display().to_string();
-        match std::fs::read(path) {
-            Ok(content) => Self::parse(&name, &content),
-            Err(source) => Err(TokenFileError::Read { path: name, source }),
-        }
-    }
-
     /// Reads the content of a token file; `path` is for messages.
     pub fn parse(path: &str, content: &[u8]) -> Result<Self, TokenFileError> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new())
@@ -227,12 +209,6 @@ mod tests {
         }
         let error = StaticTokenAuthenticator::parse("/t.csv", b"a,b,c\na,\xff,c").expect_err("refused");
         assert_eq!(error.to_string(), "token file '/t.csv': the record on line 2 is not UTF-8");
-    }
-
-    #[test]
-    fn a_file_that_is_not_there_is_an_error_that_names_it() {
-        let error = StaticTokenAuthenticator::load(Path::new("/no/such/file")).expect_err("no file");
-        assert!(error.to_string().starts_with("token file '/no/such/file': "), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Certificate authorities: a certificate and the key that fits it.
 
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
@@ -14,8 +14,10 @@ use super::signer::{KeyError, PemKey, SignatureAlgorithm, Signer};
 use super::subject::Subject;
 use super::validity::Validity;
 use crate::clock::UnixTime;
+use crate::input_file::{self, ReadFileError};
+use crate::x509::ParseError;
 use crate::x509::certificate::{Certificate, KEY_CERT_SIGN};
-use crate::x509::{ParseError, pem};
+use crate::x509::key_pair::certificate_blocks;
 
 /// An authority that can sign.
 #[derive(Debug)]
@@ -131,14 +133,18 @@ impl Authority {
     /// [`Authority::new`] with both read from where they are. Blocks.
     pub fn load(certificate: &Path, key: &KeySource) -> Result<Self, AuthorityError> {
         let read = |path: &Path| {
-            fs::read(path).map_err(|error| AuthorityError::Read {
+            input_file::read(path).map_err(|error| AuthorityError::Read {
                 certificate: certificate.display().to_string(),
                 file: path.display().to_string(),
                 // go: the texts of syscall.Errno
-                reason: match error.kind() {
-                    io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-                    io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-                    _ => error.to_string(),
+                reason: match &error {
+                    ReadFileError::Io(error) if error.kind() == io::ErrorKind::NotFound => {
+                        "no such file or directory".to_owned()
+                    }
+                    ReadFileError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        "permission denied".to_owned()
+                    }
+                    error => error.to_string(),
                 },
             })
         };
@@ -178,7 +184,7 @@ impl Authority {
         certificate_pem: &[u8],
         key: impl FnOnce() -> Result<Box<dyn Signer>, KeyError>,
     ) -> Result<Self, PairError> {
-        let mut ders = certificates(certificate_pem)?.into_iter();
+        let mut ders = certificate_blocks(certificate_pem).map_err(PairError::NoCertificate)?.into_iter();
         let first = ders.next().map_or_else(|| CertificateDer::from(Vec::new()), CertificateDer::from);
         let certificate = Certificate::parse(first)?;
         let public = PublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
@@ -232,6 +238,11 @@ impl Authority {
         self.issuer.validity.not_after
     }
 
+    /// The first second of the certificate's life.
+    pub fn not_before(&self) -> UnixTime {
+        self.issuer.validity.not_before
+    }
+
     /// Whether nothing can be signed any more.
     // kubernetes: pkg/controller/certificates/authority/policies.go, apply
     pub fn is_expired(&self, now: UnixTime) -> bool {
@@ -252,26 +263,6 @@ impl Authority {
     pub fn issue(&self, prepared: Prepared) -> Result<Issued, IssueError> {
         self.issuer.issue(prepared, self.key.as_ref())
     }
-}
-
-/// The content of every certificate in a PEM file; at least one.
-// go: crypto/tls/tls.go, X509KeyPair
-fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, PairError> {
-    let (found, skipped): (Vec<_>, Vec<_>) =
-        pem::blocks(pem).into_iter().partition(|block| block.kind == b"CERTIFICATE");
-    if !found.is_empty() {
-        return Ok(found.into_iter().map(|block| block.content).collect());
-    }
-    let skipped: Vec<String> =
-        skipped.iter().map(|block| String::from_utf8_lossy(&block.kind).into_owned()).collect();
-    Err(PairError::NoCertificate(match skipped.as_slice() {
-        [] => "tls: failed to find any PEM data in certificate input".to_owned(),
-        [one] if one.ends_with("PRIVATE KEY") => "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched".to_owned(),
-        types => format!(
-            "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
-            types.join(" ")
-        ),
-    }))
 }
 
 fn fingerprint(bytes: &[u8]) -> Fingerprint {

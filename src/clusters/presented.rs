@@ -5,11 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, SignatureScheme};
-use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::X509Name;
+
+use crate::x509::CertificateKeyPair;
+use crate::x509::certificate::Certificate;
 
 /// How an API server asked for a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,23 +42,13 @@ pub(super) struct Watched {
 }
 
 impl Presented {
-    pub(super) fn new(certified: CertifiedKey) -> Result<Self, rustls::Error> {
-        let parse = |der: &CertificateDer<'_>| -> Result<(Vec<u8>, String, String), rustls::Error> {
-            let (_, parsed) = X509Certificate::from_der(der)
-                .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
-            let common_name = parsed.subject().iter_common_name().find_map(|name| name.as_str().ok());
-            let subject = common_name.map_or_else(|| parsed.subject().to_string(), str::to_owned);
-            Ok((parsed.issuer().as_raw().to_vec(), subject, parsed.issuer().to_string()))
-        };
-        let chain: Vec<_> = certified.cert.iter().map(parse).collect::<Result<_, _>>()?;
-        let (subject, issuer) = match chain.first() {
-            Some((_, subject, _)) => {
-                (subject.clone(), chain.last().map(|(_, _, issuer)| issuer.clone()).unwrap_or_default())
-            }
-            None => return Err(rustls::Error::NoCertificatesPresented),
-        };
-        let issuers = chain.into_iter().map(|(raw, ..)| raw).collect();
-        Ok(Self { certified: Arc::new(certified), issuers, subject, issuer })
+    pub(super) fn new(pair: &CertificateKeyPair) -> Self {
+        let chain = pair.certificates();
+        let subject = chain.first().map(Certificate::label).unwrap_or_default();
+        let issuers: Vec<_> = chain.iter().map(|certificate| certificate.issuer.clone()).collect();
+        let last = issuers.last().map(Vec::as_slice).unwrap_or_default();
+        let issuer = X509Name::from_der(last).map(|(_, name)| name.to_string()).unwrap_or_default();
+        Self { certified: pair.certified_key(), issuers, subject, issuer }
     }
 
     fn has_issuer(&self, names: &[&[u8]]) -> bool {

@@ -6,8 +6,9 @@ use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
 use crate::authn::settings::Authentication;
-pub use crate::outbound::tls::{ClientCertificate, Roots};
+pub use crate::outbound::tls::Roots;
 use crate::user::IdentityMode;
+use crate::x509::CertificateKeyPair;
 
 /// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
 #[derive(Debug, Clone)]
@@ -47,7 +48,7 @@ pub struct Backend {
     /// The CAs of its certificate.
     pub roots: Roots,
     /// The certificate the gateway shows it.
-    pub client_certificate: Option<ClientCertificate>,
+    pub client_certificate: Option<CertificateKeyPair>,
     /// The bearer token the gateway shows it, in identity mode `impersonate`.
     pub bearer_token: Option<BearerToken>,
     /// How it is told who a request is made by.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
-use rustls::sign::CertifiedKey;
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -19,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 
 pub(crate) use super::presented::Asked;
 use super::presented::{Presented, Watched};
-use super::settings::{Backend, ClientCertificate, Endpoint, HostPort};
+use super::settings::{Backend, Endpoint, HostPort};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,17 +101,12 @@ pub(crate) enum Offer {
 }
 
 impl Connectors {
-    /// Fails if the gateway's certificate and key do not fit together.
+    /// Fails if the provider has no TLS version in common with us.
     pub(super) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(Arc::clone(&backend.roots.0));
-        let presented = match backend.client_certificate.clone() {
-            Some(ClientCertificate { chain, key }) => {
-                Some(Arc::new(Presented::new(CertifiedKey::from_der(chain, key, provider)?)?))
-            }
-            None => None,
-        };
+        let presented = backend.client_certificate.as_ref().map(|pair| Arc::new(Presented::new(pair)));
         let mut either = match &presented {
             Some(presented) => builder.with_client_cert_resolver(presented.clone()),
             None => builder.with_no_client_auth(),

@@ -33,7 +33,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Prepares an API server; fails if the gateway's certificate and key do not fit together.
+    /// Prepares an API server.
     pub(crate) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let connectors = Connectors::new(backend, provider)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());

@@ -82,7 +82,7 @@ pub(super) fn document(
     let bad = |problem: String| ConfigError::new(key, problem).in_file(file);
     let [(version, api_version), (kind, expected)] = envelope;
     let beginning = format!("begin with {version}: {api_version} and {kind}: {expected}");
-    let text = inputs.read(file).map_err(|error| bad(error.to_string()).fix("give a readable file"))?;
+    let text = inputs.read(file).map_err(|error| bad(error.to_string()).fix(error.fix()))?;
     let document = yaml::parse(&text).map_err(|problem| {
         bad(problem).fix("give one YAML document; indent by spaces, write each key once")
     })?;

@@ -2,7 +2,6 @@
 //! plugins give for a time. And the authorities that were made of files that have not changed.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use aws_lc_rs::digest;
 use super::kubeconfig::{Issued, Plugin, PluginError, Plugins};
 use crate::certificates::authority::Authority;
 use crate::clock::{Clock, UnixTime};
+use crate::input_file::{self, ReadFileError};
 
 /// Files, each with a digest of what it held when it was read; `None` if it could not be read. And what credential
 /// plugins gave, with the time when they are to be run again.
@@ -59,8 +59,8 @@ impl Inputs {
     }
 
     /// Reads a file and remembers what it held.
-    pub fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
-        let content = std::fs::read(file);
+    pub fn read(&mut self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
+        let content = input_file::read(file);
         // The first time counts: if it has changed before it was read again, that is a change to be noticed.
         self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
         content
@@ -106,7 +106,7 @@ impl Inputs {
     /// Whether any of the files holds something else now.
     pub fn changed(&self) -> bool {
         self.files.iter().any(|(file, before)| {
-            let now = std::fs::read(file).ok();
+            let now = input_file::read(file).ok();
             now.as_deref().map(digest_of) != *before
         })
     }

@@ -9,24 +9,29 @@ mod process;
 mod user;
 mod webhook;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 
 use super::error::ConfigError;
 use super::inputs::Inputs;
+use super::validity;
 use crate::clusters::settings::{Backend, Endpoint, HostPort, Roots};
+use crate::input_file::ReadFileError;
 use crate::user::IdentityMode;
+use crate::x509::CaBundle;
+use crate::x509::certificate::Certificate;
 use credential::{Credential, Material};
 pub(super) use exec::{Issued, Plugin, PluginError};
 pub(super) use plugins::Plugins;
 pub(super) use webhook::{Remote, load_remote};
+
+/// What to do about a file that is none.
+const READABLE: &str = "give a readable kubeconfig";
 
 /// Where a pod finds its service account.
 pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -125,15 +130,16 @@ impl Reader<'_> {
 
     /// The server and the client of a context.
     fn parties(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
-        // YAML may be UTF-16 too, which `kube` takes, and panics on half a character.
-        let read =
-            self.inputs.read(self.file).map_err(|error| error.to_string()).and_then(|content| {
-                String::from_utf8(content).map_err(|_| "it is not text in UTF-8".to_owned())
-            });
-        self.checked(read, "give a readable kubeconfig")?;
-        // Once more, by the one that knows what relative paths in it are relative to.
-        let parsed = Kubeconfig::read_from(self.file).map_err(|error| unreadable(&error));
-        let config = self.checked(parsed, "give a readable kubeconfig")?;
+        let read = self.inputs.read(self.file);
+        let content = read.map_err(|error| {
+            let fix = if matches!(error, ReadFileError::Io(_)) { READABLE } else { error.fix() };
+            self.report(error.to_string(), fix);
+        });
+        let content = content.ok()?;
+        let text = String::from_utf8(content).map_err(|_| "it is not text in UTF-8".to_owned());
+        let text = self.checked(text, READABLE)?;
+        let parsed = Kubeconfig::from_yaml(&text).map_err(|error| unreadable(&error));
+        let config = self.checked(parsed, READABLE)?;
         self.context(&config, context)
     }
 
@@ -170,7 +176,7 @@ impl Reader<'_> {
         Some(Backend {
             endpoints,
             path_prefix,
-            roots: Roots(Arc::new(roots?)),
+            roots: roots?,
             client_certificate: certificate,
             // In requestHeader mode the certificate speaks; a token beside it would only be a second identity.
             bearer_token: token.filter(|_| identity == IdentityMode::Impersonate),
@@ -233,14 +239,13 @@ impl Reader<'_> {
         self.checked(parsed, "give https://HOST:PORT")
     }
 
-    fn roots(&mut self, cluster: &Cluster) -> Option<rustls::RootCertStore> {
+    fn roots(&mut self, cluster: &Cluster) -> Option<Roots> {
         let data = cluster.certificate_authority_data.as_deref();
         let pem = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
-        let mut roots = rustls::RootCertStore::empty();
         let Some(pem) = pem else {
             // As client-go: without a CA of its own, the system's are trusted.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
+            let roots = Roots::system();
+            if roots.0.is_empty() {
                 self.report(
                     "no certificate-authority, and the system has none either",
                     "give certificate-authority",
@@ -248,21 +253,21 @@ impl Reader<'_> {
             }
             return Some(roots);
         };
-        let parsed = CertificateDer::pem_slice_iter(&pem.bytes)
-            .map(|cert| cert.map_err(|error| error.to_string()))
-            .try_for_each(|cert| cert.and_then(|cert| roots.add(cert).map_err(|error| error.to_string())));
-        self.checked(
-            parsed.map_err(|error| format!("certificate-authority: {error}")),
-            "give PEM certificates",
-        )?;
-        if roots.is_empty() {
-            self.report("certificate-authority holds no certificate", "give PEM certificates");
-        }
-        Some(roots)
+        let bundle = CaBundle::from_pem(&pem.bytes).map_err(|error| format!("{}: {error}", pem.name));
+        let bundle = self.checked(bundle, "give PEM certificates of the CAs")?;
+        self.warn_of_dates(&pem.name, bundle.certificates());
+        let roots = Roots::of(&bundle).map_err(|error| format!("{}: {error}", pem.name));
+        self.checked(roots, "leave it out, or give another one")
     }
 
-    /// The content of a pair of fields, inline in base64 or in a file. `read_from` has already joined a relative path
-    /// with the directory of the kubeconfig. `None`: an error was reported; `Some(None)`: neither is set.
+    /// Warns of certificates of `field` that are expired or not valid yet.
+    fn warn_of_dates(&mut self, field: &str, certificates: &[Certificate]) {
+        let now = self.inputs.now();
+        let warning = validity::warning(self.key, self.file, field, certificates, now);
+        warning.into_iter().for_each(|warning| self.inputs.warn(warning));
+    }
+
+    /// The content of a pair of fields, inline in base64 or in a file. `None`: an error was reported; `Some(None)`: neither is set.
     #[expect(clippy::option_option, reason = "reported and absent are different")]
     fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Material>> {
         // As client-go: inline data takes precedence over the file.
@@ -272,21 +277,25 @@ impl Reader<'_> {
             let decoded = STANDARD.decode(data).map_err(|_| format!("{name} is not base64"));
             return self.checked(decoded, "give base64").map(|bytes| Some(Material { name, bytes }));
         }
-        match self.given(path) {
+        match path.filter(|path| !path.is_empty()) {
             Some(path) => self.file(field, path).map(Some),
             None => Some(None),
         }
     }
 
+    /// Reads a file that a field names.
     fn file(&mut self, field: &str, path: &str) -> Option<Material> {
-        let name = format!("{field} {path}");
-        let read = self.inputs.read(Path::new(path)).map_err(|error| format!("{name}: {error}"));
-        self.checked(read, "give a readable file").map(|bytes| Material { name, bytes })
+        let path = self.path(path);
+        let name = format!("{field} {}", path.display());
+        let read = self.inputs.read(&path).map_err(|error| (format!("{name}: {error}"), error.fix()));
+        let bytes = read.map_err(|(problem, fix)| self.report(problem, fix)).ok()?;
+        Some(Material { name, bytes })
     }
 
-    /// A path that is set. `read_from` has joined an empty one with the directory of the kubeconfig, too.
-    fn given<'p>(&self, path: Option<&'p str>) -> Option<&'p str> {
-        path.filter(|path| !path.is_empty() && Some(Path::new(path)) != self.file.parent())
+    /// A path in the kubeconfig is relative to its directory.
+    // client-go: tools/clientcmd/loader.go, ResolveLocalPaths
+    fn path(&self, given: &str) -> PathBuf {
+        self.file.parent().unwrap_or(Path::new("")).join(given)
     }
 }
 

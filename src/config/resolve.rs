@@ -18,7 +18,9 @@ use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
 use super::inputs::Inputs;
 use super::sections::{Layer, Section};
 use super::settings::{Operation, Settings, Shutdown};
+use super::validity;
 use crate::request::deadline::parse_duration;
+use crate::x509::certificate::Certificate;
 
 /// Settings, and what in them deserves a warning.
 #[derive(Debug)]
@@ -113,10 +115,16 @@ impl Resolver<'_> {
     }
 
     fn read(&mut self, key: &str, file: &Path) -> Option<Vec<u8>> {
-        let result = self.inputs.read(file).map_err(|error| {
-            ConfigError::new(key, error.to_string()).in_file(file).fix("give a readable file")
-        });
+        let result = self
+            .inputs
+            .read(file)
+            .map_err(|error| ConfigError::new(key, error.to_string()).in_file(file).fix(error.fix()));
         self.ok(result)
+    }
+
+    /// Warns of certificates that are expired or not valid yet.
+    fn warn_of_dates(&mut self, key: &str, file: &Path, field: &str, certificates: &[Certificate]) {
+        self.warnings.extend(validity::warning(key, file, field, certificates, self.inputs.now()));
     }
 
     fn duration(&mut self, key: &str, text: &str) -> Option<Duration> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
-pub use crate::clusters::settings::{Backend, ClientCertificate, HostPort};
+pub use crate::clusters::settings::{Backend, HostPort};
 pub use crate::clusters::settings::{Cluster, Routes};
 pub use crate::controllers::settings::Controllers;
 pub use crate::listen::settings::{Limits, Serving, ServingCertificate};

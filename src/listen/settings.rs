@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::sign::CertifiedKey;
+use crate::x509::CertificateKeyPair;
 
 /// How clients reach the gateway.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Default for Limits {
 #[derive(Clone)]
 pub struct ServingCertificate {
     /// The chain and its key.
-    pub key: Arc<CertifiedKey>,
+    pub pair: CertificateKeyPair,
     /// The names it is for, in lower case; `*.` may stand for the first label.
     pub names: Vec<String>,
     /// Where it came from.

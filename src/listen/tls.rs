@@ -52,6 +52,6 @@ impl ByServerName {
 
 impl ResolvesServerCert for ByServerName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.select(hello.server_name()).key))
+        Some(self.select(hello.server_name()).pair.certified_key())
     }
 }

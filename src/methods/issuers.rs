@@ -58,10 +58,7 @@ impl Issuers {
     }
 
     fn authenticator(settings: &JwtAuthenticator, means: &Means) -> Result<OidcAuthenticator, rustls::Error> {
-        let roots = match &settings.issuer.certificate_authority {
-            Some(pem) => Roots::from_pem(pem.as_bytes()),
-            None => Roots::system(),
-        };
+        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(Roots::system);
         let tls = Tls { roots, client_certificate: None, server_name: None };
         let client = Arc::new(Client::new(&tls, &means.provider)?);
         Ok(OidcAuthenticator::new(settings.clone(), client, &means.metrics.jwt, Clock::system()))
@@ -109,8 +106,9 @@ impl Member {
 
     /// The same issuer by other settings.
     fn judging_by(&self, settings: &Arc<JwtAuthenticator>, means: &Means) -> Result<Self, rustls::Error> {
-        fn place(Issuer { url, discovery_url, certificate_authority, .. }: &Issuer) -> [Option<&String>; 3] {
-            [Some(url), discovery_url.as_ref(), certificate_authority.as_ref()]
+        fn place(issuer: &Issuer) -> (&String, Option<&String>, Option<&Roots>) {
+            let Issuer { url, discovery_url, certificate_authority, .. } = issuer;
+            (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }
         let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
             self.judge.judging_by(settings)

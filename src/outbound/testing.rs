@@ -20,8 +20,9 @@ use tokio_rustls::TlsAcceptor;
 #[path = "../../tests/support/pki.rs"]
 pub(crate) mod pki;
 
-use super::tls::{ClientCertificate, Roots};
+use super::tls::Roots;
 use super::*;
+use crate::x509::CertificateKeyPair;
 use pki::{Ca, Issued};
 
 pub(crate) const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
@@ -69,8 +70,8 @@ pub(crate) fn trusting(ca: &Ca) -> Tls {
 
 /// What trusts `ca` and shows a certificate.
 pub(crate) fn showing(own: &Issued, ca: &Ca) -> Tls {
-    let certificate = ClientCertificate { chain: own.chain.clone(), key: own.key.clone_key() };
-    Tls { client_certificate: Some(certificate), ..trusting(ca) }
+    let pair = CertificateKeyPair::from_pem(own.cert_pem().as_bytes(), own.key_pem().as_bytes()).unwrap();
+    Tls { client_certificate: Some(pair), ..trusting(ca) }
 }
 
 fn roots(ca: &Ca) -> RootCertStore {

@@ -1,12 +1,13 @@
 //! Whom a TLS client trusts, and what it shows of itself.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::SingleCertAndKey;
+use rustls_pki_types::ServerName;
+
+use crate::x509::{CaBundle, CertificateKeyPair};
 
 /// How a connection is secured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,21 +15,23 @@ pub struct Tls {
     /// The CAs of the peer's certificate.
     pub roots: Roots,
     /// The certificate the peer is shown.
-    pub client_certificate: Option<ClientCertificate>,
+    pub client_certificate: Option<CertificateKeyPair>,
     /// The name the peer's certificate must have; `None` for the host of the URL.
     pub server_name: Option<ServerName<'static>>,
 }
 
 impl Tls {
-    /// Fails if certificate and key do not fit together. No HTTP version is offered yet.
+    /// Fails if the provider has no TLS version in common with us. No HTTP version is offered yet.
     pub(super) fn config(&self, provider: &Arc<CryptoProvider>) -> Result<ClientConfig, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(Arc::clone(&self.roots.0));
-        match self.client_certificate.clone() {
-            Some(ClientCertificate { chain, key }) => builder.with_client_auth_cert(chain, key),
-            None => Ok(builder.with_no_client_auth()),
-        }
+        Ok(match &self.client_certificate {
+            Some(pair) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified_key())))
+            }
+            None => builder.with_no_client_auth(),
+        })
     }
 }
 
@@ -44,13 +47,21 @@ impl Roots {
         Self(Arc::new(roots))
     }
 
-    /// The certificates in a PEM bundle; what cannot be one is left out.
-    pub fn from_pem(pem: &[u8]) -> Self {
+    /// The certificates of a bundle, each of them.
+    pub fn of(bundle: &CaBundle) -> Result<Self, UnusableRoot> {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
-        Self(Arc::new(roots))
+        for certificate in bundle.certificates() {
+            let added = roots.add(certificate.der.clone());
+            added.map_err(|error| UnusableRoot(certificate.label(), error.to_string()))?;
+        }
+        Ok(Self(Arc::new(roots)))
     }
 }
+
+/// A certificate that Go reads, and that the TLS library cannot verify servers by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no server can be verified by the certificate {0:?}: {1}")]
+pub struct UnusableRoot(String, String);
 
 impl PartialEq for Roots {
     fn eq(&self, other: &Self) -> bool {
@@ -59,24 +70,3 @@ impl PartialEq for Roots {
 }
 
 impl Eq for Roots {}
-
-/// A client certificate and its key.
-#[derive(PartialEq, Eq)]
-pub struct ClientCertificate {
-    /// The certificate and its intermediates.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// Its key.
-    pub key: PrivateKeyDer<'static>,
-}
-
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").field("chain", &self.chain.len()).finish_non_exhaustive()
-    }
-}
-
-impl Clone for ClientCertificate {
-    fn clone(&self) -> Self {
-        Self { chain: self.chain.clone(), key: self.key.clone_key() }
-    }
-}

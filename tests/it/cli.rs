@@ -45,6 +45,25 @@ async fn check_prints_what_would_be_served() {
     insta::assert_snapshot!("check_json", printed(&portcullis(&arguments), &directory));
 }
 
+#[test]
+fn check_and_serve_say_the_same_of_files_that_are_not_what_they_should_be() {
+    let pki = Pki::new();
+    let given = flags(&pki, "127.0.0.1:6443".parse().unwrap());
+    let directory = pki.directory.path();
+    let broken = "-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n";
+    pki.write("gateway.crt", broken);
+    let front = std::fs::read_to_string(directory.join("front.crt")).unwrap();
+    pki.write("front.crt", front + broken);
+    std::fs::remove_file(directory.join("clients-ca.crt")).unwrap();
+    assert!(Command::new("mkfifo").arg(directory.join("clients-ca.crt")).status().unwrap().success());
+    let [checked, served] = ["check", "serve"].map(|command| {
+        let arguments: Vec<&str> = std::iter::once(command).chain(given.iter().map(String::as_str)).collect();
+        printed(&portcullis(&arguments), &directory.display().to_string())
+    });
+    assert_eq!(checked, served);
+    insta::assert_snapshot!("broken_files", checked);
+}
+
 #[tokio::test]
 async fn check_prints_every_cluster_of_a_file() {
     let pki = Pki::new();

@@ -16,6 +16,7 @@ use portcullis::config::flags::ServeFlags;
 use portcullis::config::inputs::Inputs;
 use portcullis::config::resolve::resolve;
 use portcullis::config::settings::Backend;
+use portcullis::x509::CertificateKeyPair;
 
 use crate::pki::Issued;
 use crate::support::{Flags, Pki, flags};
@@ -235,7 +236,11 @@ fn every_form_of_credential_is_taken() {
         let read = case.read().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(read.token(), *token, "{name}");
         let shown = read.backend.client_certificate.as_ref();
-        assert_eq!(shown.map(|shown| &shown.chain), certificate.then_some(&case.front.chain), "{name}");
+        assert_eq!(
+            shown.map(CertificateKeyPair::chain),
+            certificate.then_some(case.front.chain.as_slice()),
+            "{name}"
+        );
         assert_eq!(
             case.runs(),
             usize::from(token.is_some_and(|token| token.starts_with('v'))),
@@ -254,7 +259,7 @@ fn an_expired_certificate_is_warned_of_and_no_error() {
     let expired = case.pki.front.leaf().cn("gateway").expired(NOW.cast_signed()).issue();
     case.pki.write_pair("expired", &expired);
     let warnings = case.read().unwrap_or_else(|error| panic!("{error}")).warnings;
-    let warned = "backend.kubeconfig: the client certificate expired at 2025-12-31T23:00:00Z: renew it";
+    let warned = "backend.kubeconfig: client-certificate: the certificate \"gateway\" expired at 2025-12-31T23:00:00Z: renew it";
     assert!(warnings.iter().any(|warning| warning.ends_with(warned)), "{warnings:?}");
 }
 
@@ -317,7 +322,7 @@ fn what_is_no_credential_is_refused_by_file_and_fix_and_never_shown() {
             "a key on one line",
             REQUEST_HEADER,
             r#"{"client-certificate": "front.crt", "client-key": "one-line.key"}"#,
-            &["/one-line.key holds no PEM private key", "fix: give a PEM private key"],
+            &["/one-line.key: tls: failed to find any PEM data in key input", "fix: give a PEM private key"],
         ),
         (
             "inline data that is not base64",
@@ -329,7 +334,7 @@ fn what_is_no_credential_is_refused_by_file_and_fix_and_never_shown() {
             "a certificate that is none",
             REQUEST_HEADER,
             r#"{"client-certificate": "empty", "client-key": "front.key"}"#,
-            &["/empty holds no PEM certificate"],
+            &["/empty: tls: failed to find any PEM data in certificate input"],
         ),
         (
             "YAML with a mistake",
@@ -399,7 +404,7 @@ fn renewed_files_are_noticed_by_what_they_hold() {
     assert!(case.inputs.changed());
     let second = case.read().unwrap_or_else(|error| panic!("{error}")).backend;
     assert!(first != second);
-    assert_eq!(second.client_certificate.unwrap().chain, renewed.chain);
+    assert_eq!(second.client_certificate.unwrap().chain(), renewed.chain);
 }
 
 /// As the kubelet does it: the files are links through `..data`, which is replaced by a rename.

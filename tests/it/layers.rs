@@ -31,8 +31,8 @@ const ORDER: &[&str] = &[
     "outbound",
     "request",
 ];
-const LEAVES: [&str; 9] =
-    ["cel", "status", "query", "escape", "user", "clock", "metrics", "transport", "x509"];
+const LEAVES: [&str; 10] =
+    ["cel", "status", "query", "escape", "user", "clock", "input_file", "metrics", "transport", "x509"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());

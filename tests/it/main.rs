@@ -24,6 +24,7 @@ mod chains;
 mod cli;
 mod clusters;
 mod configuration;
+mod configured_files;
 mod connections;
 mod controllers;
 mod credentials;

@@ -53,6 +53,9 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
   Only a file that is no YAML, has a key twice, or is no `GatewayConfiguration`, is told by itself. The exit code is
   64. `portcullis check` says what `serve` would say, and what would be served to whom; `--output json` and `yaml` are
   for programs.
+- **Files** that the configuration names must be regular files of at most 16 MiB, or symbolic links to such; a FIFO, a
+  device or a directory is a mistake. Every certificate in every one of them is read, and must fit its key if it has one;
+  one that is expired or not valid yet is a warning.
 - **Changes** of the file, or of a file it names, are taken up while the gateway runs, unless the table says that
   they wait for the next start. A change that has a mistake changes nothing: what was served goes on.
 ";

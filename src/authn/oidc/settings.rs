@@ -3,6 +3,7 @@
 
 use crate::authn::jwt::keys::Algorithm;
 use crate::cel::Expression;
+use crate::outbound::tls::Roots;
 
 /// An issuer, and what is made of its tokens.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,8 +33,8 @@ pub struct Issuer {
     pub url: String,
     /// Where its configuration is, if not below `url`.
     pub discovery_url: Option<String>,
-    /// The CAs of its certificate, PEM; those of the system, if not given.
-    pub certificate_authority: Option<String>,
+    /// The CAs of its certificate; those of the system, if not given.
+    pub certificate_authority: Option<Roots>,
     /// Tokens must be for one of these; not empty.
     pub audiences: Vec<String>,
 }

@@ -14,6 +14,7 @@ use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 
 use super::{KeyError, KeyKind, SignError, SignatureAlgorithm, Signer};
 use crate::certificates::request::armour;
+use crate::x509::key_pair::private_key_block;
 use crate::x509::pem;
 
 /// A private key in memory.
@@ -183,26 +184,8 @@ fn spki(key: &impl AsDer<PublicKeyX509Der<'static>>) -> Result<Vec<u8>, aws_lc_r
 }
 
 /// The first private key of a file, whatever its form.
-// go: crypto/tls/tls.go, X509KeyPair
 fn private_key(pem: &[u8]) -> Result<pem::Block, KeyError> {
-    let mut skipped = Vec::new();
-    for block in pem::blocks(pem) {
-        if block.kind == b"PRIVATE KEY" || block.kind.ends_with(b" PRIVATE KEY") {
-            return Ok(block);
-        }
-        skipped.push(String::from_utf8_lossy(&block.kind).into_owned());
-    }
-    let text = match skipped.as_slice() {
-        [] => "tls: failed to find any PEM data in key input".to_owned(),
-        [one] if one == "CERTIFICATE" => {
-            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
-        }
-        types => format!(
-            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
-            types.join(" ")
-        ),
-    };
-    Err(KeyError::NoKey(text))
+    private_key_block(pem).map_err(KeyError::NoKey)
 }
 
 #[cfg(test)]

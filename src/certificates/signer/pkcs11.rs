@@ -6,7 +6,6 @@
 mod uri;
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -23,6 +22,7 @@ use x509_cert::der::{self, Decode as _, Encode as _, Sequence};
 
 use super::{KeyError, SignError, SignatureAlgorithm, Signer};
 use crate::certificates::public_key;
+use crate::input_file;
 use crate::x509::signature::{self, Curve};
 use uri::Uri;
 
@@ -268,9 +268,11 @@ fn one(session: &Session, wanted: &[Attribute], what: &str) -> Result<ObjectHand
 
 /// The PIN: what is in the file, without a line feed at its end.
 fn pin(file: &Path) -> Result<SecretString, KeyError> {
-    let text = fs::read_to_string(file)
-        .map(SecretString::from)
-        .map_err(|error| failed(&format!("the PIN in {}: {error}", file.display())))?;
+    let unusable = |problem: String| failed(&format!("the PIN in {}: {problem}", file.display()));
+    let content = input_file::read(file).map_err(|error| unusable(error.to_string()))?;
+    // The decoder's words would quote a byte of the PIN.
+    let text = String::from_utf8(content).map_err(|_| unusable("is not text in UTF-8".to_owned()))?;
+    let text = SecretString::from(text);
     Ok(text.expose_secret().trim_end_matches(['\r', '\n']).into())
 }
 

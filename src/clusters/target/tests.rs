@@ -11,6 +11,7 @@ use super::*;
 use crate::clusters::settings::Roots;
 use crate::outbound::testing::pki::Ca;
 use crate::user::IdentityMode;
+use crate::x509::CertificateKeyPair;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
@@ -21,6 +22,8 @@ fn roots(ca: &Ca) -> Arc<RootCertStore> {
 /// An endpoint at `port`, and the authorities of its certificate and of the gateway's.
 fn target(port: u16, servers: &Ca, front: &Ca) -> Target {
     let issued = front.leaf().cn("portcullis").issue();
+    let pair =
+        CertificateKeyPair::from_pem(issued.cert_pem().as_bytes(), issued.key_pem().as_bytes()).unwrap();
     let endpoint = Endpoint {
         address: HostPort { host: "127.0.0.1".to_owned(), port },
         server_name: "backend.test".try_into().unwrap(),
@@ -29,7 +32,7 @@ fn target(port: u16, servers: &Ca, front: &Ca) -> Target {
         endpoints: vec![endpoint.clone()],
         path_prefix: String::new(),
         roots: Roots(roots(servers)),
-        client_certificate: Some(ClientCertificate { chain: issued.chain, key: issued.key }),
+        client_certificate: Some(pair),
         bearer_token: None,
         identity: IdentityMode::RequestHeader,
     };

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use super::Issuer;
 use super::field::FieldError;
 use super::url;
+use crate::outbound::tls::Roots;
 use crate::x509::CaBundle;
 
 const MATCH_ANY: &str = "MatchAny";
@@ -18,11 +19,8 @@ impl Issuer {
         errors.extend(self.discovery_problems(&format!("{field}.discoveryURL")));
         errors.extend(self.audience_problems(field));
         let field = |name: &str| format!("{field}.{name}");
-        if !self.certificate_authority.is_empty()
-            && let Err(error) = CaBundle::from_pem(self.certificate_authority.as_bytes())
-        {
-            let field = field("certificateAuthority");
-            let error = FieldError::invalid(field, "<omitted>", &error.to_string());
+        if let Err(problem) = self.roots() {
+            let error = FieldError::invalid(field("certificateAuthority"), "<omitted>", &problem);
             errors.push(error.fix("give PEM certificates of the issuer's CAs"));
         }
         if !["", "controlplane", "cluster"].contains(&self.egress_selector_type.as_str()) {
@@ -31,6 +29,16 @@ impl Issuer {
             errors.push(error.fix("remove it: the gateway has no egress selectors"));
         }
         errors
+    }
+
+    /// The CAs of its certificate, if any are given; else why they cannot be used.
+    pub(super) fn roots(&self) -> Result<Option<Roots>, String> {
+        if self.certificate_authority.is_empty() {
+            return Ok(None);
+        }
+        let bundle = CaBundle::from_pem(self.certificate_authority.as_bytes());
+        let bundle = bundle.map_err(|error| error.to_string())?;
+        Roots::of(&bundle).map(Some).map_err(|error| error.to_string())
     }
 
     fn discovery_problems(&self, field: &str) -> Vec<FieldError> {

@@ -124,7 +124,7 @@ impl Validator {
             issuer: settings::Issuer {
                 url: issuer.url.clone(),
                 discovery_url: given(&issuer.discovery_url),
-                certificate_authority: given(&issuer.certificate_authority),
+                certificate_authority: issuer.roots().ok()?,
                 audiences: issuer.audiences.clone(),
             },
             algorithms: algorithms.to_vec(),

@@ -10,9 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::config::{ExecAuthCluster, ExecConfig, ExecInteractiveMode};
 use serde::{Deserialize, Serialize};
 
-use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate, printed};
+use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
 use super::process::{RunError, stdout_of};
-use crate::clock::{Clock, UnixTime};
+use crate::clock::{Clock, UnixTime, rfc3339};
 
 /// How long a plugin may take: as long as one that asks a distant server twice.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -242,7 +242,7 @@ impl Plugin {
         let told = told.map(UnixTime::from_secs);
         let expires = [told, credential.expires()].into_iter().flatten().min();
         if let Some(end) = expires.filter(|end| *end <= now) {
-            return Err(wrong(format!("returned a credential that expired at {}", printed(end))));
+            return Err(wrong(format!("returned a credential that expired at {}", rfc3339(end))));
         }
         Ok(Issued { credential, expires })
     }

@@ -5,10 +5,10 @@ use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::Reader;
-use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate, printed};
+use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
 use super::exec::{Plugin, PluginError};
 use crate::authn::BearerToken;
-use crate::clusters::settings::ClientCertificate;
+use crate::x509::CertificateKeyPair;
 
 /// The extension of a cluster that is meant for plugins.
 // client-go: tools/clientcmd/api/types.go
@@ -35,24 +35,15 @@ impl Reader<'_> {
                 self.accepted(issued).map(|issued| issued.credential)
             }
             _ => {
-                let credential = Credential { certificate, token };
-                self.warn_of_the_end(&credential);
-                Some(credential)
+                if let Some(pair) = &certificate {
+                    self.warn_of_dates("client-certificate", pair.certificates());
+                }
+                Some(Credential { certificate, token })
             }
         }
     }
 
-    /// A certificate that is over is no error: it would keep every other change of the configuration from being taken.
-    fn warn_of_the_end(&mut self, credential: &Credential) {
-        let now = self.inputs.now();
-        if let Some(end) = credential.expires().filter(|end| *end < now) {
-            let (file, at) = (self.file.display(), printed(end));
-            self.inputs
-                .warn(format!("{}: {file}: the client certificate expired at {at}: renew it", self.key));
-        }
-    }
-
-    fn client_certificate(&mut self, user: &AuthInfo) -> Option<ClientCertificate> {
+    fn client_certificate(&mut self, user: &AuthInfo) -> Option<CertificateKeyPair> {
         let certificate = self.material(
             "client-certificate",
             user.client_certificate_data.as_deref(),
@@ -77,7 +68,7 @@ impl Reader<'_> {
 
     fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token, and only its content is trimmed.
-        if let Some(path) = self.given(user.token_file.as_deref()) {
+        if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
             let Material { name, bytes } = self.file("tokenFile", path)?;
             let token = match str::from_utf8(&bytes) {
                 Ok(text) => bearer_token(&name, text.trim()),
@@ -91,7 +82,12 @@ impl Reader<'_> {
 
     fn plugin(&mut self, exec: &ExecConfig, cluster: &Cluster) -> Option<Plugin> {
         let told = if exec.provide_cluster_info { Some(self.exec_cluster(cluster)?) } else { None };
-        self.accepted(Plugin::new(exec, told))
+        let mut exec = exec.clone();
+        // client-go: tools/clientcmd/loader.go, GetAuthInfoFileReferences: only what is no name to look up in PATH
+        if let Some(command) = exec.command.as_mut().filter(|command| command.contains('/')) {
+            *command = self.path(command).display().to_string();
+        }
+        self.accepted(Plugin::new(&exec, told))
     }
 
     /// What a plugin that asks is told of the cluster.

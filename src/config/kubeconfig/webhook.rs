@@ -2,7 +2,7 @@
 //! connection less than it should be is refused.
 // apiserver: pkg/util/webhook/webhook.go, LoadKubeconfig
 
-use super::{ConfigError, Endpoint, Inputs, Path, Reader, Roots};
+use super::{ConfigError, Endpoint, Inputs, Path, Reader};
 use crate::authn::BearerToken;
 use crate::outbound::tls::Tls;
 
@@ -39,11 +39,7 @@ impl Reader<'_> {
         let Endpoint { address, server_name } = self.endpoint(address, &cluster)?;
         Some(Remote {
             url: format!("https://{address}{path}"),
-            tls: Tls {
-                roots: Roots(roots?.into()),
-                client_certificate: certificate,
-                server_name: Some(server_name),
-            },
+            tls: Tls { roots: roots?, client_certificate: certificate, server_name: Some(server_name) },
             bearer_token: token,
         })
     }

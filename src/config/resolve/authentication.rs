@@ -93,7 +93,9 @@ impl Resolver<'_> {
                 .in_file(file)
                 .fix("give PEM certificates of the CAs")
         });
-        self.ok(parsed).map(Arc::new)
+        let bundle = self.ok(parsed)?;
+        self.warn_of_dates(&place.key, file, "", bundle.certificates());
+        Some(Arc::new(bundle))
     }
 
     fn request_header(

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs as crypto;
-use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Resolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::ServingFlags;
 use crate::config::sections::{Place, Section};
 use crate::listen::settings::{Limits, Serving, ServingCertificate};
+use crate::x509::certificate::Certificate;
+use crate::x509::{CertificateKeyPair, KeyPairError};
 
 impl Resolver<'_> {
     pub(super) fn serving(&mut self, given: &Section<ServingFlags>) -> Option<Serving> {
@@ -68,45 +67,19 @@ impl Resolver<'_> {
         let cert_pem = self.read(&cert_place.key, cert_file);
         let key_pem = self.read(&key_place.key, key_file);
         let (cert_pem, key_pem) = (cert_pem?, key_pem?);
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert_pem).collect();
-        let chain = match chain {
-            Ok(chain) if !chain.is_empty() => Some(chain),
-            Ok(_) => self.fail(
-                ConfigError::new(&cert_place.key, "holds no certificate")
-                    .in_file(cert_file)
-                    .fix("give PEM certificates"),
-            ),
-            Err(error) => self.fail(
-                ConfigError::new(&cert_place.key, error.to_string())
-                    .in_file(cert_file)
-                    .fix("give PEM certificates"),
-            ),
-        };
-        let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| {
-            ConfigError::new(&key_place.key, error.to_string())
-                .in_file(key_file)
-                .fix("give a PEM private key")
+        let pair = CertificateKeyPair::from_pem(&cert_pem, &key_pem).map_err(|error| {
+            let (key, file) =
+                if error.is_of_key() { (&key_place.key, key_file) } else { (&cert_place.key, cert_file) };
+            let problem = match error {
+                KeyPairError::Mismatch => format!("is not the key of {}", cert_file.display()),
+                ref error => error.to_string(),
+            };
+            ConfigError::new(key, problem).in_file(file).fix(error.fix())
         });
-        let key = self.ok(key);
-        let (chain, key) = (chain?, key?);
-        let key = crypto::sign::any_supported_type(&key).map_err(|error| {
-            ConfigError::new(&key_place.key, error.to_string())
-                .in_file(key_file)
-                .fix("give an RSA, ECDSA or Ed25519 key")
-        });
-        let key = self.ok(key)?;
-        let leaf_names = names.or_else(|| chain.first().map(certificate_names)).unwrap_or_default();
-        let certified = CertifiedKey::new(chain, key);
-        if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
-            certified.keys_match()
-        {
-            return self.fail(
-                ConfigError::new(&key_place.key, format!("is not the key of {}", cert_file.display()))
-                    .in_file(key_file)
-                    .fix("give the key that belongs to the certificate"),
-            );
-        }
-        Some(ServingCertificate { key: Arc::new(certified), names: leaf_names, file: cert_file.clone() })
+        let pair = self.ok(pair)?;
+        self.warn_of_dates(&cert_place.key, cert_file, "", pair.certificates());
+        let names = names.or_else(|| pair.certificates().first().map(certificate_names)).unwrap_or_default();
+        Some(ServingCertificate { pair, names, file: cert_file.clone() })
     }
 
     fn sni_certificates(&mut self, place: &Place, values: &[String]) -> Option<Vec<ServingCertificate>> {
@@ -224,23 +197,13 @@ fn limits(flags: &ServingFlags) -> Limits {
 
 /// The names a serving certificate is for: its DNS names and addresses, else its common name.
 // apiserver: pkg/server/dynamiccertificates/named_certificates.go
-fn certificate_names(leaf: &CertificateDer<'static>) -> Vec<String> {
-    use x509_parser::extensions::GeneralName;
-    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(leaf) else {
-        return Vec::new();
-    };
-    let mut names: Vec<String> = Vec::new();
-    if let Ok(Some(alternative)) = parsed.subject_alternative_name() {
-        names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(name.to_lowercase()),
-            _ => None,
-        }));
+fn certificate_names(leaf: &Certificate) -> Vec<String> {
+    let names = &leaf.extensions.names.dns;
+    if !names.is_empty() {
+        return names.iter().map(|name| name.to_lowercase()).collect();
     }
-    if names.is_empty() {
-        let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
-        names.extend(common.map(str::to_lowercase));
-    }
-    names
+    let common_name = leaf.subject.name.common_name.to_lowercase();
+    if common_name.is_empty() { Vec::new() } else { vec![common_name] }
 }
 
 /// The name rustls has for a cipher suite: Go accepts two old names without the hash.

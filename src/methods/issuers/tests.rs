@@ -15,6 +15,7 @@ use crate::authn::{AuthnError, BearerToken};
 use crate::metrics::Metrics;
 use crate::outbound::testing::pki::{Ca, pem};
 use crate::outbound::testing::{H2, Peer, reply};
+use crate::x509::CaBundle;
 
 /// Nobody is there.
 const NOWHERE: &str = "https://127.0.0.1:1/";
@@ -47,12 +48,12 @@ impl Bed {
 
     /// An issuer that takes tokens of one algorithm.
     fn issuer(&self, path: &str, algorithm: Algorithm) -> JwtAuthenticator {
-        let ca = pem("CERTIFICATE", &self.ca.as_leaf().chain[0]);
+        let bundle = CaBundle::from_pem(self.ca.cert_pem().as_bytes()).unwrap();
         JwtAuthenticator {
             issuer: Issuer {
                 url: self.peer.url(path),
                 discovery_url: None,
-                certificate_authority: Some(ca),
+                certificate_authority: Some(Roots::of(&bundle).unwrap()),
                 audiences: vec!["client".to_owned()],
             },
             algorithms: vec![algorithm],

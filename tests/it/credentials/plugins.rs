@@ -30,7 +30,7 @@ fn a_certificate_that_a_plugin_gives_is_shown_to_the_backend() {
     let issued = case.pki.front.leaf().cn("gateway").validity(0, NOW.cast_signed() + 1000).issue();
     case.answer(&pair(&issued));
     let read = case.read().unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(read.backend.client_certificate.unwrap().chain, issued.chain);
+    assert_eq!(read.backend.client_certificate.unwrap().chain(), issued.chain);
     assert_eq!(case.due_in(), Some(800), "without an expirationTimestamp the certificate's own end counts");
 }
 
@@ -124,7 +124,7 @@ fn what_a_plugin_gets_wrong_is_told_without_what_it_printed() {
             never,
             "",
             &credential("v1", r#"{"clientCertificateData": "s3cr3t", "clientKeyData": "s3cr3t"}"#),
-            "/bin/sh: clientCertificateData holds no PEM certificate",
+            "/bin/sh: clientCertificateData: tls: failed to find any PEM data in certificate input",
         ),
         (
             "a token no header can carry",

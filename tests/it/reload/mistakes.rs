@@ -22,6 +22,7 @@ const MISTAKES: &[(&str, Option<&str>)] = &[
     ("clients-ca.crt", None),
     ("client-front-ca.crt", Some("garbage")),
     ("gateway.crt", Some("garbage")),
+    ("gateway.crt", Some("-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n")),
     ("gateway.crt", None),
     ("gateway.key", Some("")),
     ("tokens.csv", Some("only,two\n")),

@@ -23,7 +23,9 @@ use crate::config::authentication_configuration::{
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{Place, Section};
+use crate::outbound::tls::Roots;
 use crate::status::quote::Quoted;
+use crate::x509::CaBundle;
 
 const ISSUER: &str = "oidc-issuer-url";
 const CLIENT: &str = "oidc-client-id";
@@ -103,6 +105,10 @@ impl Resolver<'_> {
             }
         };
         for (index, authenticator) in configuration.jwt.iter().enumerate() {
+            if let Ok(bundle) = CaBundle::from_pem(authenticator.issuer.certificate_authority.as_bytes()) {
+                let field = format!("jwt[{index}].issuer.certificateAuthority");
+                self.warn_of_dates(&place.key, file, &field, bundle.certificates());
+            }
             let selector = &authenticator.issuer.egress_selector_type;
             if !selector.is_empty() {
                 let field = format!("jwt[{index}].issuer.egressSelectorType");
@@ -210,7 +216,12 @@ impl Resolver<'_> {
 
     /// An empty file is no bundle either: the system's CAs do not take its place.
     fn issuer_ca(&mut self, place: &Place, file: &Path) -> Option<String> {
-        self.ca_bundle(place, file)?;
+        let bundle = self.ca_bundle(place, file)?;
+        let usable = Roots::of(&bundle).map_err(|error| {
+            let error = ConfigError::new(&place.key, error.to_string()).in_file(&place.path(file));
+            error.fix("leave it out, or give another one")
+        });
+        self.ok(usable)?;
         let pem = self.read(&place.key, &place.path(file))?;
         Some(String::from_utf8_lossy(&pem).into_owned())
     }

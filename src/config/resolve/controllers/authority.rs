@@ -56,16 +56,30 @@ impl Resolver<'_> {
             if authority.is_expired(now) { Err(Unfit::Expired(authority.not_after())) } else { Ok(authority) }
         });
         let authority = made.map_err(|unfit| {
-            let (at, fix) = match unfit.pair() {
-                Some(PairError::Mismatch | PairError::Key(_)) => {
-                    (key_key, "give the private key of the certificate")
-                }
-                Some(_) | None => (cert_key, unfit.fix()),
+            let of_key = match unfit.pair() {
+                Some(PairError::Mismatch | PairError::Key(_)) => true,
+                Some(PairError::Empty(_)) => !certificate_pem.is_empty(),
+                Some(_) | None => false,
             };
-            let error = ConfigError::new(at, unfit.to_string()).fix(fix);
-            if matches!(unfit, Unfit::Expired(_)) { error.in_file(cert) } else { error }
+            if !of_key {
+                let error = ConfigError::new(cert_key, unfit.to_string()).fix(unfit.fix());
+                // The other texts name the file, as upstream's do.
+                return if matches!(unfit, Unfit::Expired(_)) { error.in_file(cert) } else { error };
+            }
+            let error = ConfigError::new(key_key, unfit.to_string());
+            let error = error.fix("give the private key of the certificate");
+            // Upstream's texts name the file of the certificate alone.
+            if let KeySource::File(file) = key { error.in_file(file) } else { error }
         });
         let authority = self.ok(authority)?;
+        if authority.not_before() > now {
+            let begin = rfc3339(authority.not_before());
+            self.warnings.push(format!(
+                "{cert_key}: {}: the CA certificate is not valid before {begin}: what it signs is not believed until \
+                 then",
+                cert.display()
+            ));
+        }
         if authority.is_expired(now) {
             // It was good when it was taken. As an error it would hold up every other change, revocations among them.
             let end = rfc3339(authority.not_after());

@@ -208,7 +208,8 @@ fn the_issuers_ca_is_read() {
     let flag = |file: &Path| format!("--oidc-ca-file={}", file.display());
     let (file, _) = written(&pem);
     let given = issuer(&with_pair(&[&flag(file.path())]));
-    assert_eq!(given.issuer.certificate_authority, Some(pem));
+    let bundle = CaBundle::from_pem(pem.as_bytes()).unwrap();
+    assert_eq!(given.issuer.certificate_authority, Some(Roots::of(&bundle).unwrap()));
     // The CAs of the system do not take the place of a file that has none.
     for text in ["", "hello"] {
         let (file, _) = written(text);

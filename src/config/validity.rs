@@ -1,0 +1,44 @@
+//! Certificates of the configuration that are out of date. That is a warning, not an error: an error would keep every
+//! other change of the configuration from being taken, revocations among them.
+
+use std::path::Path;
+
+use crate::clock::{UnixTime, rfc3339};
+use crate::x509::certificate::Certificate;
+
+/// How many certificates of one file are named.
+const MAX_NAMED: usize = 3;
+
+/// What is to be said of certificates that are expired or not valid yet: those of `field` of the file that `key` names,
+/// or of the file itself if `field` is empty.
+pub(super) fn warning(
+    key: &str,
+    file: &Path,
+    field: &str,
+    certificates: &[Certificate],
+    now: UnixTime,
+) -> Option<String> {
+    let problems: Vec<String> =
+        certificates.iter().filter_map(|certificate| problem(certificate, now)).collect();
+    let more = problems.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    let named = problems.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = more.map_or_else(String::new, |more| format!(", and {more} more"));
+    let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
+    (!problems.is_empty()).then(|| format!("{key}: {}: {field}{named}{more}", file.display()))
+}
+
+fn problem(certificate: &Certificate, now: UnixTime) -> Option<String> {
+    let time = |seconds: i64| UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let (begin, end) = (time(certificate.not_before), time(certificate.not_after));
+    let name = certificate.label();
+    if end < now {
+        Some(format!("the certificate {name:?} expired at {}: renew it", rfc3339(end)))
+    } else if begin > now {
+        let begin = rfc3339(begin);
+        Some(format!(
+            "the certificate {name:?} is not valid before {begin}: check the clocks of both machines"
+        ))
+    } else {
+        None
+    }
+}
