@@ -6,7 +6,7 @@ use super::inputs::Inputs;
 use super::resolve::{Resolved, resolve};
 
 /// Flags, and what was read when they were last resolved.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Source {
     flags: ServeFlags,
     inputs: Inputs,

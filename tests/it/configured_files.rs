@@ -27,8 +27,8 @@ use inputs::{Content, Form, INPUTS, Material};
 /// A kind of file.
 struct Kind {
     name: &'static str,
-    /// What an error of it is about: the flag, the key of the configuration file, or the field of a kubeconfig; or that of
-    /// the other one of a pair, if the two do not fit together.
+    /// What an error of it is about: the flag, the key of the configuration file, or the field of a kubeconfig. Of a pair
+    /// both, since the two may not fit together.
     keys: [&'static str; 2],
     configuration: Configuration,
     form: Form,
@@ -68,7 +68,7 @@ fn pair(
 ) -> [Kind; 2] {
     let kind = |index: usize, form| Kind {
         name: names[index],
-        keys: [keys[index], keys[1]],
+        keys,
         configuration,
         form,
         file: files[index],
@@ -433,16 +433,24 @@ impl Verdict {
     }
 
     /// An error is clear if it names one of `keys`, one of `files` and the way out.
-    fn of(loaded: &Result<Resolved, ConfigErrors>, keys: &[&str], files: &[PathBuf]) -> Self {
+    fn of(loaded: &Result<Resolved, ConfigErrors>, keys: &[&str], files: &[PathBuf], form: Form) -> Self {
         match loaded {
             Ok(resolved) if resolved.warnings.is_empty() => Self::Taken,
             Ok(resolved) => Self::Warned(resolved.warnings.clone()),
             Err(errors) => {
                 let text = errors.to_string();
-                let is_clear = keys.iter().any(|key| text.contains(key))
-                    && files.iter().any(|file| text.contains(&file.display().to_string()))
-                    && text.contains("fix: ");
-                if is_clear && errors.0.len() == 1 { Self::Refused(text) } else { Self::Unclear(text) }
+                let names_file = |text: &str| {
+                    let mut files = files.iter().map(|file| file.display().to_string());
+                    files.any(|file| text.contains(&file)) && text.contains("fix: ")
+                };
+                let is_clear = match errors.0.as_slice() {
+                    [error] if error.position.is_none() || form != Text => {
+                        names_file(&text) && keys.iter().any(|key| text.contains(key))
+                    }
+                    // Of what a document says each error has its line.
+                    all => form == Text && all.iter().all(|error| names_file(&error.to_string())),
+                };
+                if is_clear { Self::Refused(text) } else { Self::Unclear(text) }
             }
         }
     }
@@ -470,7 +478,14 @@ fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) 
 }
 
 /// At the start, and on reload.
-fn verdicts(bed: &Bed, kind: &'static Kind, content: &Content) -> [Verdict; 2] {
+///
+/// `unread` is the configuration before it was ever read, `running` the same once it was read with every file good.
+fn verdicts(
+    bed: &Bed,
+    kind: &'static Kind,
+    content: &Content,
+    [unread, running]: &[Source; 2],
+) -> [Verdict; 2] {
     let path = bed.path(kind.file);
     let replaced = [kind.file].into_iter().chain(kind.pair.into_iter().flatten());
     let good: BTreeMap<&str, Vec<u8>> =
@@ -491,14 +506,15 @@ fn verdicts(bed: &Bed, kind: &'static Kind, content: &Content) -> [Verdict; 2] {
     let partners: Vec<&str> = partners.filter(|_| matches!(content, Content::Pair(..))).collect();
     let files: Vec<PathBuf> = [kind.file].into_iter().chain(partners).map(|name| bed.path(name)).collect();
     let keys = kind.keys;
-    let mut running = bed.source();
-    running.load().unwrap_or_else(|errors| panic!("{}: {errors}", kind.name));
+    let form = kind.form;
     put();
-    let mut starting = bed.source();
+    let (mut starting, mut running) = (unread.clone(), running.clone());
     let named = files.clone();
     let start = unless_hanging(&path, move || {
         let loaded = starting.load();
-        match (Verdict::of(&loaded, &keys, &named), loaded) {
+        match (Verdict::of(&loaded, &keys, &named, form), loaded) {
+            // Of text there is nothing more to be made.
+            (verdict, Ok(_)) if matches!(form, Text | Token) => verdict,
             (verdict, Ok(resolved)) => match Server::start(&resolved.settings, starting) {
                 Ok(server) => {
                     server.shut_down();
@@ -512,7 +528,7 @@ fn verdicts(bed: &Bed, kind: &'static Kind, content: &Content) -> [Verdict; 2] {
     let reload = unless_hanging(&path, move || {
         // What a plugin gave is kept until it ends, and is not looked at for changes.
         assert!(running.changed() || kind.configuration == Exec, "{}: the change is not seen", kind.name);
-        Verdict::of(&running.load(), &keys, &files)
+        Verdict::of(&running.load(), &keys, &files, form)
     });
     for (name, content) in good {
         bed.put(name, &Content::Bytes(content));
@@ -553,6 +569,9 @@ fn column(kind: &'static Kind) -> Cells {
         is_authority,
         within: kind.within.is_some(),
     };
+    let mut sources = [bed.source(), bed.source()];
+    let [_, running] = &mut sources;
+    running.load().unwrap_or_else(|errors| panic!("{}: {errors}", kind.name));
     INPUTS
         .iter()
         .filter_map(|(name, make)| {
@@ -565,7 +584,7 @@ fn column(kind: &'static Kind) -> Cells {
                 std::str::from_utf8(bytes).ok()?;
             }
             let directory = format!("{}/", bed.pki.directory.path().display());
-            let verdicts = verdicts(&bed, kind, &content);
+            let verdicts = verdicts(&bed, kind, &content, &sources);
             Some((*name, verdicts.map(|verdict| verdict.without(&directory))))
         })
         .collect()

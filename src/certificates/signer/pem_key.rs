@@ -49,10 +49,9 @@ impl PemKey {
     // go: crypto/tls/tls.go, X509KeyPair, parsePrivateKey
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         let block = private_key(pem)?;
-        if block.headers || block.kind == b"ENCRYPTED PRIVATE KEY" {
-            return Err(KeyError::Encrypted);
-        }
-        Self::from_der(&block.content)
+        let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
+        // Headers may say something else, and Go does not read them.
+        Self::from_der(&block.content).map_err(|error| if encrypted { KeyError::Encrypted } else { error })
     }
 
     /// Reads an encrypted PKCS#8 key (PBES2, RFC 8018).
