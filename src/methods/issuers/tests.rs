@@ -13,7 +13,7 @@ use crate::authn::oidc::settings::Mapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
 use crate::metrics::Metrics;
-use crate::outbound::testing::pki::{Ca, pem};
+use crate::outbound::testing::pki::Ca;
 use crate::outbound::testing::{H2, Peer, reply};
 use crate::x509::CaBundle;
 
