@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustls_pki_types::DnsName;
 
 use super::Resolver;
+use super::controllers::Tenant;
 use crate::clusters::settings::Backend;
 use crate::clusters::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
@@ -71,7 +72,7 @@ impl Resolver<'_> {
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut claims = Claims::new();
         let mut clusters = Vec::with_capacity(listed.len());
-        let mut controllers = BTreeMap::new();
+        let (mut controllers, mut tenants) = (BTreeMap::new(), Vec::new());
         for keys in listed {
             let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
             let own = &given.values.authentication;
@@ -88,10 +89,13 @@ impl Resolver<'_> {
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
+                let (running, signing) = running.unzip();
+                tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
                 controllers.extend(running.map(|running| (name.clone(), Arc::new(running))));
                 clusters.push(Cluster { name, routes, authentication, backend });
             }
         }
+        self.keep_tenants_apart(&tenants);
         (clusters, controllers)
     }
 

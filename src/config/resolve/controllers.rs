@@ -4,6 +4,7 @@
 mod authority;
 mod election;
 mod profiles;
+mod tenants;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::config::sections::Section;
 use crate::controllers::selected;
 use crate::controllers::settings::{Controllers, Name, SignerSettings};
 use authority::Files;
+pub(super) use tenants::{SigningCa, Tenant};
 
 /// The flags of a pair of files, with what upstream calls it and the signers that are to have it.
 struct Pair {
@@ -82,8 +84,12 @@ const SPECIFIC: [Pair; 4] = [
 ];
 
 impl Resolver<'_> {
-    /// What is wrong is in `self.errors`. `None` if no controller is to run, too: then no file is read.
-    pub(super) fn controllers(&mut self, given: &Section<ControllerFlags>) -> Option<Controllers> {
+    /// What is wrong is in `self.errors`. `None` if no controller is to run, too: then no file is read. With the CAs that
+    /// sign, and where they are named.
+    pub(super) fn controllers(
+        &mut self,
+        given: &Section<ControllerFlags>,
+    ) -> Option<(Controllers, Vec<SigningCa>)> {
         let flags = &given.values;
         let errors = self.errors.len();
         let names = selected(&super::listed(&flags.controllers)).map_err(|unknown| {
@@ -100,15 +106,18 @@ impl Resolver<'_> {
         let pairs = self.pairs(given);
         let names = names?;
         let signs = names.contains(&Name::CsrSigning);
-        let mut signers = Vec::new();
+        let (mut signers, mut authorities) = (Vec::new(), Vec::new());
         if signs {
             for (pair, files) in pairs {
                 let Some((authority, digest)) = self.authority(&files) else { continue };
+                authorities.push(SigningCa::of_kubernetes(&files, &authority));
                 signers.extend(pair.profiles.iter().map(|profile| {
                     SignerSettings::kubernetes(profile(), Arc::clone(&authority), digest.clone())
                 }));
             }
-            signers.extend(self.signer_profiles(given));
+            let (own, of_own) = self.signer_profiles(given);
+            signers.extend(own);
+            authorities.extend(of_own);
         } else {
             self.warn_of_unused_files(given);
         }
@@ -121,7 +130,9 @@ impl Resolver<'_> {
                 ["controllers", "cluster-signing-cert-file", "signer-profiles"].map(|flag| given.key(flag));
             self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
         }
-        Some(Controllers { names, signers, signing_duration: signing_duration?, election: election? })
+        let controllers =
+            Controllers { names, signers, signing_duration: signing_duration?, election: election? };
+        Some((controllers, authorities))
     }
 
     /// The pairs of files that are given.

@@ -32,6 +32,11 @@ impl Files {
             key,
         }
     }
+
+    /// The key of the certificate in the configuration, and its file.
+    pub(super) fn certificate(&self) -> (&str, &Path) {
+        (&self.cert_key, &self.cert)
+    }
 }
 
 impl Resolver<'_> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::SigningCa;
 use super::authority::Files;
 use crate::certificates::profile::{CustomRules, SignerName};
 use crate::certificates::usage::Usage;
@@ -24,12 +25,16 @@ const LIST: &str = "signers";
 
 impl Resolver<'_> {
     /// What is wrong is in `self.errors`, each with its line in the file.
-    pub(super) fn signer_profiles(&mut self, given: &Section<ControllerFlags>) -> Vec<SignerSettings> {
-        let Some(file) = &given.values.signer_profiles else { return Vec::new() };
+    pub(super) fn signer_profiles(
+        &mut self,
+        given: &Section<ControllerFlags>,
+    ) -> (Vec<SignerSettings>, Vec<SigningCa>) {
+        let (mut signers, mut authorities) = (Vec::new(), Vec::new());
+        let Some(file) = &given.values.signer_profiles else { return (signers, authorities) };
         let place = given.place(FLAG);
         let file = place.path(file);
         let read = document(&place.key, &file, PROFILES, self.inputs);
-        let Some((mut values, lines)) = self.ok(read) else { return Vec::new() };
+        let Some((mut values, lines)) = self.ok(read) else { return (signers, authorities) };
         let errors = self.errors.len();
         let unread = self.unread.len();
         let mut listed = Vec::new();
@@ -43,7 +48,6 @@ impl Resolver<'_> {
             self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
         }
         let mut names = BTreeSet::new();
-        let mut signers = Vec::new();
         for (index, keys) in listed.into_iter().enumerate() {
             let path = format!("{LIST}[{index}]");
             let Value::Object(values) = keys else {
@@ -54,20 +58,26 @@ impl Resolver<'_> {
             let directory = file.parent().unwrap_or(Path::new("")).to_owned();
             let layer = Layer { values, origin: Origin::File { path, directory } };
             let Some(keys) = self.section::<SignerProfileKeys>([Some(layer)]) else { continue };
-            signers.extend(self.signer_profile(&keys, &mut names));
+            let (signer, authority) = self.signer_profile(&keys, &mut names);
+            signers.extend(signer);
+            authorities.extend(authority);
+        }
+        for authority in &mut authorities {
+            let line = lines.of(authority.key());
+            authority.is_at(Position { line, file: file.clone() });
         }
         let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
         for error in new {
             error.position = Some(Position { line: lines.of(&error.key), file: file.clone() });
         }
-        signers
+        (signers, authorities)
     }
 
     fn signer_profile(
         &mut self,
         given: &Section<SignerProfileKeys>,
         names: &mut BTreeSet<String>,
-    ) -> Option<SignerSettings> {
+    ) -> (Option<SignerSettings>, Option<SigningCa>) {
         let keys = &given.values;
         let name = self.signer_name(given, names);
         let files = match (&keys.cert_file, &keys.key_file) {
@@ -80,7 +90,9 @@ impl Resolver<'_> {
                 self.fail(error.fix("give the PEM files of the signer's CA"))
             }
         };
-        let authority = files.and_then(|files| self.authority(&files));
+        let authority = files.as_ref().and_then(|files| self.authority(files));
+        let signing = files.zip(authority.as_ref());
+        let signing = signing.map(|(files, (authority, _))| SigningCa::of_own(&files, authority));
         let errors = self.errors.len();
         let patterns = "write a text with at most one *, at its beginning or its end";
         let rules = CustomRules {
@@ -98,8 +110,10 @@ impl Resolver<'_> {
         if self.errors.len() == errors {
             self.between(given, &rules);
         }
-        let (authority, digest) = authority?;
-        Some(SignerSettings::custom(&name?, rules, authority, digest))
+        let made = name.zip(authority);
+        let signer =
+            made.map(|(name, (authority, digest))| SignerSettings::custom(&name, rules, authority, digest));
+        (signer, signing)
     }
 
     fn signer_name(
