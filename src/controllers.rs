@@ -4,15 +4,19 @@
 //! ends by itself. Which name stands for which function is told in `server/controllers.rs`. What a controller must keep:
 //! - It works on one replica at a time (`election`); when the lease is lost or the gateway drains, its future is
 //!   dropped between two awaits. So every write is one request, under the `resourceVersion` that was read, and what runs
-//!   on another thread (`spawn_blocking`) writes nothing itself.
-//! - It must not block: it shares a thread with all other controllers, and with the lease that has to be renewed.
+//!   on another thread (`spawn_blocking`) writes nothing itself. A write in flight has a moment to end
+//!   (`Context::writes`).
+//! - It must not block: it shares threads with the controllers of all clusters. The lease is renewed on another thread,
+//!   over connections of its own.
 //! - A panic is caught, logged and counted, and the function is called again after a while.
 //! - Failures are its own: it logs them and tries again. `worker` has the watch, the queue and the loop for that.
 
 pub(crate) mod bootstrap_signer;
+mod client;
 pub(crate) mod csr;
 mod election;
 mod name;
+mod problems;
 pub(crate) mod queue;
 pub mod settings;
 #[cfg(test)]
@@ -27,15 +31,21 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use tokio::time::{Instant, sleep};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
 use crate::clock::Clock;
 use crate::clusters::upstream::Upstream;
 use crate::forward::own;
 use crate::metrics::Metrics;
+use election::Stop;
 pub(crate) use name::selected;
+use problems::ProblemLog;
 use settings::{Controllers, Name};
 
 /// How long what panicked rests at first; doubled with each panic in a row.
@@ -58,6 +68,29 @@ pub(crate) struct Context {
     pub(crate) metrics: Arc<Metrics>,
     /// Tells what has expired.
     pub(crate) clock: Clock,
+    /// The writes in flight; closed once none is to begin.
+    pub(crate) writes: TaskTracker,
+    /// Held while a page of a list is in memory.
+    pub(crate) lists: Arc<Semaphore>,
+    /// What was logged and is not over yet.
+    pub(crate) problems: Arc<ProblemLog>,
+}
+
+impl Context {
+    /// One for a new leader, whose connections live on the runtime that this is called within.
+    fn new(of: &OfCluster, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
+        Self {
+            cluster: Arc::clone(&of.cluster),
+            identity: Arc::clone(identity),
+            client: client::bounded(own::client(&of.upstream)),
+            settings: Arc::clone(&of.settings),
+            metrics: Arc::clone(metrics),
+            clock: clock.clone(),
+            writes: TaskTracker::new(),
+            lists: Arc::new(Semaphore::new(1)),
+            problems: Arc::default(),
+        }
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -88,30 +121,68 @@ impl OfCluster {
             && self.settings == other.settings
     }
 
-    /// Runs them once the API server is trusted and for as long as this replica leads, until `stop`; gives the lease up
-    /// then. Must be called within a tokio runtime.
+    /// Runs them on `workers` once the API server is trusted and for as long as this replica leads, until `stop`; gives
+    /// the lease up then. Must be called within another runtime, which renews the lease.
     pub(crate) async fn run(
         self,
         metrics: Arc<Metrics>,
         clock: Clock,
         start: Start,
         stop: CancellationToken,
+        workers: Handle,
     ) {
-        let Self { cluster, upstream, settings } = self;
-        if stop.run_until_cancelled(upstream.until_trusted()).await.is_none() {
+        if stop.run_until_cancelled(self.upstream.until_trusted()).await.is_none() {
             return;
         }
-        let client = own::client(&upstream);
-        let context = Context { cluster, identity: identity().into(), client, settings, metrics, clock };
-        let lasts = Lasts { cluster: &context.cluster, metrics: &context.metrics, stop: &stop };
-        lasts
-            .run("leader election", || election::lead(&context, &stop, || work(&context, lasts, start)))
-            .await;
+        let identity = identity().into();
+        let context = Context::new(&self, &identity, &metrics, &clock);
+        let lasts = Lasts { cluster: &self.cluster, metrics: &metrics, stop: &stop };
+        let work = |stopping| {
+            let (of, identity) = (self.clone(), Arc::clone(&identity));
+            let (metrics, clock) = (Arc::clone(&metrics), clock.clone());
+            let context = move || Context::new(&of, &identity, &metrics, &clock);
+            work_on(&workers, context, start, stopping)
+        };
+        lasts.run("leader election", || election::lead(&context, &stop, work)).await;
+    }
+}
+
+/// All controllers of a cluster, at work on another runtime until they are to stop, and until they have.
+async fn work_on(
+    workers: &Handle,
+    context: impl FnOnce() -> Context + Send + 'static,
+    start: Start,
+    mut stopping: Stop,
+) {
+    let (writes, stopped) = (TaskTracker::new(), CancellationToken::new());
+    let (tracked, resting) = (writes.clone(), stopped.clone());
+    let working = workers.spawn(async move {
+        let context = Context { writes: tracked, ..context() };
+        work(&context, start, &resting).await;
+    });
+    // When this is dropped, too.
+    let _abort = AbortOnDrop(working.abort_handle());
+    let grace = stopping.asked().await;
+    stopped.cancel();
+    writes.close();
+    // What was written has its answer, and its line in the log.
+    timeout(grace, writes.wait()).await.ok();
+    working.abort();
+    working.await.ok();
+}
+
+/// Ends a task that would otherwise go on by itself.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
 /// All controllers of a cluster, each kept at work.
-async fn work(context: &Context, lasts: Lasts<'_>, start: Start) {
+async fn work(context: &Context, start: Start, stop: &CancellationToken) {
+    let lasts = Lasts { cluster: &context.cluster, metrics: &context.metrics, stop };
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
     info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
     let each = context.settings.names.iter().map(|name| {

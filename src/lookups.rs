@@ -413,7 +413,10 @@ mod tests {
         lookups.client = Client::new(service, "default");
         let found = async |namespace: &str, name: &str| {
             let found = Lookup::service_account(&lookups, namespace, name).await;
-            (found.map(|account| account.is_some()).map_err(drop), std::mem::take(&mut *paths.lock().unwrap()))
+            (
+                found.map(|account| account.is_some()).map_err(drop),
+                std::mem::take(&mut *paths.lock().unwrap()),
+            )
         };
         let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
         assert_eq!(found("test", "victim").await, (Ok(true), read));

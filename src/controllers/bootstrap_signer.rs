@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::StreamExt as _;
@@ -16,7 +17,7 @@ use tracing::{info, warn};
 
 use super::Context;
 use super::name::Name;
-use super::queue::{Outcome, Pace};
+use super::queue::{Item, Outcome, Pace};
 use super::worker;
 use crate::bootstrap::cluster_info;
 use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
@@ -33,6 +34,8 @@ impl fmt::Display for ClusterInfo {
     }
 }
 
+impl Item for ClusterInfo {}
+
 /// Looks at the `ConfigMap` when it or a token changes. A token that expires is no change: `tokencleaner` makes it one.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go
 pub(crate) async fn run(context: Context) -> Infallible {
@@ -45,7 +48,7 @@ pub(crate) async fn run(context: Context) -> Infallible {
     let changes = select(token_changes, map_changes).map(|_| ClusterInfo);
     let replaced = Mutex::default();
     let sign = async |ClusterInfo| sign(&context, &maps, &found, &tokens, &replaced).await;
-    worker::work(&context, NAME, Pace::CERTIFICATES, changes, sign).await
+    worker::work(&context, NAME, Pace::CERTIFICATES, changes, &AtomicU64::new(0), sign).await
 }
 
 async fn sign(

@@ -1,34 +1,34 @@
 //! Certificate signing requests: what their conditions say, and how they are written back.
 //!
-//! Follows `pkg/controller/certificates`. Every write carries the `resourceVersion` that was read: of two writers one is
-//! refused, so no request ever gets two certificates.
+//! Follows `pkg/controller/certificates`. No request is kept: `feed` tells the names of those that there is something to
+//! do about, and each is read when it is done. Every write carries the `resourceVersion` that was read: of two writers
+//! one is refused, so no request ever gets two certificates.
 
 pub(crate) mod approving;
+mod audit;
 pub(crate) mod cleaning;
+mod feed;
+mod pages;
 pub(crate) mod signing;
 #[cfg(test)]
 mod testing;
 
-use std::sync::Arc;
-
-use futures_util::Stream;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition as Condition, CertificateSigningRequestSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
-use kube::runtime::reflector::Store;
-use kube::runtime::watcher;
+use kube::core::Status;
 use kube::{Api, ResourceExt as _};
 use tracing::{debug, error};
 
 use super::Context;
 use super::queue::Outcome;
 use super::settings::Name;
-use super::worker::{Key, watch};
 use crate::clock::UnixTime;
 use crate::escape::path_segment;
+use feed::RequestKey;
 
 /// A request.
 pub(crate) type Csr = CertificateSigningRequest;
@@ -37,15 +37,47 @@ const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
 const FAILED: &str = "Failed";
 
-/// All requests, and the names of those that change.
-fn requests(context: &Context) -> (Store<Csr>, impl Stream<Item = Key> + Send + use<>) {
-    watch(context, "certificatesigningrequests", Api::all(context.client.clone()), watcher::Config::default())
+/// The request of this name as it is now, if it is still there and has no certificate; else what is left to do.
+// kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
+async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Result<Csr, Outcome> {
+    let api = Api::<Csr>::all(context.client.clone());
+    let (cluster, controller) = (&*context.cluster, controller.alias());
+    let cause = format!("{controller} reads");
+    let at = path_segment(&key.name).map_err(|problem| {
+        error!(cluster, controller, csr = &*key.name, "cannot read: {problem}");
+        Outcome::Done
+    })?;
+    match api.get_opt(&at).await {
+        Ok(found) => {
+            context.problems.ends(&cause);
+            let mut csr = found.filter(|csr| !is_issued(csr)).ok_or(Outcome::Done)?;
+            csr.metadata.managed_fields = None;
+            Ok(csr)
+        }
+        Err(error) => {
+            let (problem, csr) = (words(&error), &*key.name);
+            if context.problems.begins(&cause) {
+                error!(
+                    cluster,
+                    controller,
+                    csr,
+                    "cannot read: {problem}; the gateway needs the verb get on certificatesigningrequests \
+                     (deploy/rbac-controllers.yaml)"
+                );
+            } else {
+                debug!(cluster, controller, csr, "cannot read: {problem}");
+            }
+            Err(Outcome::Retry)
+        }
+    }
 }
 
-/// The request of this name, if it is still there and has no certificate.
-// kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
-fn unsigned(store: &Store<Csr>, key: &Key) -> Option<Arc<Csr>> {
-    key.within(store).filter(|csr| !is_issued(csr))
+/// What an error says, without the whole of a `Status`.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
 }
 
 fn conditions(csr: &Csr) -> impl Iterator<Item = &Condition> {
@@ -102,36 +134,184 @@ enum Subresource {
     Approval,
 }
 
-/// Writes a request under the version it was read with. Says what is left to do about it.
-async fn write(context: &Context, controller: Name, subresource: Subresource, csr: &Csr) -> Outcome {
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// It is in the API.
+    Yes,
+    /// It is not.
+    No,
+    /// The API server has not said.
+    Unknown,
+}
+
+impl Written {
+    /// What is left to do about the request.
+    fn outcome(self) -> Outcome {
+        if self == Self::Yes { Outcome::Done } else { Outcome::Retry }
+    }
+}
+
+/// Writes a request under the version it was read with.
+async fn write(context: &Context, controller: Name, subresource: Subresource, csr: &Csr) -> Written {
     let api = Api::<Csr>::all(context.client.clone());
     let (name, params) = (csr.name_any(), PostParams::default());
+    let (cluster, signer) = (&*context.cluster, &*csr.spec.signer_name);
     let at = match path_segment(&name) {
         Ok(at) => at,
         Err(problem) => {
-            error!(cluster = &*context.cluster, csr = name, "cannot write: {problem}");
-            return Outcome::Done;
+            error!(cluster, csr = name, "cannot write: {problem}");
+            return Written::No;
         }
     };
-    let written = match subresource {
-        _ if csr.metadata.resource_version.is_none() => {
-            error!(cluster = &*context.cluster, csr = name, "a request without a version is never written");
-            return Outcome::Retry;
+    if csr.metadata.resource_version.is_none() {
+        error!(cluster, csr = name, "a request without a version is never written");
+        return Written::No;
+    }
+    let writing = async {
+        match subresource {
+            Subresource::Status => api.replace_status(&at, &params, csr).await,
+            Subresource::Approval => api.replace_subresource("approval", &at, &params, csr).await,
         }
-        Subresource::Status => api.replace_status(&at, &params, csr).await,
-        Subresource::Approval => api.replace_subresource("approval", &at, &params, csr).await,
     };
-    let (cluster, controller) = (&*context.cluster, controller.alias());
+    let written = context.writes.track_future(writing).await;
+    let (verb, alias) = (subresource.verb(), controller.alias());
+    let cause = format!("{alias} writes {signer}");
     match written {
-        Ok(_) => Outcome::Done,
+        Ok(_) => {
+            context.problems.ends(&cause);
+            Written::Yes
+        }
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            context.metrics.controllers.conflicts.with_label_values(&[cluster, controller]).inc();
-            debug!(cluster, controller, csr = name, "somebody else was faster: {status}");
-            Outcome::Retry
+            context.metrics.controllers.conflicts.with_label_values(&[cluster, alias]).inc();
+            debug!(cluster, controller = alias, csr = name, "somebody else was faster: {}", status.message);
+            Written::No
         }
         Err(problem) => {
-            error!(cluster, controller, csr = name, subresource = ?subresource, "cannot write: {problem}");
-            Outcome::Retry
+            let said = words(&problem);
+            let fix = match &problem {
+                kube::Error::Api(status) if status.code == 403 => missing_right(status, subresource, signer),
+                _ => String::new(),
+            };
+            if context.problems.begins(&cause) {
+                error!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {said}{fix}");
+            } else {
+                debug!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {said}");
+            }
+            match problem {
+                kube::Error::Api(status) if (400..500).contains(&status.code) => Written::No,
+                _ => Written::Unknown,
+            }
         }
+    }
+}
+
+impl Subresource {
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Status => "sign",
+            Self::Approval => "approve",
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Approval => "approval",
+        }
+    }
+}
+
+/// The rule of a role that gives the right which the API server says is missing.
+// kubernetes: plugin/pkg/admission/certificates/{signing,approval}/admission.go
+fn missing_right(status: &Status, subresource: Subresource, signer: &str) -> String {
+    let verb = subresource.verb();
+    let (resource, named, verb) = if status.message.contains(&format!("not permitted to {verb} requests")) {
+        ("signers".to_owned(), format!("resourceNames: [{signer}], "), verb)
+    } else {
+        (format!("certificatesigningrequests/{}", subresource.name()), String::new(), "update")
+    };
+    format!(
+        "; add to the gateway's role (deploy/rbac-controllers.yaml): \
+         {{apiGroups: [certificates.k8s.io], resources: [{resource}], {named}verbs: [{verb}]}}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::service_fn;
+    use tracing::instrument::WithSubscriber as _;
+
+    use super::*;
+    use crate::controllers::testing::FakeCluster;
+
+    /// An API server that refuses every write of a request with these words.
+    fn refusing(message: &'static str) -> kube::Client {
+        let service = service_fn(move |_: Request<Body>| {
+            let status = json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403,
+                "message": message, "metadata": {}});
+            let response = Response::builder().status(403).body(Body::from(status.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        });
+        kube::Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_right_that_is_missing_is_told_once_with_the_rule_that_gives_it() {
+        let cases = [
+            (
+                Subresource::Status,
+                "csr is forbidden: user not permitted to sign requests with signerName \"s/n\"",
+                "resources: [signers], resourceNames: [kubernetes.io/kube-apiserver-client-kubelet], verbs: [sign]}",
+            ),
+            (
+                Subresource::Status,
+                "csr is forbidden: User \"u\" cannot update resource \"certificatesigningrequests/status\"",
+                "resources: [certificatesigningrequests/status], verbs: [update]}",
+            ),
+            (
+                Subresource::Approval,
+                "csr is forbidden: user not permitted to approve requests with signerName \"s/n\"",
+                "resources: [signers], resourceNames: [kubernetes.io/kube-apiserver-client-kubelet], verbs: [approve]}",
+            ),
+        ];
+        for (subresource, message, rule) in cases {
+            let mut context = FakeCluster::new().context();
+            context.client = refusing(message);
+            let lines = testing::Lines::default();
+            let writer = lines.clone();
+            let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+            let writing = async {
+                for _ in 0..3 {
+                    let csr = testing::Wanted::default().csr();
+                    assert_eq!(write(&context, Name::CsrSigning, subresource, &csr).await, Written::No);
+                }
+            };
+            writing.with_subscriber(log).await;
+            let text = lines.text();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            assert!(text.contains(message) && text.contains(rule) && !text.contains("Status {"), "{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_is_never_answered_is_given_up_and_not_taken_for_a_refusal() {
+        let mut context = FakeCluster::new().context();
+        let silent =
+            service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+        context.client = super::super::client::bounded(kube::Client::new(silent, "default"));
+        let csr = testing::Wanted::default().csr();
+        for subresource in [Subresource::Status, Subresource::Approval] {
+            let begun = tokio::time::Instant::now();
+            let written = write(&context, Name::CsrSigning, subresource, &csr).await;
+            assert_eq!(written, Written::Unknown);
+            assert_eq!(begun.elapsed(), super::super::client::REQUEST_TIMEOUT);
+        }
+        assert_eq!(context.writes.len(), 0);
     }
 }

@@ -7,6 +7,7 @@
 
 mod record;
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,6 +15,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Resource as _};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,28 +33,75 @@ const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 /// How long it may take to tell others about a change of leader.
 const TELLING: Duration = Duration::from_secs(2);
 
+/// How long writes in flight have to end when the gateway stops; less if the lease could end before.
+const WRITE_GRACE: Duration = Duration::from_secs(1);
+/// How long work may take to stop besides: it waits for nothing then, but its thread may be busy.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Tells work to stop.
+pub(super) struct Stop(watch::Receiver<Option<Duration>>);
+
+impl Stop {
+    /// Waits until work is to stop; gives how long writes in flight have to end.
+    pub(super) async fn asked(&mut self) -> Duration {
+        let asked = self.0.wait_for(Option::is_some).await;
+        // Without an elector there is no lease.
+        asked.ok().and_then(|grace| *grace).unwrap_or_default()
+    }
+}
+
+/// Work that is told when to stop.
+struct Working<F> {
+    work: Pin<Box<F>>,
+    stop: watch::Sender<Option<Duration>>,
+}
+
+impl<F: Future<Output = ()>> Working<F> {
+    fn begin(work: impl Fn(Stop) -> F) -> Self {
+        let (stop, stopping) = watch::channel(None);
+        Self { work: Box::pin(work(Stop(stopping))), stop }
+    }
+
+    /// Lets writes in flight end, and waits until nothing goes on.
+    async fn end(self, cluster: &str, grace: Duration) {
+        self.stop.send_replace(Some(grace));
+        if timeout(grace + STOP_TIMEOUT, self.work).await.is_err() {
+            warn!(cluster, "controllers take long to stop");
+        }
+    }
+}
+
 /// Works for as long as this replica leads, again and again, until `stop`. Then the lease is given up, once the work has
-/// ended.
+/// ended. Work runs elsewhere: what is returned by `work` waits for it, and nothing it does delays a renewal.
 pub(super) async fn lead<F: Future<Output = ()>>(
     context: &Context,
     stop: &CancellationToken,
-    work: impl Fn() -> F,
+    work: impl Fn(Stop) -> F,
 ) {
+    let cluster = &*context.cluster;
     let Some(settings) = &context.settings.election else {
-        stop.run_until_cancelled(work()).await;
+        let mut working = Working::begin(work);
+        tokio::select! {
+            () = stop.cancelled() => working.end(cluster, WRITE_GRACE).await,
+            () = &mut working.work => {}
+        }
         return;
     };
     let mut elector = Elector::new(context, settings);
     while elector.acquire(stop).await {
         elector.became_leader();
+        let mut working = Working::begin(&work);
         tokio::select! {
             // What comes first decides: work must never go on without the lease.
             biased;
-            () = stop.cancelled() => {}
-            () = elector.renew() => {}
-            () = work() => {}
+            () = stop.cancelled() => {
+                let left = settings.lease_duration.saturating_sub(settings.renew_deadline);
+                working.end(cluster, WRITE_GRACE.min(left)).await;
+            }
+            () = elector.renew() => working.end(cluster, Duration::ZERO).await,
+            () = &mut working.work => {}
         }
-        // The work was dropped with the braces above: nothing of it goes on when somebody else is let in.
+        // Nothing of the work goes on when another replica is let in.
         let telling = elector.stopped_leading();
         if stop.is_cancelled() {
             elector.release().await;

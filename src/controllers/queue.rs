@@ -2,12 +2,35 @@
 //! value: time is given, nothing waits here.
 //!
 //! Follows client-go's `util/workqueue`: an item that comes while it is worked on is kept for afterwards; attempts back
-//! off for each item, and all retries together are limited.
+//! off for each item, and all retries of a flow together are limited. Where that queue has one line, this one has a lane
+//! for each flow, taken in turn, and a bound on what waits: a client that makes items by the thousand waits for itself.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod lanes;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use lanes::Lanes;
+
+/// How many items wait for their turn, and how many for another attempt. What is more is forgotten.
+// A kubelet's request is there for minutes; 100,000 are more than any cluster has nodes to make.
+pub(crate) const MAX_WAITING: usize = 200_000;
+
+/// What an item belongs to: flows are worked on in turn, and are paced apart.
+pub(crate) type Flow = u64;
+
+/// What is worked on, by its key.
+pub(crate) trait Item: Clone + Ord {
+    /// Equal for all items that one client made.
+    fn flow(&self) -> Flow {
+        0
+    }
+}
+
+/// How many flows' paces are remembered before those that are over are looked for.
+const MAX_PACED: usize = 10_000;
 
 /// What an attempt came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +71,8 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Queue<K> {
     pace: Pace,
-    ready: VecDeque<(K, Instant)>,
+    most: usize,
+    ready: Lanes<(K, Instant)>,
     /// In `ready`, or to be put there once it is not worked on any more.
     wanted: BTreeSet<K>,
     working: BTreeSet<K>,
@@ -56,23 +80,30 @@ pub(crate) struct Queue<K> {
     delayed: BTreeSet<(Instant, K)>,
     until: BTreeMap<K, Instant>,
     failures: BTreeMap<K, u32>,
-    /// When the limit of all retries would be used up to nothing again.
+    /// When the limit of a flow's retries would be used up to nothing again; in the future.
     // A bucket of `burst` that fills by one each `each`: the generic cell rate algorithm.
-    replete: Option<Instant>,
+    replete: BTreeMap<Flow, Instant>,
+    forgotten: u64,
 }
 
-impl<K: Clone + Ord> Queue<K> {
+impl<K: Item> Queue<K> {
     /// An empty queue.
     pub(crate) fn new(pace: Pace) -> Self {
+        Self::bounded(pace, MAX_WAITING)
+    }
+
+    fn bounded(pace: Pace, most: usize) -> Self {
         Self {
             pace,
-            ready: VecDeque::new(),
+            most,
+            ready: Lanes::default(),
             wanted: BTreeSet::new(),
             working: BTreeSet::new(),
             delayed: BTreeSet::new(),
             until: BTreeMap::new(),
             failures: BTreeMap::new(),
-            replete: None,
+            replete: BTreeMap::new(),
+            forgotten: 0,
         }
     }
 
@@ -82,9 +113,26 @@ impl<K: Clone + Ord> Queue<K> {
             return false;
         }
         if !self.working.contains(&key) {
-            self.ready.push_back((key, now));
+            self.push(key, now);
         }
         true
+    }
+
+    /// The flow that has the most items waits for what is too many.
+    fn push(&mut self, key: K, now: Instant) {
+        self.ready.push(key.flow(), (key, now));
+        if self.ready.len() > self.most
+            && let Some((forgotten, _)) = self.ready.shorten()
+        {
+            self.wanted.remove(&forgotten);
+            self.failures.remove(&forgotten);
+            self.forgotten += 1;
+        }
+    }
+
+    /// How many items were forgotten since this was last asked: they have to be found again.
+    pub(crate) fn take_forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// Moves what was put off until now to what can be worked on; says how many were not waiting there already.
@@ -110,7 +158,7 @@ impl<K: Clone + Ord> Queue<K> {
 
     /// The next to work on, with the time since when it waits. It must be given to [`done`](Self::done) afterwards.
     pub(crate) fn take(&mut self) -> Option<(K, Instant)> {
-        let (key, since) = self.ready.pop_front()?;
+        let (key, since) = self.ready.take()?;
         self.wanted.remove(&key);
         self.working.insert(key.clone());
         Some((key, since))
@@ -120,7 +168,7 @@ impl<K: Clone + Ord> Queue<K> {
     pub(crate) fn done(&mut self, key: K, outcome: Outcome, now: Instant) {
         self.working.remove(&key);
         if self.wanted.contains(&key) {
-            self.ready.push_back((key.clone(), now));
+            self.push(key.clone(), now);
         }
         match outcome {
             Outcome::Done => {
@@ -131,7 +179,12 @@ impl<K: Clone + Ord> Queue<K> {
                 self.put_off(key, time, now);
             }
             Outcome::Retry => {
-                let delay = self.failed(&key).max(self.turn(now));
+                if self.delayed.len() >= self.most && !self.until.contains_key(&key) {
+                    self.failures.remove(&key);
+                    self.forgotten += 1;
+                    return;
+                }
+                let delay = self.failed(&key).max(self.turn(key.flow(), now));
                 self.put_off(key, delay, now);
             }
         }
@@ -162,11 +215,14 @@ impl<K: Clone + Ord> Queue<K> {
         delay.unwrap_or(self.pace.longest).min(self.pace.longest)
     }
 
-    /// How long one more retry has to wait for all the others.
+    /// How long one more retry has to wait for all the others of its flow.
     // client-go: util/workqueue/default_rate_limiters.go, TypedBucketRateLimiter
-    fn turn(&mut self, now: Instant) -> Duration {
-        let replete = self.replete.map_or(now, |replete| replete.max(now)) + self.pace.each;
-        self.replete = Some(replete);
+    fn turn(&mut self, flow: Flow, now: Instant) -> Duration {
+        if !self.replete.contains_key(&flow) && self.replete.len() >= MAX_PACED {
+            self.replete.retain(|_, replete| *replete > now);
+        }
+        let replete = self.replete.get(&flow).map_or(now, |replete| (*replete).max(now)) + self.pace.each;
+        self.replete.insert(flow, replete);
         (replete - now).saturating_sub(self.pace.each * self.pace.burst)
     }
 }
@@ -174,6 +230,15 @@ impl<K: Clone + Ord> Queue<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Item for &'static str {}
+
+    /// A flow, and a number in it.
+    impl Item for (Flow, u32) {
+        fn flow(&self) -> Flow {
+            self.0
+        }
+    }
 
     fn queue() -> (Queue<&'static str>, Instant) {
         (Queue::new(Pace::CERTIFICATES), Instant::now())
@@ -225,7 +290,8 @@ mod tests {
     async fn all_retries_together_are_ten_in_a_second_after_a_hundred() {
         let mut queue = Queue::new(Pace::CERTIFICATES);
         let now = Instant::now();
-        for key in 0..130 {
+        for number in 0..130 {
+            let key = (7, number);
             queue.add(key, now);
             queue.take().unwrap();
             queue.done(key, Outcome::Retry, now);
@@ -244,5 +310,60 @@ mod tests {
         assert_eq!(queue.due(), Some(now + Duration::from_secs(5)));
         assert!(queue.add("a", now), "what changes meanwhile is looked at meanwhile");
         assert_eq!(queue.ripen(now + Duration::from_secs(5)), 0, "and it waits once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn flows_are_worked_on_in_turn_however_many_items_one_of_them_has() {
+        let mut queue = Queue::new(Pace::CERTIFICATES);
+        let now = Instant::now();
+        for number in 0..10_000 {
+            queue.add((1, number), now);
+        }
+        queue.add((2, 0), now);
+        queue.add((3, 0), now);
+        let flows: Vec<Flow> = (0..6).map(|_| queue.take().unwrap().0.flow()).collect();
+        assert_eq!(flows, [1, 2, 3, 1, 1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_of_one_flow_put_off_no_retry_of_another() {
+        let mut queue = Queue::new(Pace::CERTIFICATES);
+        let now = Instant::now();
+        for number in 0..10_000 {
+            queue.add((1, number), now);
+            queue.take().unwrap();
+            queue.done((1, number), Outcome::Retry, now);
+        }
+        queue.add((2, 0), now);
+        queue.take().unwrap();
+        queue.done((2, 0), Outcome::Retry, now);
+        queue.ripen(now + Duration::from_millis(200));
+        let flows: BTreeSet<Flow> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key.flow()).collect();
+        assert_eq!(flows, BTreeSet::from([1, 2]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_too_much_is_forgotten_of_the_flow_that_has_most() {
+        let mut queue = Queue::bounded(Pace::CERTIFICATES, 100);
+        let now = Instant::now();
+        for number in 0..1000 {
+            queue.add((1, number), now);
+            if number % 100 == 0 {
+                queue.add((2, number), now);
+            }
+        }
+        assert_eq!((queue.len(), queue.wanted.len()), (100, 100));
+        assert_eq!((queue.take_forgotten(), queue.take_forgotten()), (910, 0));
+        let taken: Vec<_> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key).collect();
+        assert_eq!(taken.iter().filter(|(flow, _)| *flow == 2).count(), 10);
+        assert!(taken.contains(&(1, 999)), "those that came last are there");
+        // What failed is bounded, too.
+        for number in 0..1000 {
+            queue.add((3, number), now);
+            queue.take().unwrap();
+            queue.done((3, number), Outcome::Retry, now);
+        }
+        assert_eq!((queue.delayed.len(), queue.failures.len()), (100, 100));
+        assert_eq!(queue.take_forgotten(), 900);
     }
 }

@@ -15,8 +15,9 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tower::service_fn;
 
 use super::Context;
@@ -75,6 +76,9 @@ impl FakeCluster {
             }),
             metrics: Arc::new(Metrics::new()),
             clock: Clock::from_fn(move || BEGINNING + begun.elapsed()),
+            writes: TaskTracker::new(),
+            lists: Arc::new(Semaphore::new(1)),
+            problems: Arc::default(),
         }
     }
 
@@ -171,6 +175,9 @@ impl FakeCluster {
             if query.contains_key("watch") {
                 let since = query.get("resourceVersion").unwrap().parse().unwrap();
                 return Response::new(self.watch(path, since));
+            }
+            if let Some(object) = self.get(&path) {
+                return reply(200, object);
             }
             return self.list(&path);
         }

@@ -1,6 +1,7 @@
 //! The controller `tokencleaner`: deletes bootstrap tokens that have expired, when they expire.
 
 use std::convert::Infallible;
+use std::sync::atomic::AtomicU64;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Preconditions};
@@ -35,7 +36,7 @@ pub(crate) async fn run(context: Context) -> Infallible {
         }
         _ => Outcome::Done,
     };
-    worker::work(&context, NAME, Pace::CERTIFICATES, changes, look).await
+    worker::work(&context, NAME, Pace::CERTIFICATES, changes, &AtomicU64::new(0), look).await
 }
 
 /// Deletes a token if it is still the one that was looked at. If it is not, the watch tells of what it is now.

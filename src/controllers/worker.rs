@@ -9,6 +9,7 @@ use std::fmt::{self, Debug};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
@@ -25,7 +26,10 @@ use tracing::{debug, error, info, warn};
 
 use super::Context;
 use super::name::Name;
-use super::queue::{Outcome, Pace, Queue};
+use super::queue::{Item, MAX_WAITING, Outcome, Pace, Queue};
+
+/// How many objects a list has at most: they are small in sum, as large as one may be.
+const MAX_LISTED: u32 = 10;
 
 /// How many items of a controller are worked on at a time.
 // kubernetes: cmd/kube-controller-manager/app/certificates.go
@@ -58,6 +62,8 @@ impl Key {
     }
 }
 
+impl Item for Key {}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name } = self;
@@ -84,7 +90,7 @@ where
     let mut listed = BTreeSet::new();
     let mut told: Option<String> = None;
     // The store comes first: whoever is told of a change finds it there.
-    let trimmed = watcher(api, config).default_backoff().modify(|object| {
+    let trimmed = watcher(api, config.page_size(MAX_LISTED)).default_backoff().modify(|object| {
         object.meta_mut().managed_fields = None;
     });
     let events = trimmed.inspect(move |event| {
@@ -137,16 +143,18 @@ impl Drop for Depth {
 }
 
 /// Works on what `changes` name, with at most [`WORKERS`] at a time, by `handle`. An attempt that takes too long or
-/// panics is one that failed: whatever is wrong with one item, others are worked on.
+/// panics is one that failed: whatever is wrong with one item, others are worked on. `forgotten` counts the items that
+/// the queue could not keep.
 pub(crate) async fn work<K, F>(
     context: &Context,
     name: Name,
     pace: Pace,
     changes: impl Stream<Item = K> + Send,
+    forgotten: &AtomicU64,
     handle: impl Fn(K) -> F + Send + Sync,
 ) -> Infallible
 where
-    K: Clone + Ord + fmt::Display + Send,
+    K: Item + fmt::Display + Send,
     F: Future<Output = Outcome> + Send,
 {
     let metrics = &context.metrics.controllers;
@@ -215,6 +223,19 @@ where
             else => std::future::pending().await,
         };
         adds.inc_by(u64::try_from(queue.ripen(now)).unwrap_or_default());
+        let lost = queue.take_forgotten();
+        if lost > 0 {
+            metrics.forgotten.with_label_values(&labels).inc_by(lost);
+            if forgotten.fetch_add(lost, Ordering::Relaxed) == 0 {
+                let [cluster, controller] = labels;
+                warn!(
+                    cluster,
+                    controller,
+                    most = MAX_WAITING,
+                    "too many items wait, those of the client with the most of them are put off until all are listed again"
+                );
+            }
+        }
     }
 }
 
@@ -248,7 +269,7 @@ mod tests {
                 assert!(again || key.name == "good", "over this one");
                 Outcome::Done
             };
-            work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, handle).await
+            work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, &AtomicU64::new(0), handle).await
         });
         sleep(Duration::from_mins(1)).await;
         assert_eq!(*done.lock().unwrap(), ["poison", "good", "poison"]);
@@ -260,9 +281,10 @@ mod tests {
         let context = FakeCluster::new().context();
         let depth = context.metrics.controllers.depth.with_label_values(&["c", "csrsigning"]);
         let keys = (0..10).map(|number| key(&number.to_string()));
+        let none = AtomicU64::new(0);
         let changes = stream::iter(keys).chain(stream::pending());
         let working =
-            work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, |_| std::future::pending());
+            work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, &none, |_| std::future::pending());
         assert!(timeout(Duration::from_secs(1), working).await.is_err());
         assert_eq!(depth.get(), 0);
     }

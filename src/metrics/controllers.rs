@@ -24,6 +24,10 @@ pub(crate) struct Controllers {
     pub(crate) signed: IntCounterVec,
     /// Requests that broke a rule of their signer, by cluster and signer.
     pub(crate) refused: IntCounterVec,
+    /// Items that a queue could not keep, by cluster and queue.
+    pub(crate) forgotten: IntCounterVec,
+    /// Whether a watch fails, by cluster, controller and signer.
+    pub(crate) watch_failing: IntGaugeVec,
     /// Writes that somebody else was faster with, by cluster and controller.
     pub(crate) conflicts: IntCounterVec,
     /// When a signer's CA ends, by cluster and signer.
@@ -81,6 +85,16 @@ impl Controllers {
                 "portcullis_certificates_refused_total",
                 "Approved requests that broke a rule of their signer and were marked Failed.",
                 &signer,
+            )?,
+            forgotten: counters(
+                "portcullis_workqueue_forgotten_total",
+                "Items that a full workqueue put off until all objects are listed again.",
+                &queue,
+            )?,
+            watch_failing: gauges(
+                "portcullis_controller_watch_failing",
+                "Whether a controller cannot list or watch the requests for a signer: 1 while it cannot.",
+                &["cluster", "controller", "signer"],
             )?,
             conflicts: counters(
                 "portcullis_status_conflicts_total",

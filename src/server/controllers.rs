@@ -1,5 +1,9 @@
-//! Controllers, on a thread of their own: those of the snapshot in force run, others end. Here every name has its
+//! Controllers, on threads of their own: those of the snapshot in force run, others end. Here every name has its
 //! function.
+//!
+//! Leases are renewed on a thread on which nothing else runs, so that no amount of work costs one. The threads that work
+//! have a lower priority than all others of the process: what clients of one cluster leave there to be done, pending
+//! requests by the thousand, must not slow the requests of all.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -9,6 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +26,12 @@ use crate::listen::Drain;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 
+/// How many threads work, beside those that verify and sign.
+const WORKERS: usize = 2;
+/// The nice value of their threads; that of all others is 0, unless the whole process was started with another.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 5;
+
 /// The function that a name stands for.
 fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
     match name {
@@ -30,6 +41,13 @@ fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
         Name::TokenCleaner => Box::pin(token_cleaner::run(context)),
         Name::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
     }
+}
+
+/// Lowers the priority of the calling thread; where that cannot be, work goes on as it is.
+fn be_nice() {
+    // On Linux "the calling process" is the calling thread.
+    #[cfg(target_os = "linux")]
+    rustix::process::setpriority_process(None, NICE).ok();
 }
 
 /// What controllers are run by.
@@ -63,24 +81,30 @@ impl Running {
     /// tells of it; when it aborts, they are gone at once.
     pub(super) fn start(self, mut drain: watch::Receiver<Drain>) -> io::Result<Receiver<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let workers = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("controllers")
+            .on_thread_start(be_nice)
+            .enable_all()
+            .build()?;
         let (ended, ending) = channel();
-        std::thread::Builder::new().name("controllers".to_owned()).spawn(move || {
+        std::thread::Builder::new().name("leases".to_owned()).spawn(move || {
             let mut aborted = drain.clone();
             runtime.block_on(async {
                 tokio::select! {
-                    () = self.follow(&mut drain) => {}
+                    () = self.follow(&mut drain, workers.handle()) => {}
                     _ = aborted.wait_for(|phase| *phase == Drain::Abort) => {}
                 }
             });
             // A signature in the making may take as long as it likes: nobody waits for it.
-            runtime.shutdown_background();
+            workers.shutdown_background();
             ended.send(()).ok();
         })?;
         Ok(ending)
     }
 
     /// Runs what is to run, until the server drains.
-    async fn follow(self, drain: &mut watch::Receiver<Drain>) {
+    async fn follow(self, drain: &mut watch::Receiver<Drain>, workers: &Handle) {
         let mut at_work: BTreeMap<Arc<str>, AtWork> = BTreeMap::new();
         let mut ending = JoinSet::new();
         loop {
@@ -90,7 +114,7 @@ impl Running {
                 let known = before.remove(&of.cluster);
                 let next = match known {
                     Some(known) if known.of.is(&of) => known,
-                    known => self.begin(of, known),
+                    known => self.begin(of, known, workers.clone()),
                 };
                 at_work.insert(Arc::clone(&next.of.cluster), next);
             }
@@ -112,7 +136,7 @@ impl Running {
     }
 
     /// Begins a cluster's work, once what was there before has ended: without a lease nothing else keeps them apart.
-    fn begin(&self, of: OfCluster, before: Option<AtWork>) -> AtWork {
+    fn begin(&self, of: OfCluster, before: Option<AtWork>, workers: Handle) -> AtWork {
         let stop = CancellationToken::new();
         let (metrics, clock) = (Arc::clone(&self.metrics), self.clock.clone());
         let (next, until) = (of.clone(), stop.clone());
@@ -120,7 +144,7 @@ impl Running {
             if let Some(before) = before {
                 before.end().await;
             }
-            next.run(metrics, clock, start, until).await;
+            next.run(metrics, clock, start, until, workers).await;
         });
         AtWork { of, stop, task }
     }

@@ -13,9 +13,12 @@ use crate::support::cluster::Cluster;
 use crate::support::generation::replace;
 use crate::support::{Backend, Gateway, Pki, flags};
 
+mod audit;
 mod election;
+mod flood;
 mod mistakes;
 mod requests;
+mod tenants;
 
 /// A gateway with controllers, whose signers use the authority that clients are known by.
 struct Scene {
@@ -73,6 +76,10 @@ impl Asked {
     }
 
     fn of(signer: &str, name: &str, organizations: &[&str], dns: &[&str]) -> Self {
+        Self::with_key(KeyKind::P256, signer, name, organizations, dns)
+    }
+
+    fn with_key(kind: KeyKind, signer: &str, name: &str, organizations: &[&str], dns: &[&str]) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         for organization in organizations {
@@ -80,7 +87,7 @@ impl Asked {
         }
         params.subject_alt_names =
             dns.iter().map(|name| SanType::DnsName((*name).try_into().unwrap())).collect();
-        let key = Key::generate(KeyKind::P256);
+        let key = Key::generate(kind);
         let pair = KeyPair::from_pem(&key.pem()).unwrap();
         let request = params.serialize_request(&pair).unwrap().pem().unwrap();
         let spec = json!({

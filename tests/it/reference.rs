@@ -75,7 +75,8 @@ in kube-apiserver's words and with its line. Beside it no `oidc` key may be give
 
 const CONTROLLERS: &str = "\
 The controllers that run beside the gateway, for every cluster or, in a cluster's own `controllerManager`, for that one;
-[docs/controllers.md](controllers.md) says what they do. The flags are kube-controller-manager's.
+[docs/controllers.md](controllers.md) says what they do. The flags are kube-controller-manager's. Of several clusters, each
+has signing CAs of its own: the same for two, or one that another cluster believes, is an error.
 
 ";
 

@@ -3,20 +3,32 @@
 //! Follows `pkg/controller/certificates/approver/sarapprove.go`. One thing is stricter: a request whose key or signature
 //! is too weak is never approved, since it would never be signed.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::api::PostParams;
-use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tracing::{debug, error, info, warn};
 
-use super::{APPROVED, Csr, DENIED, Subresource, condition, has, usages, with_condition, write};
+use super::feed::{Feed, RequestKey, Summary};
+use super::{
+    APPROVED, Csr, DENIED, Subresource, Written, condition, has, usages, with_condition, words, write,
+};
 use crate::certificates::profile::{KUBELET_CLIENT, Profile};
 use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::controllers::Context;
 use crate::controllers::queue::{Outcome, Pace};
 use crate::controllers::settings::Name;
-use crate::controllers::worker::{Key, work};
+use crate::controllers::worker::work;
+
+/// How many signatures of requests are verified at once: whoever may create requests decides how many there are.
+const VERIFIERS: usize = 2;
+/// The cause of problems with reviews.
+const REVIEWS: &str = "subject access reviews";
 
 /// A kind of request that is approved if its requester may create the virtual subresource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,39 +70,83 @@ impl Kind {
 
 /// Approves for as long as it is polled.
 pub(crate) async fn run(context: Context) -> std::convert::Infallible {
-    let (store, changes) = super::requests(&context);
-    work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, |key| handle(&context, &store, key)).await
+    let forgotten = AtomicU64::new(0);
+    let feed = Feed {
+        context: &context,
+        controller: Name::CsrApproving,
+        signers: vec![KUBELET_CLIENT.to_owned()],
+        is_wanted: is_undecided,
+        forgotten: &forgotten,
+    };
+    let (requests, feeding) = feed.start();
+    let hands = Arc::new(Semaphore::new(VERIFIERS));
+    let handle = |key| handle(&context, &hands, key);
+    let working = work(&context, Name::CsrApproving, Pace::CERTIFICATES, requests, &forgotten, handle);
+    tokio::select! {
+        never = working => never,
+        never = feeding => match never {},
+    }
 }
 
-async fn handle(context: &Context, store: &Store<Csr>, key: Key) -> Outcome {
-    let Some(csr) = super::unsigned(store, &key) else { return Outcome::Done };
+fn is_undecided(summary: &Summary) -> bool {
+    !summary.has(APPROVED) && !summary.has(DENIED) && !summary.is_issued()
+}
+
+/// `hands` are the requests that may be verified at once, those included whose attempts were given up.
+async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
+    let csr = match super::unsigned(context, Name::CsrApproving, &key).await {
+        Ok(csr) => Arc::new(csr),
+        Err(outcome) => return outcome,
+    };
     let cluster = &*context.cluster;
-    let kinds = match kinds(&csr) {
+    let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
+    let judged = Arc::clone(&csr);
+    // To verify a signature takes as long as the requester's choice of a key lets it take.
+    let judging = spawn_blocking(move || {
+        let kinds = kinds(&judged);
+        drop(hand);
+        kinds
+    });
+    let Ok(kinds) = judging.await else {
+        context.metrics.panics.inc();
+        error!(cluster, csr = &*key.name, "reading the request panicked");
+        return Outcome::Retry;
+    };
+    let kinds = match kinds {
         Ok(kinds) => kinds,
         Err(problem) if problem.is_policy() => {
-            warn!(cluster, csr = key.name, "not approved: {problem}");
+            warn!(cluster, csr = &*key.name, "not approved: {problem}");
             return Outcome::Done;
         }
         Err(problem) => {
-            error!(cluster, csr = key.name, "unable to parse csr {:?}: {problem}", csr.name_any());
+            error!(cluster, csr = &*key.name, "unable to parse csr {:?}: {problem}", csr.name_any());
             return Outcome::Retry;
         }
     };
     for kind in &kinds {
         match is_allowed(context, &csr.spec, *kind).await {
             Ok(true) => {
+                if context.writes.is_closed() {
+                    return Outcome::Retry;
+                }
                 let approved = condition(APPROVED, "AutoApproved", kind.message(), None);
                 let approved = with_condition(Csr::clone(&csr), approved);
-                let outcome = write(context, Name::CsrApproving, Subresource::Approval, &approved).await;
-                if outcome == Outcome::Done {
+                let written = write(context, Name::CsrApproving, Subresource::Approval, &approved).await;
+                if written == Written::Yes {
                     let requester = csr.spec.username.as_deref().unwrap_or_default();
-                    info!(cluster, csr = key.name, requester, kind = kind.subresource(), "request approved");
+                    info!(
+                        cluster,
+                        csr = &*key.name,
+                        requester,
+                        kind = kind.subresource(),
+                        "request approved"
+                    );
                 }
-                return outcome;
+                return written.outcome();
             }
             Ok(false) => {}
             Err(problem) => {
-                error!(cluster, csr = key.name, "cannot ask who may have a certificate: {problem}");
+                unreviewed(context, &key, &problem);
                 return Outcome::Retry;
             }
         }
@@ -99,8 +155,23 @@ async fn handle(context: &Context, store: &Store<Csr>, key: Key) -> Outcome {
         return Outcome::Done;
     }
     // The right may be given later, and there is nothing to be told by.
-    debug!(cluster, csr = key.name, ?kinds, "recognized, but subject access review was not approved");
+    debug!(cluster, csr = &*key.name, ?kinds, "recognized, but subject access review was not approved");
     Outcome::Retry
+}
+
+/// Logs, once, that the API server does not say what requesters may do.
+fn unreviewed(context: &Context, key: &RequestKey, problem: &kube::Error) {
+    let (cluster, csr, problem) = (&*context.cluster, &*key.name, words(problem));
+    if context.problems.begins(REVIEWS) {
+        error!(
+            cluster,
+            csr,
+            "cannot ask who may have a certificate: {problem}; the gateway needs the verb create on \
+             subjectaccessreviews.authorization.k8s.io (deploy/rbac-controllers.yaml)"
+        );
+    } else {
+        debug!(cluster, csr, "cannot ask who may have a certificate: {problem}");
+    }
 }
 
 /// What a request that nobody has decided on is.
@@ -120,6 +191,7 @@ async fn is_allowed(
 ) -> kube::Result<bool> {
     let api = Api::<SubjectAccessReview>::all(context.client.clone());
     let reviewed = api.create(&PostParams::default(), &review(spec, kind)).await?;
+    context.problems.ends(REVIEWS);
     Ok(reviewed.status.is_some_and(|status| status.allowed))
 }
 
@@ -147,9 +219,14 @@ fn review(spec: &CertificateSigningRequestSpec, kind: Kind) -> SubjectAccessRevi
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Wanted, decided};
+    use kube::client::Body;
+    use tower::service_fn;
+    use tracing::instrument::WithSubscriber as _;
+
+    use super::super::testing::{Lines, Wanted, decided};
     use super::*;
     use crate::certificates::profile::KUBELET_SERVING;
+    use crate::controllers::testing::FakeCluster;
 
     // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
     // encipherment
@@ -205,5 +282,35 @@ mod tests {
             },
         });
         assert_eq!(asked["spec"], expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_review_that_is_never_answered_approves_nothing_and_is_asked_again() {
+        let csr = Wanted::default().csr();
+        let service = service_fn(move |request: http::Request<Body>| {
+            let held = serde_json::to_vec(&csr).unwrap();
+            async move {
+                if request.method() != http::Method::GET {
+                    assert!(request.uri().path().contains("subjectaccessreviews"), "{}", request.uri());
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(held)))
+            }
+        });
+        let mut context = FakeCluster::new().context();
+        context.client = crate::controllers::client::bounded(kube::Client::new(service, "default"));
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let hands = Arc::new(Semaphore::new(1));
+        let asking = async {
+            for _ in 0..3 {
+                assert_eq!(handle(&context, &hands, RequestKey::of("csr")).await, Outcome::Retry);
+            }
+        };
+        asking.with_subscriber(log).await;
+        let text = lines.text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("does not answer in time") && text.contains("subjectaccessreviews"), "{text}");
     }
 }

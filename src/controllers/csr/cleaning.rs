@@ -6,13 +6,16 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, ListParams, Preconditions};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
+use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info};
 
-use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued};
+use super::pages::Pages;
+use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued, words};
 use crate::clock::UnixTime;
 use crate::controllers::Context;
 use crate::controllers::settings::Name;
@@ -33,8 +36,6 @@ const PENDING: Duration = Duration::from_hours(24);
 const NO_TIME: i64 = -62_135_596_800;
 /// What is said of an API server that takes longer than it may.
 const NO_ANSWER: &str = "the API server does not answer in time";
-/// How many requests are read at once.
-const PAGE: u32 = 500;
 
 /// Why a request is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,21 +68,31 @@ pub(crate) async fn run(context: Context) -> Infallible {
     }
 }
 
+/// What tells whether a request is over.
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    status: Option<CertificateSigningRequestStatus>,
+}
+
 /// Looks at every request once.
 async fn pass(context: &Context) -> Result<(), String> {
     let api = Api::<Csr>::all(context.client.clone());
-    let mut page = ListParams::default().limit(PAGE);
+    let mut pages = Pages::new(None);
     loop {
-        let listed = timeout(PATIENCE, api.list(&page)).await.map_err(|_| NO_ANSWER.to_owned())?;
-        let listed = listed.map_err(|error| error.to_string())?;
-        for csr in &listed {
-            if let Some(over) = over(csr, context.clock.now()) {
-                delete(context, &api, csr, over).await;
-            }
-        }
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(()),
+        // One page of a cluster is in memory at a time.
+        let turn = context.lists.acquire().await;
+        let page = timeout(PATIENCE, pages.next::<Fields>(&context.client)).await;
+        let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| words(&error))?;
+        let Some(page) = page else { return Ok(()) };
+        let now = context.clock.now();
+        let of = |Fields { metadata, status }| Csr { metadata, status, ..Csr::default() };
+        let ended = page.into_iter().map(of).filter_map(|csr| over(&csr, now).map(|over| (csr, over)));
+        let ended: Vec<_> = ended.collect();
+        drop(turn);
+        for (csr, over) in ended {
+            delete(context, &api, &csr, over).await;
         }
     }
 }

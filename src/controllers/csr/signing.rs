@@ -5,25 +5,29 @@
 //! signature is too weak fails for good, too.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use kube::ResourceExt as _;
-use kube::runtime::reflector::Store;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
+use super::audit::AuditLine;
+use super::feed::{Feed, RequestKey, Summary};
 use super::{
-    APPROVED, Csr, DENIED, FAILED, Subresource, condition, has, has_true, usages, with_condition, write,
+    APPROVED, Csr, DENIED, FAILED, Subresource, Written, condition, has, has_true, usages, with_condition,
+    write,
 };
+use crate::certificates::alt_names::AltNames;
 use crate::certificates::issue::{IssueError, Issued, Wanted};
 use crate::certificates::request::CertificateRequest;
-use crate::clock::{UnixTime, rfc3339};
+use crate::clock::UnixTime;
 use crate::controllers::Context;
 use crate::controllers::queue::{Outcome, Pace};
 use crate::controllers::settings::{Controllers, Name, SignerSettings};
-use crate::controllers::worker::{Key, WORKERS, work};
+use crate::controllers::worker::{WORKERS, work};
 
 /// The reason of a Failed condition.
 const REASON: &str = "SignerValidationFailure";
@@ -35,8 +39,8 @@ enum Verdict {
     NotOurs,
     /// It breaks a rule.
     Refused(String),
-    /// It has its certificate.
-    Issued(Box<Issued>),
+    /// It has its certificate, for these alternative names.
+    Issued(Box<(Issued, AltNames)>),
     /// It could not be signed now.
     Later(String),
 }
@@ -44,16 +48,37 @@ enum Verdict {
 /// Signs for as long as it is polled.
 pub(crate) async fn run(context: Context) -> std::convert::Infallible {
     let _expirations = Expirations::show(&context);
-    let (store, changes) = super::requests(&context);
+    let forgotten = AtomicU64::new(0);
+    let signers = context.settings.signers.iter().map(|signer| signer.name().to_owned()).collect();
+    let feed = Feed {
+        context: &context,
+        controller: Name::CsrSigning,
+        signers,
+        is_wanted: is_signable,
+        forgotten: &forgotten,
+    };
+    let (requests, feeding) = feed.start();
     let hands = Arc::new(Semaphore::new(WORKERS));
-    let handle = |key| handle(&context, &store, &hands, key);
-    work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, handle).await
+    let handle = |key| handle(&context, &hands, key);
+    let working = work(&context, Name::CsrSigning, Pace::CERTIFICATES, requests, &forgotten, handle);
+    tokio::select! {
+        never = working => never,
+        never = feeding => match never {},
+    }
+}
+
+/// Whether a request may be one to sign, by what is known before it is read.
+fn is_signable(summary: &Summary) -> bool {
+    summary.has(APPROVED) && !summary.has(DENIED) && !summary.has_true(FAILED) && !summary.is_issued()
 }
 
 /// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does
 /// not answer must not take ever more threads.
-async fn handle(context: &Context, store: &Store<Csr>, hands: &Arc<Semaphore>, key: Key) -> Outcome {
-    let Some(csr) = super::unsigned(store, &key) else { return Outcome::Done };
+async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
+    let csr = match super::unsigned(context, Name::CsrSigning, &key).await {
+        Ok(csr) => Arc::new(csr),
+        Err(outcome) => return outcome,
+    };
     let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
     let (settings, now) = (Arc::clone(&context.settings), context.clock.now());
     let judged = Arc::clone(&csr);
@@ -65,9 +90,13 @@ async fn handle(context: &Context, store: &Store<Csr>, hands: &Arc<Semaphore>, k
     });
     let Ok(verdict) = judging.await else {
         context.metrics.panics.inc();
-        error!(cluster = &*context.cluster, csr = key.name, "signing panicked");
+        error!(cluster = &*context.cluster, csr = &*key.name, "signing panicked");
         return Outcome::Retry;
     };
+    if context.writes.is_closed() {
+        // The replica stops: what it has not begun to write is the next one's.
+        return Outcome::Retry;
+    }
     let spec = &csr.spec;
     let (cluster, signer) = (&*context.cluster, spec.signer_name.as_str());
     let requester = spec.username.as_deref().unwrap_or_default();
@@ -75,39 +104,31 @@ async fn handle(context: &Context, store: &Store<Csr>, hands: &Arc<Semaphore>, k
     match verdict {
         Verdict::NotOurs => Outcome::Done,
         Verdict::Later(problem) => {
-            error!(cluster, csr = key.name, signer, requester, "not signed, tried again later: {problem}");
+            error!(cluster, csr = &*key.name, signer, requester, "not signed, tried again later: {problem}");
             Outcome::Retry
         }
         Verdict::Refused(message) => {
             let failed = condition(FAILED, REASON, &message, Some(now));
             let failed = with_condition(Csr::clone(&csr), failed);
-            let outcome = write(context, Name::CsrSigning, Subresource::Status, &failed).await;
-            if outcome == Outcome::Done {
+            let written = write(context, Name::CsrSigning, Subresource::Status, &failed).await;
+            if written == Written::Yes {
                 metrics.refused.with_label_values(&[cluster, signer]).inc();
-                warn!(cluster, csr = key.name, signer, requester, reason = message, "certificate refused");
+                warn!(cluster, csr = &*key.name, signer, requester, reason = message, "certificate refused");
             }
-            outcome
+            written.outcome()
         }
         Verdict::Issued(issued) => {
+            let (issued, names) = *issued;
             let mut signed = Csr::clone(&csr);
             let certificate = ByteString(issued.pem().as_bytes().to_vec());
             signed.status.get_or_insert_default().certificate = Some(certificate);
-            let outcome = write(context, Name::CsrSigning, Subresource::Status, &signed).await;
-            if outcome == Outcome::Done {
+            let line = AuditLine::begin(cluster, &csr, &issued, &names);
+            let written = write(context, Name::CsrSigning, Subresource::Status, &signed).await;
+            if written == Written::Yes {
                 metrics.signed.with_label_values(&[cluster, signer]).inc();
-                info!(
-                    cluster,
-                    csr = key.name,
-                    uid = csr.uid().unwrap_or_default(),
-                    signer,
-                    requester,
-                    subject = issued.subject().to_string(),
-                    serial = issued.serial_hex(),
-                    not_after = rfc3339(issued.not_after()),
-                    "certificate issued"
-                );
             }
-            outcome
+            line.end(written);
+            written.outcome()
         }
     }
 }
@@ -136,7 +157,7 @@ fn issue(
     signer: &SignerSettings,
     signing_duration: Duration,
     now: UnixTime,
-) -> Result<Issued, IssueError> {
+) -> Result<(Issued, AltNames), IssueError> {
     let request = CertificateRequest::from_pem(&csr.spec.request.0)?;
     let wanted = Wanted {
         request: &request,
@@ -149,7 +170,7 @@ fn issue(
         signing_duration,
     };
     let prepared = signer.authority.prepare(&signer.profile, &wanted, now)?;
-    signer.authority.issue(prepared)
+    Ok((signer.authority.issue(prepared)?, request.alt_names().clone()))
 }
 
 /// The ends of all authorities, shown for as long as they sign.
@@ -295,7 +316,7 @@ mod tests {
             let mut csr = decided(Wanted::default().csr(), &[APPROVED]);
             csr.spec.expiration_seconds = asked;
             let Verdict::Issued(issued) = verdict(&csr, &settings, NOW) else { panic!("{asked:?}") };
-            assert_eq!(issued.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
+            assert_eq!(issued.0.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
         }
     }
 
@@ -304,23 +325,29 @@ mod tests {
         let cluster = FakeCluster::new();
         let mut context = cluster.context();
         context.settings = Arc::new(settings());
-        // It takes whatever is written.
-        let service = service_fn(|request: Request<Body>| async {
-            let body = request.into_body().collect_bytes().await.unwrap();
-            Ok::<_, Infallible>(Response::new(Body::from(body)))
-        });
-        context.client = kube::Client::new(service, "default");
         let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
         csr.metadata.name = Some(name.to_owned());
-        let (store, mut writer) = kube::runtime::reflector::store();
-        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(csr));
+        context.client = holding(csr);
         let lines = Lines::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let key = Key { namespace: String::new(), name: name.to_owned() };
         let hands = Arc::new(Semaphore::new(1));
-        assert_eq!(handle(&context, &store, &hands, key).with_subscriber(log).await, Outcome::Done);
+        let handled = handle(&context, &hands, RequestKey::of(name)).with_subscriber(log).await;
+        assert_eq!(handled, Outcome::Done);
         lines.text()
+    }
+
+    /// An API server with this request, which takes whatever is written.
+    fn holding(csr: Csr) -> kube::Client {
+        let service = service_fn(move |request: Request<Body>| {
+            let held = serde_json::to_vec(&csr).unwrap();
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let body = if body.is_empty() { held } else { body.to_vec() };
+                Ok::<_, Infallible>(Response::new(Body::from(body)))
+            }
+        });
+        kube::Client::new(service, "default")
     }
 
     /// A key in a token that does not answer until it is told to.
@@ -352,15 +379,12 @@ mod tests {
             settings_by(|key| Box::new(Silent { key, asked: counted, answers: Mutex::new(answers) }));
         let mut context = FakeCluster::new().context();
         context.settings = Arc::new(settings);
-        let (store, mut writer) = kube::runtime::reflector::store();
-        let csr = decided(Wanted::default().csr(), &[APPROVED]);
-        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(csr));
+        context.client = holding(decided(Wanted::default().csr(), &[APPROVED]));
         let hands = Arc::new(Semaphore::new(WORKERS));
         for _ in 0..3 * WORKERS {
-            let key = Key { namespace: String::new(), name: "csr".to_owned() };
             // An attempt that is given up.
-            let attempt = handle(&context, &store, &hands, key);
-            assert!(tokio::time::timeout(Duration::from_millis(20), attempt).await.is_err());
+            let attempt = handle(&context, &hands, RequestKey::of("csr"));
+            assert!(tokio::time::timeout(Duration::from_millis(50), attempt).await.is_err());
         }
         assert_eq!(hands.available_permits(), 0);
         drop(answering);
@@ -375,7 +399,8 @@ mod tests {
         let forged = "a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued csr=b\u{1b}[2J";
         let text =
             logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
-        assert_eq!((text.lines().count(), text.contains('\u{1b}')), (1, false), "{text}");
+        // Before it is written, and after.
+        assert_eq!((text.lines().count(), text.contains('\u{1b}')), (2, false), "{text}");
         assert!(text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r"CN=system:node:a\n2030"), "{text}");
     }
 

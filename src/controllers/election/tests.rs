@@ -79,7 +79,7 @@ async fn one_renewal_without_an_answer_does_not_cost_the_lease() {
     let server = Server::default();
     let context = server.context(|number| (number != 3).then_some(Duration::ZERO));
     let (begun, stop) = (AtomicUsize::new(0), CancellationToken::new());
-    let leading = lead(&context, &stop, || async {
+    let leading = lead(&context, &stop, |_| async {
         begun.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<()>().await;
     });
@@ -98,7 +98,7 @@ async fn what_is_stopped_while_it_takes_the_lease_gives_it_up() {
         assert_eq!(server.holder().as_deref(), Some("test"), "it is written and not yet answered");
         stop.cancel();
     };
-    tokio::join!(lead(&context, &stop, std::future::pending), stopping);
+    tokio::join!(lead(&context, &stop, |_| std::future::pending()), stopping);
     assert_eq!(server.holder().as_deref(), Some(""));
 }
 
@@ -113,6 +113,103 @@ async fn who_does_not_stand_for_election_any_more_is_not_counted() {
         assert!(counted());
         stop.cancel();
     };
-    tokio::join!(lead(&context, &stop, std::future::pending), stopping);
+    tokio::join!(lead(&context, &stop, |_| std::future::pending()), stopping);
     assert!(!counted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_read_is_waited_for() {
+    let begun = Instant::now();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let server = Server::default();
+    let answering = server.clone();
+    // It accepts, and answers nothing for ten minutes.
+    let service = service_fn(move |request: Request<Body>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let server = answering.clone();
+        async move {
+            if begun.elapsed() < Duration::from_mins(10) {
+                std::future::pending::<()>().await;
+            }
+            server.answer(request, |_| Some(Duration::ZERO)).await
+        }
+    });
+    let mut context = server.context(|_| None);
+    context.client = Client::new(service, "default");
+    let (led, stop) = (Mutex::new(None), CancellationToken::new());
+    let leading = lead(&context, &stop, |_| async {
+        led.lock().unwrap().get_or_insert(begun.elapsed());
+        std::future::pending::<()>().await;
+    });
+    assert!(timeout(Duration::from_mins(11), leading).await.is_err());
+    let led = led.lock().unwrap().expect("it leads in the end");
+    assert!(led >= Duration::from_mins(10) && led < Duration::from_secs(610), "{led:?}");
+    assert!(asked.load(Ordering::SeqCst) > 50, "it asked all the while");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_renewals_are_never_answered_stops_in_time_and_leads_again() {
+    let server = Server::default();
+    // Written, and not answered, from the second to the twentieth.
+    let context = server.context(|number| (!(1..20).contains(&number)).then_some(Duration::ZERO));
+    let (times, stop, begun) = (Mutex::new(Vec::new()), CancellationToken::new(), Instant::now());
+    let leading = lead(&context, &stop, |mut stopping| {
+        times.lock().unwrap().push(("begins", begun.elapsed()));
+        let times = &times;
+        async move {
+            let grace = stopping.asked().await;
+            assert_eq!(grace, Duration::ZERO, "what is in flight is cut off");
+            times.lock().unwrap().push(("ends", begun.elapsed()));
+        }
+    });
+    assert!(timeout(Duration::from_mins(5), leading).await.is_err());
+    let times = times.into_inner().unwrap();
+    let what: Vec<&str> = times.iter().map(|(what, _)| *what).collect();
+    assert_eq!(what[..3], ["begins", "ends", "begins"], "{times:?}");
+    assert!(times[1].1 <= times[0].1 + Duration::from_secs(10), "{times:?}");
+}
+
+/// Blocks its thread until the test has seen enough.
+fn blocking(
+    _: super::super::settings::Name,
+    context: Context,
+) -> futures_util::future::BoxFuture<'static, Infallible> {
+    Box::pin(async move {
+        while context.metrics.panics.get() == 0 {
+            std::thread::yield_now();
+        }
+        std::future::pending().await
+    })
+}
+
+#[test]
+fn work_that_blocks_its_threads_delays_no_renewal() {
+    let workers = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let leases = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = Server::default();
+    let seen = server.clone();
+    leases.block_on(async {
+        let mut context = server.context(|_| Some(Duration::ZERO));
+        let mut settings = super::super::settings::Controllers::clone(&context.settings);
+        settings.names = [super::super::settings::Name::CsrCleaner].into();
+        let election = settings.election.as_mut().unwrap();
+        election.retry_period = Duration::from_millis(1);
+        context.settings = Arc::new(settings);
+        let (stop, metrics) = (CancellationToken::new(), Arc::clone(&context.metrics));
+        let handle = workers.handle();
+        let work = |stopping| {
+            let context = context.clone();
+            super::super::work_on(handle, move || context, blocking, stopping)
+        };
+        let looking = async {
+            while seen.writes.load(Ordering::SeqCst) < 20 {
+                tokio::task::yield_now().await;
+            }
+            metrics.panics.inc();
+            stop.cancel();
+        };
+        tokio::join!(lead(&context, &stop, work), looking);
+    });
+    assert_eq!(server.holder().as_deref(), Some(""), "it was given up, and never lost");
 }

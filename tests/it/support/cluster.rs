@@ -43,7 +43,12 @@ pub struct Cluster {
     pub leases: AtomicBool,
     /// Whether what is asked about leases takes a moment.
     pub slow: AtomicBool,
+    /// Whether the response to a certificate that was written takes a moment.
+    pub late: AtomicBool,
 }
+
+/// Requesters whose names begin so may have nothing, whatever else reviews say.
+pub const STRANGER: &str = "stranger";
 
 /// The collection, the path of the object in it and what is below that.
 fn place(path: &str) -> Option<(&'static str, Option<String>, String)> {
@@ -68,6 +73,7 @@ impl Cluster {
             allows: AtomicBool::new(true),
             leases: AtomicBool::new(true),
             slow: AtomicBool::new(false),
+            late: AtomicBool::new(false),
         })
     }
 
@@ -88,7 +94,8 @@ impl Cluster {
         let mut value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let path = head.uri.path();
         if path == REVIEWS {
-            value["status"] = json!({"allowed": self.allows.load(Ordering::SeqCst)});
+            let is_strangers = value["spec"]["user"].as_str().is_some_and(|user| user.starts_with(STRANGER));
+            value["status"] = json!({"allowed": !is_strangers && self.allows.load(Ordering::SeqCst)});
             return respond(StatusCode::CREATED, &value);
         }
         let Some((collection, object, subresource)) = place(path) else {
@@ -113,41 +120,67 @@ impl Cluster {
                 }
                 respond(StatusCode::CREATED, &self.put(collection, object, value, "ADDED"))
             }
-            (Method::PUT, Some(object)) => self.replace(collection, object, &subresource, value),
+            (Method::PUT, Some(object)) => {
+                let written = self.replace(collection, object, &subresource, value);
+                if subresource == "status" && self.late.load(Ordering::SeqCst) {
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+                written
+            }
             (Method::DELETE, Some(object)) => self.delete(collection, &object, &value["preconditions"]),
             (method, _) => panic!("{method} {path} is not known here"),
         }
     }
 
     fn list(self: Arc<Self>, collection: &'static str, query: &str) -> Response<BoxedBody> {
-        let parameter =
-            |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        let parameters: BTreeMap<String, String> =
+            url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let parameter = |name: &str| parameters.get(name).map(String::as_str);
+        // The only selector of requests that controllers use.
+        let signer =
+            parameter("fieldSelector").and_then(|selector| selector.strip_prefix("spec.signerName="));
+        let signer = signer.map(str::to_owned);
+        let is_selected = move |object: &Value| {
+            signer.as_ref().is_none_or(|signer| object["spec"]["signerName"].as_str() == Some(signer))
+        };
         if parameter("watch") == Some("true") {
             let from: u64 = parameter("resourceVersion").unwrap().parse().unwrap();
             let changes = self.revision.subscribe();
-            let stream = unfold((self, changes, from), move |(cluster, mut changes, from)| async move {
+            let start = (self, changes, from, is_selected);
+            let stream = unfold(start, move |(cluster, mut changes, from, is_selected)| async move {
                 changes.wait_for(|revision| *revision > from).await.ok()?;
                 let (text, to) = {
                     let state = cluster.state();
-                    let new = state.history.iter().filter(|(at, of, ..)| *at > from && *of == collection);
+                    let begin = state.history.partition_point(|(at, ..)| *at <= from);
+                    let new = state.history[begin..].iter();
+                    let new = new.filter(|(_, of, _, object)| *of == collection && is_selected(object));
                     let lines =
                         new.map(|(_, _, kind, object)| json!({"type": kind, "object": object}).to_string());
                     (lines.map(|line| line + "\n").collect::<String>(), state.revision)
                 };
-                Some((Ok::<_, BoxedError>(Frame::data(Bytes::from(text))), (cluster, changes, to)))
+                let next = (cluster, changes, to, is_selected);
+                Some((Ok::<_, BoxedError>(Frame::data(Bytes::from(text))), next))
             });
             return Response::new(StreamBody::new(stream).boxed());
         }
         let state = self.state();
         let below = format!("{collection}/");
-        let items: Vec<&Value> = state
-            .objects
-            .iter()
-            .filter(|(path, _)| path.starts_with(&below))
-            .map(|(_, value)| value)
-            .collect();
-        let version = state.revision.to_string();
-        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items});
+        let limit = parameter("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
+        // A token is the path of the last object before it.
+        let after = parameter("continue").unwrap_or_default().to_owned();
+        let of_collection =
+            state.objects.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
+        let mut rest = of_collection.filter(|(path, value)| **path > after && is_selected(value)).peekable();
+        let (mut items, mut last) = (Vec::new(), String::new());
+        while items.len() < limit
+            && let Some((path, value)) = rest.next()
+        {
+            items.push(value);
+            last.clone_from(path);
+        }
+        let token = if rest.peek().is_some() { last } else { String::new() };
+        let metadata = json!({"resourceVersion": state.revision.to_string(), "continue": token});
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items});
         respond(StatusCode::OK, &list)
     }
 

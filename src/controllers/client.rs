@@ -1,0 +1,147 @@
+//! The API client of the controllers: every request has a deadline, every response a largest size.
+//!
+//! An API server that accepts and never answers must not stop a controller for good, and one that answers without an
+//! end must not take the memory of a process that serves other clusters too.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kube::client::Body;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tower::{BoxError, service_fn};
+
+/// Until the head of a response, and until the end of one that is not a watch.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a watch may be silent: kube-apiserver sends a bookmark each minute.
+pub(super) const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
+/// The largest object, and the largest event of a watch. etcd stores 1.5 MiB, of which JSON makes a third more.
+pub(super) const MAX_OBJECT: usize = 4 * 1024 * 1024;
+/// The largest page of a list.
+pub(super) const MAX_PAGE: usize = 8 * 1024 * 1024;
+
+/// Why a response was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ResponseError {
+    #[error("the API server does not answer in time")]
+    TimedOut,
+    #[error("the response of the API server is larger than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// Whether the response was larger than it may be.
+pub(super) fn is_too_large(error: &kube::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if matches!(error.downcast_ref(), Some(ResponseError::TooLarge(_))) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// `client`, within these bounds. Must be called within a tokio runtime.
+pub(super) fn bounded(client: kube::Client) -> kube::Client {
+    let service = service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        async move {
+            let bounds = Bounds::of(&request);
+            let deadline = Instant::now() + REQUEST_TIMEOUT;
+            let response = timeout(REQUEST_TIMEOUT, client.send(request)).await;
+            let response = response.map_err(|_| ResponseError::TimedOut)??;
+            Ok::<_, BoxError>(response.map(|body| BoundedBody::new(body, bounds, deadline)))
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+/// What a response is held to.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    is_watch: bool,
+    largest: usize,
+}
+
+impl Bounds {
+    fn of(request: &Request<Body>) -> Self {
+        let has = |name: &str| {
+            let query = request.uri().query().unwrap_or_default();
+            query.split('&').any(|pair| pair.split('=').next() == Some(name))
+        };
+        let is_watch = has("watch");
+        Self { is_watch, largest: if has("limit") && !is_watch { MAX_PAGE } else { MAX_OBJECT } }
+    }
+}
+
+/// A body that ends with an error when its sender is silent for too long, or says too much.
+struct BoundedBody {
+    body: Body,
+    bounds: Bounds,
+    deadline: Pin<Box<Sleep>>,
+    /// Since the beginning, or since the last event's.
+    received: usize,
+}
+
+impl BoundedBody {
+    fn new(body: Body, bounds: Bounds, deadline: Instant) -> Self {
+        let deadline = if bounds.is_watch { Instant::now() + WATCH_IDLE_TIMEOUT } else { deadline };
+        Self { body, bounds, deadline: Box::pin(sleep_until(deadline)), received: 0 }
+    }
+
+    fn note(&mut self, data: &Bytes) -> Result<(), ResponseError> {
+        let Bounds { is_watch, largest } = self.bounds;
+        if is_watch {
+            self.deadline.as_mut().reset(Instant::now() + WATCH_IDLE_TIMEOUT);
+        }
+        // Of a watch each line counts by itself.
+        for (index, part) in data.split(|byte| is_watch && *byte == b'\n').enumerate() {
+            let before = if index == 0 { self.received } else { 0 };
+            self.received = before.saturating_add(part.len());
+            if self.received > largest {
+                return Err(ResponseError::TooLarge(largest));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HttpBody for BoundedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                ready!(self.deadline.as_mut().poll(cx));
+                return Poll::Ready(Some(Err(ResponseError::TimedOut.into())));
+            }
+        };
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let noted = frame.data_ref().map_or(Ok(()), |data| self.note(data));
+                Some(noted.map(|()| frame).map_err(Into::into))
+            }
+            Some(Err(error)) => Some(Err(error.into())),
+            None => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! The audit trail of certificates: a line before each is written, and one that tells what became of it.
+//!
+//! The first line is on standard error before the API server hears of the certificate, so that no certificate is without
+//! one, however the process ends. A line `signing` without a second one is a certificate that may be in the API.
+
+use aws_lc_rs::digest;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use kube::ResourceExt as _;
+use tracing::{error, info, warn};
+
+use super::{Csr, Written, usages};
+use crate::certificates::alt_names::AltNames;
+use crate::certificates::issue::Issued;
+use crate::clock::rfc3339;
+use crate::escape::hex;
+
+/// A certificate that is being written.
+pub(super) struct AuditLine<'a> {
+    cluster: &'a str,
+    csr: &'a Csr,
+    issued: &'a Issued,
+    is_told: bool,
+}
+
+impl<'a> AuditLine<'a> {
+    /// Writes the first line.
+    pub(super) fn begin(cluster: &'a str, csr: &'a Csr, issued: &'a Issued, names: &AltNames) -> Self {
+        let line = Self { cluster, csr, issued, is_told: false };
+        info!(
+            cluster,
+            csr = csr.name_any(),
+            uid = csr.uid().unwrap_or_default(),
+            signer = csr.spec.signer_name,
+            requester = requester(&csr.spec),
+            subject = issued.subject().to_string(),
+            names = listed(names),
+            usages = usages(&csr.spec).join(", "),
+            serial = issued.serial_hex(),
+            sha256 = hex(digest::digest(&digest::SHA256, issued.der()).as_ref()),
+            not_after = rfc3339(issued.not_after()),
+            "signing"
+        );
+        line
+    }
+
+    /// Writes the second line.
+    pub(super) fn end(mut self, written: Written) {
+        self.is_told = true;
+        let Self { cluster, csr, issued, .. } = &self;
+        match written {
+            Written::Yes => info!(
+                cluster,
+                csr = csr.name_any(),
+                uid = csr.uid().unwrap_or_default(),
+                signer = csr.spec.signer_name,
+                requester = requester(&csr.spec),
+                subject = issued.subject().to_string(),
+                serial = issued.serial_hex(),
+                not_after = rfc3339(issued.not_after()),
+                "certificate issued"
+            ),
+            Written::No => warn!(
+                cluster,
+                csr = csr.name_any(),
+                signer = csr.spec.signer_name,
+                serial = issued.serial_hex(),
+                "certificate not issued: the API server refused it"
+            ),
+            Written::Unknown => self.unknown("the API server has not answered"),
+        }
+    }
+
+    fn unknown(&self, why: &str) {
+        error!(
+            cluster = self.cluster,
+            csr = self.csr.name_any(),
+            signer = self.csr.spec.signer_name,
+            serial = self.issued.serial_hex(),
+            "certificate may be issued, look at the request: {why}"
+        );
+    }
+}
+
+impl Drop for AuditLine<'_> {
+    fn drop(&mut self) {
+        if !self.is_told {
+            self.unknown("the controller stopped before the API server answered");
+        }
+    }
+}
+
+fn requester(spec: &CertificateSigningRequestSpec) -> &str {
+    spec.username.as_deref().unwrap_or_default()
+}
+
+/// Alternative names, each with its kind.
+fn listed(names: &AltNames) -> String {
+    let AltNames { dns, emails, ips, uris } = names;
+    let dns = dns.iter().map(|name| format!("DNS:{name}"));
+    let emails = emails.iter().map(|name| format!("email:{name}"));
+    let ips = ips.iter().map(|ip| format!("IP:{ip}"));
+    let uris = uris.iter().map(|uri| format!("URI:{uri}"));
+    dns.chain(emails).chain(ips).chain(uris).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,330 @@
+//! Which requests there is something to do about: one list and watch for each signer, of which only names are kept.
+//!
+//! The API server picks a signer's requests (`spec.signerName` is a field selector), so that those for other signers cost
+//! nothing here. Of each object a few fields are read as it passes; the object itself is read again when something is done
+//! about it. Follows client-go's reflector: a list, then a watch from its version on; a list again once that is too old.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{Stream, TryStreamExt as _};
+use kube::api::{WatchEvent, WatchParams};
+use kube::core::Request;
+use prometheus::IntGauge;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::pages::{PATH, Pages};
+use crate::controllers::Context;
+use crate::controllers::queue::{Flow, Item};
+use crate::controllers::settings::Name;
+
+/// How long a watch lasts: even one of which nothing comes ends before it is taken for dead (`WATCH_IDLE_TIMEOUT`).
+const WATCH_SECONDS: u32 = 120;
+/// After a failure; doubled with each further one in a row.
+const FIRST_BACKOFF: Duration = Duration::from_millis(800);
+/// At most.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// Between two lists when the queue had to forget requests.
+const RELIST_INTERVAL: Duration = Duration::from_mins(10);
+/// How many names may be on their way to the queue.
+const CHANNEL: usize = 64;
+
+/// A request to look at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RequestKey {
+    pub(super) name: Arc<str>,
+    /// Who made it: each requester has its own turn, and waits for its own requests alone.
+    requester: Flow,
+}
+
+impl RequestKey {
+    #[cfg(test)]
+    pub(super) fn of(name: &str) -> Self {
+        Self { name: name.into(), requester: 0 }
+    }
+}
+
+impl Item for RequestKey {
+    fn flow(&self) -> Flow {
+        self.requester
+    }
+}
+
+impl std::fmt::Display for RequestKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// What is read of a request as it passes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Summary {
+    metadata: SummaryMetadata,
+    spec: SummarySpec,
+    status: Option<SummaryStatus>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SummaryMetadata {
+    name: String,
+    resource_version: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SummarySpec {
+    signer_name: String,
+    username: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct SummaryStatus {
+    certificate: Option<IgnoredAny>,
+    conditions: Option<Vec<SummaryCondition>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct SummaryCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl Summary {
+    /// Whether it has a certificate.
+    pub(super) fn is_issued(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.certificate.is_some())
+    }
+
+    /// Whether there is a condition of this type, whatever its status.
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.conditions().any(|condition| condition.kind == kind)
+    }
+
+    /// Whether there is a condition of this type that is true; an empty status is.
+    pub(super) fn has_true(&self, kind: &str) -> bool {
+        let is_true = |condition: &SummaryCondition| matches!(condition.status.as_str(), "" | "True");
+        self.conditions().any(|condition| condition.kind == kind && is_true(condition))
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = &SummaryCondition> {
+        self.status.iter().flat_map(|status| status.conditions.iter().flatten())
+    }
+}
+
+/// The requests for some signers that are wanted, as far as their summaries say.
+pub(super) struct Feed<'a> {
+    pub(super) context: &'a Context,
+    pub(super) controller: Name,
+    pub(super) signers: Vec<String>,
+    pub(super) is_wanted: fn(&Summary) -> bool,
+    /// How many keys the queue could not keep: when they become more, all are listed again after a while.
+    pub(super) forgotten: &'a AtomicU64,
+}
+
+impl<'a> Feed<'a> {
+    /// The keys of all that are there, then of each that changes; and what has to be polled for them to come.
+    pub(super) fn start(
+        self,
+    ) -> (impl Stream<Item = RequestKey> + Send, impl Future<Output = Infallible> + Send + 'a) {
+        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let requesters = RandomState::new();
+        let following = async move {
+            let follow = self.signers.iter().map(|signer| {
+                let follower = Follower {
+                    feed: &self,
+                    signer,
+                    requesters: &requesters,
+                    sender: sender.clone(),
+                    backoff: FIRST_BACKOFF,
+                    listed: Instant::now(),
+                    forgotten: 0,
+                };
+                follower.follow()
+            });
+            join_all(follow).await;
+            std::future::pending().await
+        };
+        let keys = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            Some((receiver.recv().await?, receiver))
+        });
+        (keys, following)
+    }
+}
+
+/// Why a watch is over.
+enum Ended {
+    /// It can go on from where it ended.
+    Resumable,
+    /// All has to be listed again.
+    Expired,
+}
+
+/// Follows the requests for one signer.
+struct Follower<'a> {
+    feed: &'a Feed<'a>,
+    signer: &'a str,
+    requesters: &'a RandomState,
+    sender: mpsc::Sender<RequestKey>,
+    backoff: Duration,
+    /// When all were listed last, and what was forgotten until then.
+    listed: Instant,
+    forgotten: u64,
+}
+
+impl Follower<'_> {
+    async fn follow(mut self) {
+        loop {
+            match self.list().await {
+                Ok(version) => self.watch(version).await,
+                Err(error) => self.failed(&error).await,
+            }
+        }
+    }
+
+    fn selector(&self) -> String {
+        format!("spec.signerName={}", self.signer)
+    }
+
+    /// Sends what is there; gives the version from which changes are to be watched.
+    async fn list(&mut self) -> kube::Result<String> {
+        let context = self.feed.context;
+        (self.listed, self.forgotten) = (Instant::now(), self.feed.forgotten.load(Ordering::Relaxed));
+        let mut pages = Pages::new(Some(self.selector()));
+        loop {
+            // One page of a cluster is in memory at a time.
+            let _turn = context.lists.acquire().await;
+            let Some(page) = pages.next::<Summary>(&context.client).await? else { break };
+            for summary in page {
+                self.send(&summary).await;
+            }
+        }
+        self.works();
+        Ok(pages.version().to_owned())
+    }
+
+    /// Sends what changes, until everything has to be listed again.
+    async fn watch(&mut self, mut version: String) {
+        loop {
+            let begun = Instant::now();
+            match self.watch_once(&mut version).await {
+                Ok(Ended::Expired) => return,
+                Ok(Ended::Resumable) => {
+                    // A server that ends each watch at once is not asked without a pause.
+                    if begun.elapsed() < FIRST_BACKOFF {
+                        sleep(FIRST_BACKOFF).await;
+                    }
+                }
+                Err(error) => self.failed(&error).await,
+            }
+        }
+    }
+
+    async fn watch_once(&mut self, version: &mut String) -> kube::Result<Ended> {
+        let context = self.feed.context;
+        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_SECONDS);
+        let request = Request::new(PATH).watch(&params, version).map_err(kube::Error::BuildRequest)?;
+        let events = match context.client.request_events::<Summary>(request).await {
+            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
+            opened => opened?,
+        };
+        let mut events = std::pin::pin!(events);
+        let relist = self.listed + RELIST_INTERVAL;
+        loop {
+            let is_due = self.feed.forgotten.load(Ordering::Relaxed) != self.forgotten;
+            let event = tokio::select! {
+                event = events.try_next() => event?,
+                () = sleep_until(relist), if is_due => return Ok(Ended::Expired),
+            };
+            match event {
+                Some(WatchEvent::Error(status)) if status.code == 410 => return Ok(Ended::Expired),
+                Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status)),
+                Some(WatchEvent::Added(summary) | WatchEvent::Modified(summary)) => {
+                    version.clone_from(&summary.metadata.resource_version);
+                    self.send(&summary).await;
+                }
+                Some(WatchEvent::Deleted(summary)) => version.clone_from(&summary.metadata.resource_version),
+                Some(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
+                None => {
+                    self.works();
+                    return Ok(Ended::Resumable);
+                }
+            }
+            // That a watch was opened says nothing yet: what comes of it does.
+            self.works();
+        }
+    }
+
+    async fn send(&self, summary: &Summary) {
+        // An API server that does not know the selector tells of others, too.
+        if summary.spec.signer_name != self.signer || !(self.feed.is_wanted)(summary) {
+            return;
+        }
+        let name = summary.metadata.name.as_str().into();
+        let requester = self.requesters.hash_one(&summary.spec.username);
+        // It fails when the controller is gone, with all of this.
+        self.sender.send(RequestKey { name, requester }).await.ok();
+    }
+
+    /// Logs a failure, once, and waits.
+    async fn failed(&mut self, error: &kube::Error) {
+        self.gauge().set(1);
+        let (cluster, signer, problem) = (&*self.feed.context.cluster, self.signer, super::words(error));
+        let controller = self.feed.controller.alias();
+        if self.feed.context.problems.begins(&self.cause()) {
+            warn!(
+                cluster,
+                controller,
+                signer,
+                "cannot watch, the controller waits: {problem}; it needs the verbs get, list and watch on \
+                 certificatesigningrequests (deploy/rbac-controllers.yaml)"
+            );
+        } else {
+            debug!(cluster, controller, signer, "cannot watch: {problem}");
+        }
+        sleep(self.backoff).await;
+        self.backoff = (self.backoff * 2).min(LONGEST_BACKOFF);
+    }
+
+    fn works(&mut self) {
+        self.gauge().set(0);
+        self.backoff = FIRST_BACKOFF;
+        if self.feed.context.problems.ends(&self.cause()) {
+            let controller = self.feed.controller.alias();
+            info!(cluster = &*self.feed.context.cluster, controller, signer = self.signer, "watching again");
+        }
+    }
+
+    fn cause(&self) -> String {
+        format!("{} watches {}", self.feed.controller.alias(), self.signer)
+    }
+
+    fn labels(&self) -> [&str; 3] {
+        [&self.feed.context.cluster, self.feed.controller.alias(), self.signer]
+    }
+
+    fn gauge(&self) -> IntGauge {
+        self.feed.context.metrics.controllers.watch_failing.with_label_values(&self.labels())
+    }
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.feed.context.metrics.controllers.watch_failing.remove_label_values(&self.labels()).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests;

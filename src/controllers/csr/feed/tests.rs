@@ -1,0 +1,204 @@
+//! What a feed tells of, and what it does about an API server that answers late, with too much, or not at all.
+
+use std::sync::Mutex;
+
+use futures_util::StreamExt as _;
+use http::{Request as HttpRequest, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tower::service_fn;
+use tracing::instrument::WithSubscriber as _;
+
+use super::super::testing::Lines;
+use super::super::{APPROVED, DENIED};
+use super::*;
+use crate::controllers::client::bounded;
+use crate::controllers::testing::FakeCluster;
+
+const SIGNER: &str = "example.com/mine";
+
+fn request(signer: &str, user: &str, status: Value) -> Value {
+    json!({"spec": {"signerName": signer, "username": user, "request": "AA=="}, "status": status})
+}
+
+fn conditions(kinds: &[&str]) -> Value {
+    let each = kinds.iter().map(|kind| json!({"type": kind, "status": "True"}));
+    json!({"conditions": each.collect::<Vec<_>>()})
+}
+
+fn is_approved(summary: &Summary) -> bool {
+    summary.has(APPROVED) && !summary.has(DENIED) && !summary.is_issued()
+}
+
+/// The names that come of a feed for so long.
+async fn names(context: &Context, lasting: Duration) -> Vec<String> {
+    let forgotten = AtomicU64::new(0);
+    let controller = Name::CsrSigning;
+    let signers = vec![SIGNER.to_owned()];
+    let feed = Feed { context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let (keys, feeding) = feed.start();
+    let mut names = Vec::new();
+    let taking = keys.for_each(|key| {
+        names.push(key.name.to_string());
+        std::future::ready(())
+    });
+    timeout(lasting, async { tokio::join!(taking, feeding) }).await.unwrap_err();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_requests_that_there_is_something_to_do_about_are_told_of() {
+    let cluster = FakeCluster::new();
+    let mut issued = conditions(&[APPROVED]);
+    issued["certificate"] = json!("AA==");
+    for (name, signer, status) in [
+        ("approved", SIGNER, conditions(&[APPROVED])),
+        ("pending", SIGNER, json!({})),
+        ("denied", SIGNER, conditions(&[APPROVED, DENIED])),
+        ("issued", SIGNER, issued),
+        ("another", "example.com/other", conditions(&[APPROVED])),
+    ] {
+        cluster.put(&format!("{PATH}/{name}"), request(signer, "alice", status));
+    }
+    let context = cluster.context();
+    let later = async {
+        sleep(Duration::from_secs(5)).await;
+        cluster.put(&format!("{PATH}/pending"), request(SIGNER, "alice", conditions(&[APPROVED])));
+    };
+    let (names, ()) = tokio::join!(names(&context, Duration::from_secs(10)), later);
+    assert_eq!(names, ["approved", "pending"]);
+}
+
+/// What of an API server is silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silent {
+    List,
+    ListBody,
+    Watch,
+    WatchBody,
+}
+
+/// An API server with one approved request, which is silent for ten minutes.
+fn silent(silent: Silent) -> kube::Client {
+    let begun = Instant::now();
+    let service = service_fn(move |request: HttpRequest<Body>| async move {
+        let is_silent = begun.elapsed() < Duration::from_mins(10);
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
+        let mut object = self::request(SIGNER, "alice", conditions(&[APPROVED]));
+        object["metadata"] =
+            json!({"name": if is_watch { "watched" } else { "listed" }, "resourceVersion": "7"});
+        let text = if is_watch {
+            format!("{}\n", json!({"type": "ADDED", "object": object}))
+        } else {
+            json!({"metadata": {"resourceVersion": "7"}, "items": [object]}).to_string()
+        };
+        let (never, body) = match (silent, is_watch) {
+            (Silent::List, false) | (Silent::Watch, true) => (true, None),
+            (Silent::ListBody, false) | (Silent::WatchBody, true) => (false, Some(())),
+            _ => (false, None),
+        };
+        if is_silent && never {
+            std::future::pending::<()>().await;
+        }
+        let silence = is_silent && body.is_some();
+        let pieces = futures_util::stream::iter(
+            (!silence).then(|| Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::from(text)))),
+        );
+        let end = futures_util::stream::iter(silence.then_some(())).then(|()| std::future::pending());
+        let body = http_body_util::StreamBody::new(pieces.chain(end));
+        Ok::<_, Infallible>(Response::new(http_body_util::BodyExt::boxed_unsync(body)))
+    });
+    bounded(kube::Client::new(service, "default"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_silent_is_told_of_once_and_asked_until_it_answers() {
+    for far_end in [Silent::List, Silent::ListBody, Silent::Watch, Silent::WatchBody] {
+        let mut context = FakeCluster::new().context();
+        context.client = silent(far_end);
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let failing = || {
+            let labels = ["c", "csrsigning", SIGNER];
+            context.metrics.controllers.watch_failing.with_label_values(&labels).get()
+        };
+        let seen = Mutex::new(Vec::new());
+        let looking = async {
+            sleep(Duration::from_mins(5)).await;
+            seen.lock().unwrap().push(failing());
+            sleep(Duration::from_mins(8)).await;
+            seen.lock().unwrap().push(failing());
+        };
+        let names = names(&context, Duration::from_mins(14)).with_subscriber(log);
+        let (names, ()) = tokio::join!(names, looking);
+        assert_eq!(*seen.lock().unwrap(), [1, 0], "{far_end:?}: what the metric says");
+        assert!(names.iter().any(|name| name == "watched"), "{far_end:?}: {names:?}");
+        let text = lines.text();
+        let told = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((told("cannot watch"), told("watching again")), (1, 1), "{far_end:?}: {text}");
+        assert!(text.contains("does not answer in time"), "{far_end:?}: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
+    const OBJECTS: usize = 40;
+    let limits = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&limits);
+    let service = service_fn(move |request: HttpRequest<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let query: std::collections::BTreeMap<_, _> =
+            url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let limit: usize = query["limit"].parse().unwrap();
+        let from: usize = query.get("continue").map_or(0, |token| token.parse().unwrap());
+        asked.lock().unwrap().push(limit);
+        let to = (from + limit).min(OBJECTS);
+        let object = |number| {
+            json!({"metadata": {"name": format!("csr-{number}")},
+                "spec": {"signerName": SIGNER, "request": "A".repeat(500_000)}})
+        };
+        let items: Vec<Value> = (from..to).map(object).collect();
+        let token = if to < OBJECTS { to.to_string() } else { String::new() };
+        let list = json!({"metadata": {"resourceVersion": "7", "continue": token}, "items": items});
+        let body = Body::from(list.to_string().into_bytes());
+        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+    });
+    let client = bounded(kube::Client::new(service, "default"));
+    let mut pages = Pages::new(None);
+    let mut names = Vec::new();
+    while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+        names.extend(page.into_iter().map(|summary| summary.metadata.name));
+    }
+    assert_eq!(names.len(), OBJECTS);
+    assert_eq!(pages.version(), "7");
+    let limits = limits.lock().unwrap();
+    assert_eq!(limits[..4], [500, 62, 7, 14], "{limits:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_queue_forgot_is_listed_again_after_a_while() {
+    let cluster = FakeCluster::new();
+    cluster.put(&format!("{PATH}/one"), request(SIGNER, "alice", conditions(&[APPROVED])));
+    let context = cluster.context();
+    let forgotten = AtomicU64::new(0);
+    let (controller, signers) = (Name::CsrSigning, vec![SIGNER.to_owned()]);
+    let feed = Feed { context: &context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let (keys, feeding) = feed.start();
+    let mut keys = std::pin::pin!(keys);
+    let testing = async {
+        assert_eq!(&*keys.next().await.unwrap().name, "one");
+        forgotten.fetch_add(1, Ordering::Relaxed);
+        // Something has to come for it to be seen; that is a bookmark, at the latest.
+        cluster.put(&format!("{PATH}/two"), request(SIGNER, "bob", conditions(&[APPROVED])));
+        assert_eq!(&*keys.next().await.unwrap().name, "two");
+        let begun = Instant::now();
+        assert_eq!(&*keys.next().await.unwrap().name, "one");
+        assert!(begun.elapsed() <= RELIST_INTERVAL);
+    };
+    tokio::select! {
+        () = testing => {}
+        never = feeding => match never {},
+    }
+}

@@ -1,0 +1,76 @@
+//! The audit trail of a gateway that ends in the midst of signing: no certificate without its line.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use rustix::process::Signal;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::Value;
+
+use super::*;
+use crate::support::process::Process;
+use crate::support::until;
+
+const REQUESTS: usize = 200;
+
+/// The serial numbers of the certificates in the API, and the lines of a gateway that got a signal while it signed.
+async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
+    let scene = Scene::new().await;
+    let spec = Asked::node("one").spec;
+    for number in 0..REQUESTS {
+        scene.cluster.request(&format!("csr-{number:03}"), &spec, &approved());
+    }
+    // Always some that are written and not yet answered.
+    scene.cluster.late.store(true, Ordering::SeqCst);
+    let process = Process::start(scene.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
+    until("certificates", || scene.cluster.certificates().len() >= 20).await;
+    process.signal(signal);
+    let (_, log) = process.end().await;
+    let written = scene.cluster.certificates();
+    assert!(written.len() < REQUESTS, "it ended too late for this to show anything");
+    let serial = |pem: &str| {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+        parsed.raw_serial().iter().map(|octet| format!("{octet:02x}")).collect::<String>()
+    };
+    let pem = |text: &str| String::from_utf8(BASE64_STANDARD.decode(text).unwrap()).unwrap();
+    let serials = written.iter().map(|(_, certificate)| serial(&pem(certificate))).collect();
+    (serials, log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// The serial numbers in lines with this message, without the zeros that DER does not have.
+fn serials(log: &[Value], message: &str) -> BTreeSet<String> {
+    let lines =
+        log.iter().filter(|line| line["message"].as_str().is_some_and(|said| said.starts_with(message)));
+    lines.map(|line| line["serial"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What differs only in leading zeros is the same number.
+fn numbers(serials: &BTreeSet<String>) -> BTreeSet<String> {
+    serials.iter().map(|serial| serial.trim_start_matches('0').to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_is_asked_to_end_has_told_the_outcome_of_every_certificate() {
+    let (written, log) = ended_by(Signal::TERM).await;
+    let issued = numbers(&serials(&log, "certificate issued"));
+    let missing: Vec<_> = numbers(&written).difference(&issued).cloned().collect();
+    assert!(missing.is_empty(), "{} of {} have no line: {missing:?}", missing.len(), written.len());
+    assert_eq!(issued, numbers(&written), "and no line is without its certificate");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_is_killed_has_named_every_certificate_before_it_was_written() {
+    let (written, log) = ended_by(Signal::KILL).await;
+    let named: BTreeSet<String> =
+        ["signing", "certificate issued"].iter().flat_map(|m| serials(&log, m)).collect();
+    let missing: Vec<_> = numbers(&written).difference(&numbers(&named)).cloned().collect();
+    assert!(missing.is_empty(), "{} of {} have no line: {missing:?}", missing.len(), written.len());
+    let line = log.iter().find(|line| line["message"] == "signing").expect("a line before the certificate");
+    for field in
+        ["cluster", "csr", "uid", "signer", "requester", "subject", "serial", "sha256", "usages", "not_after"]
+    {
+        assert!(line[field].is_string(), "{field} is missing in {line}");
+    }
+}

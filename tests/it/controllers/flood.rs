@@ -1,0 +1,53 @@
+//! Pending requests by the thousand: the requester that made them waits, and the lease, kubelets and memory do not notice.
+
+use serde_json::json;
+
+use super::*;
+use crate::support::cluster::STRANGER;
+use crate::support::until;
+
+/// Renewed often, and lost once the controllers' lease cannot be renewed for four seconds.
+const ELECTION: [&str; 3] = [
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=4s",
+    "--leader-elect-retry-period=500ms",
+];
+const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Signatures by P-521 take longest to verify: these take longer together than the lease lasts.
+const FOR_ANOTHER_SIGNER: usize = 20_000;
+const FOR_KUBELETS: usize = 1_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_certificate() {
+    let scene = Scene::new().await;
+    let spec = |signer: &str, user: &str| {
+        let mut asked = Asked::with_key(KeyKind::P521, signer, "system:node:victim", &["system:nodes"], &[]);
+        asked.spec["username"] = json!(user);
+        asked.spec
+    };
+    let (other, kubelets) = (spec("example.com/other", STRANGER), spec(KUBELETS, STRANGER));
+    for number in 0..FOR_ANOTHER_SIGNER {
+        scene.cluster.request(&format!("a-{number:06}"), &other, &json!({}));
+    }
+    for number in 0..FOR_KUBELETS {
+        scene.cluster.request(&format!("b-{number:06}"), &kubelets, &json!({}));
+    }
+    // The last of the list.
+    scene.cluster.request("z-before", &Asked::node("before").spec, &json!({}));
+    let gateway = scene.gateway("csrsigning,csrapproving", &ELECTION);
+    scene.cluster.until_status("z-before", is_issued).await;
+    let waiting = gateway.count("workqueue_depth{cluster=\"backend\",name=\"csrapproving\"}").await;
+    scene.cluster.request("after", &Asked::node("after").spec, &json!({}));
+    scene.cluster.until_status("after", is_issued).await;
+    assert!(waiting > 0, "they did not wait for the strangers' requests");
+    // Nothing of the strangers' is left to be looked at for the first time.
+    gateway.until_counted("workqueue_depth{cluster=\"backend\",name=\"csrapproving\"} 0").await;
+    until("the lease", || scene.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
+    assert!(
+        !scene.cluster.events().iter().any(|note| note.ends_with("stopped leading")),
+        "the lease was lost"
+    );
+    let lease = scene.cluster.get(&format!("{}/{LEASE}", crate::support::cluster::LEASES)).unwrap();
+    assert_eq!(lease["spec"]["leaseTransitions"], 0, "{lease}");
+    assert_eq!(scene.cluster.certificates().len(), 2);
+}
