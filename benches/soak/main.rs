@@ -5,8 +5,11 @@
 //! With `--flood` it is a flood instead, of tokens that nobody has issued or of something else, and honest clients beside
 //! it: whoever the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
 //!
+//! With `--requests` it is certificate signing requests that nobody decides on, and a kubelet beside them.
+//!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
+//! `cargo bench --bench soak -- --requests 100000`
 
 #![allow(
     missing_docs,
@@ -28,6 +31,7 @@ mod count;
 mod flood;
 mod memory;
 mod report;
+mod requests;
 mod rounds;
 mod verdict;
 
@@ -73,6 +77,10 @@ struct Load {
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "tokens")]
     #[arg(conflicts_with_all = ["watches", "reloads", "output"])]
     flood: Option<flood::Flood>,
+    /// Puts so many pending certificate signing requests before its controllers instead; prints what became of the lease,
+    /// of a kubelet's request, of memory and of the latency of other clients.
+    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood"])]
+    requests: Option<usize>,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -101,6 +109,9 @@ async fn main() -> ExitCode {
     files::raise_limit();
     if let Some(flood) = load.flood {
         return flood::run(flood, load.seconds).await;
+    }
+    if let Some(pending) = load.requests {
+        return requests::run(pending).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
