@@ -154,7 +154,9 @@ impl Scene<'_> {
 
     /// Lets the gateway do what its deployment lets it do, and makes a service account and a pod of it.
     async fn prepare(&mut self) -> Result<(), String> {
-        for document in include_str!("../../deploy/rbac.yaml").split("\n---\n") {
+        let deployed =
+            [include_str!("../../deploy/rbac.yaml"), include_str!("../../deploy/rbac-secret-tokens.yaml")];
+        for document in deployed.iter().flat_map(|file| file.split("\n---\n")) {
             self.grant(document).await?;
         }
         let metadata = json!({"name": self.account});
