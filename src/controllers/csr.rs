@@ -51,6 +51,10 @@ async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Resu
         Ok(found) => {
             context.problems.ends(&cause);
             let mut csr = found.filter(|csr| !is_issued(csr)).ok_or(Outcome::Done)?;
+            if csr.metadata.name.as_deref() != Some(&*key.name) {
+                error!(cluster, controller, csr = &*key.name, "the API server answered with another request");
+                return Err(Outcome::Retry);
+            }
             csr.metadata.managed_fields = None;
             Ok(csr)
         }
