@@ -82,7 +82,8 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
         host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
     match (host, authority) {
-        (None, None) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
+        // Also of one whose target says the host: RFC 9112, section 3.2.
+        (None, _) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
         (Some(host), _) if !is_host(host) => return Err(Malformed::BadHost),
         (Some(host), Some(authority)) if !same(host, authority) => return Err(Malformed::HostMismatch),
         _ => {}
@@ -147,6 +148,8 @@ mod tests {
             get("odd host", "/api", Version::HTTP_11, &["a b"], Err(Malformed::BadHost)),
             get("absolute, same", "https://a/api", Version::HTTP_11, &["A"], Ok(())),
             get("absolute, other", "https://a/api", Version::HTTP_11, &["b"], Err(Malformed::HostMismatch)),
+            get("absolute, no host", "https://a/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
+            get("absolute, no host in 1.0", "https://a/api", Version::HTTP_10, &[], Ok(())),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
             get(
                 "authority and other host",

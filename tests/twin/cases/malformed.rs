@@ -30,6 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         target("no leading slash", "api/v1").answers(400).declared("D-http-parser", 400),
         target("asterisk", "*").answers(403),
         target("absolute form", &format!("https://{{addr}}{MAP}")).answers(200),
+        raw("absolute form without a host", &format!("GET https://{{addr}}{MAP} HTTP/1.1\r\nConnection: close\r\n\r\n")).answers(400),
         target("absolute form of another host", &format!("https://example.com{MAP}")).answers(200).declared("D-host-mismatch", 400),
         target("absolute form of another scheme", &format!("ftp://{{addr}}{MAP}")).answers(200),
         target("fragment", &format!("{MAP}#frag")).answers(404).declared("D-fragment", 200),
