@@ -9,11 +9,13 @@ mod allowance;
 mod connection;
 mod date;
 mod http2;
+mod linger;
 mod newcomers;
 mod plain;
 mod possession;
 pub(crate) mod settings;
 pub(crate) mod tls;
+mod watches;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,8 +24,9 @@ use http::{Request, Response};
 
 pub(crate) use acceptor::{Gate, Listener, accept_into, accept_the_rest, raise_file_limit};
 pub(crate) use activity::Busy;
-pub(crate) use connection::{Connection, Drain, Worker};
-pub(crate) use newcomers::Newcomers;
+pub(crate) use connection::{Connection, Drain, Draining, Worker};
+pub(crate) use newcomers::{Newcomers, source};
+pub(crate) use watches::WatchTermination;
 
 use crate::forward::body::Body;
 use crate::transport::Incoming;

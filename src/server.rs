@@ -30,7 +30,9 @@ use crate::config::settings::Settings;
 use crate::config::source::Source;
 use crate::forward::pools::Pools;
 use crate::health::Health;
-use crate::listen::{Drain, Gate, Listener, Worker, accept_into, accept_the_rest, raise_file_limit};
+use crate::listen::{
+    Drain, Draining, Gate, Listener, WatchTermination, Worker, accept_into, accept_the_rest, raise_file_limit,
+};
 use crate::methods::Means;
 use crate::metrics::Metrics;
 use crate::pipeline::Gateway;
@@ -68,6 +70,7 @@ pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     drain: watch::Sender<Drain>,
+    watches: Arc<WatchTermination>,
     hasten: Hasten,
     ending: Mutex<Option<Ending>>,
     metrics: Arc<Metrics>,
@@ -100,8 +103,19 @@ impl Server {
 
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot));
         let health = Arc::new(Health::new(Arc::clone(&snapshot), draining.clone()));
+        let watches = Arc::<WatchTermination>::default();
+        let shutdown = Draining { phase: draining.clone(), watches: Arc::clone(&watches) };
         let workers: Vec<Worker> = (0..settings.operation.workers)
-            .map(|index| worker(index, &snapshot, &health, &metrics, draining.clone()))
+            .map(|index| {
+                let gateway = Gateway {
+                    snapshot: Arc::clone(&snapshot),
+                    pools: Pools::default(),
+                    health: Arc::clone(&health),
+                    clock: Clock::system(),
+                    metrics: Arc::clone(&metrics),
+                };
+                worker(index, gateway, shutdown.clone())
+            })
             .collect::<io::Result<_>>()
             .map_err(StartError::Thread)?;
         let (refused, swapped, controlled) =
@@ -141,7 +155,7 @@ impl Server {
         let events = Events::new();
         let hasten = events.hasten();
         let ending = Some(Ending { workers, controllers, events }).into();
-        Ok(Self { address, metrics_address, drain, hasten, ending, metrics, snapshot, reload })
+        Ok(Self { address, metrics_address, drain, watches, hasten, ending, metrics, snapshot, reload })
     }
 
     /// The address that is served.
@@ -164,13 +178,13 @@ impl Server {
         self.hasten.clone()
     }
 
-    /// Fails `/readyz`, serves on for the delay, stops accepting, lets requests finish for the grace period, and ends
-    /// what is left. Blocks.
+    /// Fails `/readyz`, serves on for the delay, stops accepting, ends watches one after the other, lets requests finish
+    /// for the grace period, and ends what is left. Blocks.
     pub fn shut_down(self) {
         let settings = self.snapshot.load().shutdown;
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ending) = ending {
-            shutdown::run(settings, &self.drain, ending, &self.metrics);
+            shutdown::run(settings, &self.drain, &self.watches, ending, &self.metrics);
         }
         info!("shut down");
     }
@@ -183,26 +197,13 @@ impl Drop for Server {
 }
 
 /// A worker thread with connections of its own to the backend.
-fn worker(
-    index: usize,
-    snapshot: &Arc<ArcSwap<Snapshot>>,
-    health: &Arc<Health>,
-    metrics: &Arc<Metrics>,
-    drain: watch::Receiver<Drain>,
-) -> io::Result<Worker> {
-    let gateway = Gateway {
-        snapshot: Arc::clone(snapshot),
-        pools: Pools::default(),
-        health: Arc::clone(health),
-        clock: Clock::system(),
-        metrics: Arc::clone(metrics),
-    };
-    let current = Arc::clone(snapshot);
+fn worker(index: usize, gateway: Gateway, shutdown: Draining) -> io::Result<Worker> {
+    let (current, metrics) = (Arc::clone(&gateway.snapshot), Arc::clone(&gateway.metrics));
     let terms = move || {
         let snapshot = current.load();
         (Arc::clone(&snapshot.tls), snapshot.limits)
     };
-    Worker::start(format!("worker-{index}"), Arc::new(gateway), terms, Arc::clone(metrics), drain)
+    Worker::start(format!("worker-{index}"), Arc::new(gateway), terms, metrics, shutdown)
 }
 
 /// The thread that carries no requests: reload, self-check. It ends when the server does.

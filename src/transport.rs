@@ -5,6 +5,7 @@ mod corked;
 mod keep_alive;
 mod receiving;
 mod sending;
+mod upload;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,6 +17,7 @@ pub(crate) use corked::{Corked, Drained};
 pub(crate) use keep_alive::KeepAlive;
 pub(crate) use receiving::Receiving;
 pub(crate) use sending::{send_body, set_content_length};
+pub(crate) use upload::Upload;
 
 /// Why a message could not be sent, or was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,8 @@ pub(crate) enum BodyError {
 pub(crate) enum Incoming {
     /// Over HTTP/1.1.
     Http1(hyper::body::Incoming),
+    /// Over HTTP/1.1, from a client.
+    Upload(Upload),
     /// Over HTTP/2.
     Http2(Receiving),
 }
@@ -63,6 +67,7 @@ impl Body for Incoming {
             Self::Http1(body) => {
                 Pin::new(body).poll_frame(cx).map_err(|error| TransportError::from(error).into())
             }
+            Self::Upload(body) => body.poll_frame(cx).map_err(|error| TransportError::from(error).into()),
             Self::Http2(body) => body.poll_frame(cx),
         }
     }
@@ -70,6 +75,7 @@ impl Body for Incoming {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.is_end_stream(),
+            Self::Upload(upload) => upload.body().is_none_or(Body::is_end_stream),
             Self::Http2(body) => body.is_end_stream(),
         }
     }
@@ -77,6 +83,7 @@ impl Body for Incoming {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Http1(body) => body.size_hint(),
+            Self::Upload(upload) => upload.body().map(Body::size_hint).unwrap_or_default(),
             Self::Http2(body) => body.length_left().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }

@@ -167,7 +167,6 @@ const WITH_VALUE: &[&str] = &[
     "service-cluster-ip-range",
     "service-node-port-range",
     "show-hidden-metrics-for-version",
-    "shutdown-watch-termination-grace-period",
     "storage-backend",
     "storage-initialization-timeout",
     "storage-media-type",

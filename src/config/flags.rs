@@ -278,9 +278,14 @@ pub struct OperationFlags {
     /// of refusing connections.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub shutdown_send_retry_after: bool,
-    /// How long requests in progress may still take after the delay. Watches end cleanly when it is over.
-    #[arg(long, value_name = "DURATION", default_value = "1m0s")]
+    /// How long requests in progress may still take after the delay. Then watches that are left end cleanly, and other
+    /// requests are cut off.
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
     pub shutdown_grace_period: String,
+    /// The time over which watches end cleanly after the delay, one after the other, at least 200 a second. 0: they end
+    /// with the grace period, all at once.
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    pub shutdown_watch_termination_grace_period: String,
     /// How long /livez takes for granted that the start is going well: that every API server is being looked at.
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub livez_grace_period: String,

@@ -143,6 +143,10 @@ impl Resolver<'_> {
         let timeout_key = given.key("request-timeout");
         let request_timeout = self.duration(&timeout_key, &flags.request_timeout);
         let grace_period = self.duration(&given.key("shutdown-grace-period"), &flags.shutdown_grace_period);
+        let watches = self.duration(
+            &given.key("shutdown-watch-termination-grace-period"),
+            &flags.shutdown_watch_termination_grace_period,
+        );
         let delay = self.duration(&given.key("shutdown-delay-duration"), &flags.shutdown_delay_duration);
         let livez_grace_period = self.duration(&given.key("livez-grace-period"), &flags.livez_grace_period);
         if request_timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -160,6 +164,7 @@ impl Resolver<'_> {
                 delay: delay?,
                 send_retry_after: flags.shutdown_send_retry_after,
                 grace_period: grace_period?,
+                watch_termination_grace_period: watches?,
             },
             livez_grace_period: livez_grace_period?,
             metrics: metrics?,

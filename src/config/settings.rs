@@ -54,4 +54,6 @@ pub struct Shutdown {
     pub send_retry_after: bool,
     /// How long requests in progress may still take.
     pub grace_period: Duration,
+    /// The time over which watches end, from the end of the delay on; zero: they end with the grace period.
+    pub watch_termination_grace_period: Duration,
 }

@@ -12,7 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use http::{HeaderValue, Request, Response};
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,17 +27,18 @@ use tokio_rustls::server::TlsStream;
 use tracing::{debug, info, warn};
 
 use super::Handler;
-use super::activity::{Activity, Busy, Watched};
+use super::activity::{Activity, Busy, CLOSE_TIMEOUT, Watched};
 use super::http2::Http2;
 use super::newcomers::Newcomer;
 use super::plain::expect_tls;
 use super::settings::Limits;
+use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::forward::body::Body;
 use crate::metrics::Metrics;
 use crate::request::wellformed::MAX_HEADER_LINES;
-use crate::transport::{Corked, Drained, Incoming, TransportError};
+use crate::transport::{Corked, Drained, Incoming, TransportError, Upload};
 
 /// Go's limit of a request's header, with its slack.
 // Go: net/http DefaultMaxHeaderBytes
@@ -56,6 +59,15 @@ pub(crate) enum Drain {
     Abort,
 }
 
+/// The server's shutdown as its connections see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Draining {
+    /// How far it is.
+    pub(crate) phase: watch::Receiver<Drain>,
+    /// When each watch ends.
+    pub(crate) watches: Arc<WatchTermination>,
+}
+
 /// How long a connection that carries no request is kept while the server drains: what its client has just sent is
 /// answered, and not lost.
 const LINGER: Duration = Duration::from_secs(1);
@@ -74,6 +86,7 @@ pub(crate) struct Connection {
     activity: Arc<Activity>,
     open: Open,
     drain: watch::Receiver<Drain>,
+    watches: Arc<WatchTermination>,
     /// Its place among those that nobody has proven to be somebody on.
     newcomer: Mutex<Option<Newcomer>>,
 }
@@ -84,9 +97,14 @@ impl Connection {
         self.activity.begin()
     }
 
-    /// Ends the connection once the requests in progress are answered: GOAWAY on HTTP/2.
+    /// Ends an HTTP/2 connection once the requests in progress are answered: GOAWAY, and no request more.
     pub(crate) fn close_gracefully(&self) {
-        self.activity.end();
+        self.activity.close();
+    }
+
+    /// Whether new requests are refused.
+    pub(super) fn is_closing(&self) -> bool {
+        self.activity.is_closing()
     }
 
     /// Somebody has proven who he is: the connection need not make room for others any more.
@@ -100,20 +118,33 @@ impl Connection {
         *self.drain.borrow() >= Drain::Draining
     }
 
-    /// When watches end.
-    pub(crate) fn watches_end(&self) -> BoxFuture<'static, ()> {
-        let mut drain = self.drain.clone();
+    /// Completes when a watch is to end because the server shuts down.
+    pub(crate) fn watch_end(&self) -> BoxFuture<'static, ()> {
+        let (drain, watches) = (self.drain.clone(), Arc::clone(&self.watches));
         Box::pin(async move {
-            if drain.wait_for(|phase| *phase >= Drain::EndingWatches).await.is_err() {
-                // Nobody is left who could say so.
-                std::future::pending::<()>().await;
-            }
+            reached(drain.clone(), Drain::Draining).await;
+            // Boxed: a watch needs this at its end alone.
+            Box::pin(async move {
+                let Some(end) = watches.next() else { return reached(drain, Drain::EndingWatches).await };
+                tokio::select! {
+                    () = reached(drain, Drain::EndingWatches) => {}
+                    () = sleep_until(end) => {}
+                }
+            })
+            .await;
         })
     }
 
     /// Keeps the connection counted as open, for a tunnel that outlives its HTTP.
     pub(crate) fn keep_open(&self) -> Open {
         self.open.clone()
+    }
+}
+
+/// Waits until the server has come to this step of its shutdown; for ever if it is gone.
+async fn reached(mut drain: watch::Receiver<Drain>, step: Drain) {
+    if drain.wait_for(|phase| *phase >= step).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -163,7 +194,7 @@ impl Worker {
         handler: Arc<H>,
         terms: impl Fn() -> (Arc<ServerConfig>, Limits) + Send + 'static,
         metrics: Arc<Metrics>,
-        drain: watch::Receiver<Drain>,
+        shutdown: Draining,
     ) -> io::Result<Self> {
         let (sender, mut receiver) = mpsc::unbounded_channel::<Accepted<std::net::TcpStream>>();
         let open = Arc::new(OpenCount::default());
@@ -173,7 +204,7 @@ impl Worker {
             let aborted = async |mut drain: watch::Receiver<Drain>| {
                 drain.wait_for(|phase| *phase == Drain::Abort).await.ok();
             };
-            let mut aborting = pin!(aborted(drain.clone()));
+            let mut aborting = pin!(aborted(shutdown.phase.clone()));
             loop {
                 let accepted = tokio::select! {
                     received = receiver.recv() => match received { Some(received) => received, None => break },
@@ -184,7 +215,7 @@ impl Worker {
                 };
                 let metrics = Arc::clone(&metrics);
                 let (tls, limits) = terms();
-                tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, metrics, drain.clone()));
+                tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, metrics, shutdown.clone()));
             }
             // No more connections come; the runtime, and every task on it, goes when the last one has ended.
             while counted.count.load(Ordering::Relaxed) > 0 {
@@ -242,7 +273,7 @@ impl Accepted<TcpStream> {
         handler: Arc<H>,
         limits: Limits,
         metrics: Arc<Metrics>,
-        drain: watch::Receiver<Drain>,
+        Draining { phase: drain, watches }: Draining,
     ) {
         let Self { stream, peer, newcomer, open } = self;
         let given_up = newcomer.given_up();
@@ -291,6 +322,7 @@ impl Accepted<TcpStream> {
             activity: Activity::new(!http2, &limits),
             open,
             drain: drain.clone(),
+            watches,
             newcomer: Mutex::new(Some(newcomer)),
         };
         let connection = Arc::new(connection);
@@ -323,11 +355,45 @@ fn serving<H: Handler>(
         let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
         // Boxed: hyper moves it about, and keeps room for one as long as the connection lives.
         Box::pin(async move {
-            let request = request.map(Incoming::Http1);
-            Ok::<Response<Body>, Infallible>(handler.handle(connection, request).await)
+            Ok::<Response<Body>, Infallible>(answer_http1(&handler, connection, request).await)
         })
     });
     Box::pin(http1_builder().serve_connection(TokioIo::new(stream), service).with_upgrades())
+}
+
+/// Answers a request over HTTP/1.1, and reads what was left of its body before the answer goes out.
+async fn answer_http1<H: Handler>(
+    handler: &Arc<H>,
+    connection: Arc<Connection>,
+    request: Request<hyper::body::Incoming>,
+) -> Response<Body> {
+    let version = request.version();
+    let waits_for_continue = request.headers().contains_key(EXPECT);
+    let mut unread = None;
+    let request = request.map(|body| {
+        if body.is_end_stream() {
+            return Incoming::Http1(body);
+        }
+        let (upload, remainder) = Upload::new(body);
+        unread = Some(remainder);
+        Incoming::Upload(upload)
+    });
+    connection.activity.note_body(unread.is_some());
+    let mut response = handler.handle(Arc::clone(&connection), request).await;
+    // hyper tells a client of HTTP/1.0 that its connection goes on if the answer is one of HTTP/1.1; it does not if the
+    // length of the answer is not known, which only the end of the connection tells then.
+    if version == Version::HTTP_10 {
+        let goes_on = response.body().size_hint().exact().is_some();
+        *response.version_mut() = if goes_on { Version::HTTP_11 } else { Version::HTTP_10 };
+    }
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        connection.activity.note_upgrade();
+    } else if let Some(unread) = unread
+        && !unread.discard(waits_for_continue).await
+    {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Serves a connection to its end.
@@ -360,6 +426,7 @@ async fn drive(
                     return;
                 }
                 serving.as_mut().graceful_shutdown();
+                timer.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIMEOUT);
             }
             changed = drain.changed() => match (changed, *drain.borrow_and_update()) {
                 (Err(_), _) | (Ok(()), Drain::Abort) => return,
@@ -375,10 +442,24 @@ async fn drive(
             },
             () = timer.as_mut() => {
                 let now = tokio::time::Instant::now();
+                if activity.is_ending() {
+                    match activity.closes_at(&limits) {
+                        Some(at) if at <= now => {
+                            debug!(%peer, "the client does not close the connection");
+                            return;
+                        }
+                        Some(at) => timer.as_mut().reset(at),
+                        None => timer.as_mut().reset(now + CLOSE_TIMEOUT),
+                    }
+                    continue;
+                }
                 match activity.deadline(&limits) {
                     idle if leaving => {
                         if connection.http2 || idle.is_some() {
                             serving.as_mut().graceful_shutdown();
+                        }
+                        if connection.http2 {
+                            activity.note_goodbye();
                         }
                         timer.as_mut().reset(now + LINGER);
                     }

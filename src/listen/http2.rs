@@ -101,7 +101,11 @@ impl<H: Handler> Future for Http2<H> {
                     let Some(accepted) = ready!(connection.poll_accept(cx)) else {
                         return Poll::Ready(Ok(()));
                     };
-                    let (request, respond) = accepted?;
+                    let (request, mut respond) = accepted?;
+                    if this.connection.is_closing() {
+                        respond.send_reset(Reason::REFUSED_STREAM);
+                        continue;
+                    }
                     let (handler, connection) = (Arc::clone(&this.handler), Arc::clone(&this.connection));
                     tokio::spawn(Box::pin(answer(handler, connection, request, respond)));
                 }

@@ -120,7 +120,7 @@ impl Drop for Newcomer {
 }
 
 /// Where a peer is: an IPv4 address, or the 64 bits of an IPv6 address that its network chooses.
-fn source(peer: IpAddr) -> IpAddr {
+pub(crate) fn source(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

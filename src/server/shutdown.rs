@@ -1,5 +1,8 @@
-//! The end, step by step: say so, serve on for a while, refuse what is new, let finish what is in progress, end the
-//! watches, end the rest.
+//! Graceful shutdown, step by step: fail `/readyz`, serve on for the delay, refuse what is new, end watches one after
+//! the other while other requests finish, end the rest with the grace period.
+//!
+//! Watches do not wait for other requests: one of these may take longer than a pod has.
+// apiserver: pkg/server/genericapiserver.go, RunWithContext
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -9,7 +12,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config::settings::Shutdown;
-use crate::listen::{Drain, Worker};
+use crate::listen::{Drain, WatchTermination, Worker};
 use crate::metrics::Metrics;
 
 /// How long a watch may take to end, and its client to be told.
@@ -73,10 +76,11 @@ impl Events {
 pub(super) fn run(
     settings: Shutdown,
     drain: &watch::Sender<Drain>,
+    watches: &WatchTermination,
     Ending { workers, controllers, events }: Ending,
     metrics: &Metrics,
 ) {
-    let Shutdown { delay, send_retry_after, grace_period } = settings;
+    let Shutdown { delay, send_retry_after, grace_period, watch_termination_grace_period } = settings;
     drain.send_replace(Drain::Leaving);
     if !delay.is_zero() {
         info!(?delay, "shutting down: /readyz fails, everything is served for the delay");
@@ -91,8 +95,14 @@ pub(super) fn run(
         requests = in_progress.requests,
         long_running = in_progress.long_running,
         ?grace_period,
+        ?watch_termination_grace_period,
         send_retry_after,
         "shutting down: no new connections, requests in progress may finish"
+    );
+    // Logs and tunnels are counted with the watches, which makes these end a little sooner.
+    watches.begin(
+        u32::try_from(in_progress.long_running).unwrap_or_default(),
+        watch_termination_grace_period.min(grace_period),
     );
     drain.send_replace(Drain::Draining);
     let joining = join(workers, events.sender.clone());
@@ -104,7 +114,7 @@ pub(super) fn run(
             warn!(
                 requests = left.requests,
                 long_running = left.long_running,
-                "the grace period is over: watches end, then what is left is cut off"
+                "the grace period is over: watches end, other requests are cut off"
             );
             drain.send_replace(Drain::EndingWatches);
             events.within(LAST_BYTES);

@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::body::fed;
@@ -245,4 +245,46 @@ async fn more_watches_at_once_than_three_connections_hold_are_all_answered() {
         assert_eq!(answer.status(), StatusCode::OK, "after {} others", open.len());
         open.push((answer, soon(watches.recv()).await.unwrap()));
     }
+}
+
+// RFC 9112, section 9.3: a client of HTTP/1.0 keeps a connection only if it is told that it goes on.
+#[tokio::test]
+async fn a_client_of_http10_is_told_that_its_connection_goes_on() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for identity in [Some(&alice), None] {
+        let mut stream = gateway.tls(b"http/1.1", identity).await;
+        for _ in 0..2 {
+            stream.write_all(b"GET /api HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await.unwrap();
+            let answer = head(&mut stream).await.unwrap().to_ascii_lowercase();
+            assert!(answer.starts_with("http/1.0 200 "), "{answer}");
+            assert!(answer.contains("connection: keep-alive\r\n"), "{answer}");
+            let mut body = [0; 2];
+            soon(stream.read_exact(&mut body)).await.unwrap();
+        }
+        stream.write_all(b"GET /api HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut rest = String::new();
+        soon(stream.read_to_string(&mut rest)).await.unwrap();
+        assert!(!rest.to_ascii_lowercase().contains("keep-alive"), "{rest}");
+    }
+}
+
+/// An application behind `proxy` sends 103; no server library here can pass it on (D-informational).
+#[tokio::test]
+async fn informational_answers_of_applications_are_not_passed_on() {
+    let pki = Pki::new();
+    // RFC 7541, section 6.2.2: `:status` by its index, 103.
+    let early = |id| frame(HEADERS, frames::END_HEADERS, id, b"\x08\x03103");
+    let address = frames::backend(&pki, &[], move |_| {
+        move |kind, id, _| if kind == HEADERS { [early(id), ok(id)].concat() } else { Vec::new() }
+    })
+    .await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut stream = gateway.tls(b"http/1.1", Some(&alice)).await;
+    stream.write_all(b"GET /api/v1/namespaces/n/pods/p/proxy/ HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let answer = head(&mut stream).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }

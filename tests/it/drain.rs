@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use http::{Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::support::body::{Frames, fed};
+use crate::support::frames::{DATA, read_frame, request};
 use crate::support::{Backend, Gateway, H2, PATIENCE, Pki, flags, full, get, soon, text, until};
 
 /// A gateway with a backend whose watches the test feeds, and whose `/held` answers when it is told to.
@@ -66,8 +68,9 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn requests_finish_and_watches_end_cleanly_at_the_deadline() {
-    let mut scene = Scene::with(&["--shutdown-grace-period=4s"]).await;
+async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period() {
+    let extra = ["--shutdown-grace-period=4s", "--shutdown-watch-termination-grace-period=0s"];
+    let mut scene = Scene::with(&extra).await;
     let alice = scene.pki.clients.leaf().cn("alice").issue();
     let mut ends = Vec::new();
     for version in [Version::HTTP_11, Version::HTTP_2] {
@@ -103,6 +106,55 @@ async fn requests_finish_and_watches_end_cleanly_at_the_deadline() {
         assert_eq!(whole, "event\nlast event\n", "{version:?}");
     }
     soon(ended).await.unwrap();
+}
+
+/// Watches do not wait for slow requests, nor for the grace period: a pod that is asked to end has 30 s.
+#[tokio::test]
+async fn watches_end_cleanly_while_other_requests_are_in_progress() {
+    let extra = ["--shutdown-grace-period=1h", "--shutdown-watch-termination-grace-period=1s"];
+    let mut scene = Scene::with(&extra).await;
+    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
+    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let mut shared = scene.gateway.http2(Some(&alice)).await;
+    let mut watches = Vec::new();
+    for index in 0..30 {
+        // Half of them on a connection of their own, over HTTP/1.1.
+        let mut single = (index % 2 == 0).then_some(scene.gateway.http1(Some(&alice)).await);
+        let response = match &mut single {
+            Some(client) => client.get("/api/v1/pods?watch=true", &[]).await,
+            None => shared.get("/api/v1/pods?watch=true", &[]).await,
+        };
+        watches.push((response, single, soon(scene.watches.recv()).await.unwrap()));
+    }
+    let ended = scene.shut_down();
+    for (response, _client, _frames) in watches {
+        let version = response.version();
+        let whole = soon(response.into_body().collect()).await;
+        let whole = whole.unwrap_or_else(|error| panic!("{version:?} was cut off: {error}")).to_bytes();
+        assert_eq!(whole, "event\n", "{version:?}");
+    }
+    assert!(!ended.is_finished(), "a request is in progress");
+    scene.release.send(true).unwrap();
+    assert_eq!(text(soon(asking).await.unwrap().unwrap()).await, "ok");
+    soon(ended).await.unwrap();
+}
+
+/// A client that does not acknowledge GOAWAY holds nothing up.
+#[tokio::test]
+async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
+    let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
+    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut client = scene.gateway.frames(Some(&alice), 65_535).await;
+    client.write_all(&request(1, "/api")).await.unwrap();
+    loop {
+        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        if kind == DATA && payload == b"ok" {
+            break;
+        }
+    }
+    soon(scene.shut_down()).await.unwrap();
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ mod floods;
 mod handshakes;
 mod headers;
 mod slow;
+mod unauthenticated;
+mod unread;
 
 use std::sync::Arc;
 

@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
 
 use crate::support::body::{endless, fed};
+use crate::support::frames;
 use crate::support::wire::{bare, head};
 use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, text, until};
 
@@ -205,5 +206,39 @@ async fn no_header_goes_to_the_shared_connection_that_would_make_the_backend_end
         let forwarded = backend.take().map(|seen| list_size(&seen.headers));
         assert_eq!(forwarded.is_some(), expected == StatusCode::OK, "{lines} lines");
         assert!(forwarded.is_none_or(|size| size <= (1 << 20) + 320), "{forwarded:?}");
+    }
+}
+
+/// The URI type has this limit (D-target-length).
+#[tokio::test]
+async fn a_target_beyond_65534_bytes_is_refused() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for (length, code) in [(65_534, "HTTP/1.1 200 "), (65_535, "HTTP/1.1 414 ")] {
+        let mut stream = gateway.tls(b"http/1.1", Some(&alice)).await;
+        let target = format!("/api?{}", "x".repeat(length - "/api?".len()));
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = head(&mut stream).await.unwrap();
+        assert!(answer.starts_with(code), "{length}: {answer}");
+    }
+    // No URI of the client's library is that long, either.
+    let mut raw = gateway.frames(Some(&alice), 65_535).await;
+    for (stream, length) in [(1, 65_534), (3, 65_535)] {
+        raw.write_all(&frames::long_request(stream, length)).await.unwrap();
+        let answer = loop {
+            let (kind, of, payload) = soon(frames::read_frame(&mut raw)).await.unwrap();
+            if of == stream && [frames::HEADERS, frames::RST_STREAM].contains(&kind) {
+                break (kind, payload);
+            }
+        };
+        if length == 65_534 {
+            // RFC 7541, appendix A: `:status: 200`.
+            assert_eq!((answer.0, answer.1[0]), (frames::HEADERS, 0x88));
+        } else {
+            assert_eq!(answer, (frames::RST_STREAM, frames::PROTOCOL_ERROR.to_be_bytes().to_vec()));
+        }
     }
 }

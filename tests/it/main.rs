@@ -31,6 +31,7 @@ mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod drain;
+mod early_answers;
 mod endpoints;
 mod explain;
 mod failures;

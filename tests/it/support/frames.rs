@@ -27,6 +27,7 @@ pub const ACK: u8 = 0x1;
 pub const END_HEADERS: u8 = 0x4;
 /// Error codes.
 pub const PROTOCOL_ERROR: u32 = 1;
+pub const REFUSED_STREAM: u32 = 7;
 pub const CANCEL: u32 = 8;
 pub const ENHANCE_YOUR_CALM: u32 = 11;
 
@@ -70,6 +71,29 @@ pub fn header_block(method: &str, path: &str) -> Vec<u8> {
 /// A request without a body.
 pub fn request(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &header_block("GET", path))
+}
+
+/// A request without a body whose path has this length, in several frames.
+pub fn long_request(stream: u32, length: usize) -> Vec<u8> {
+    let mut block = header_block("GET", "/");
+    // The path again, longer: RFC 7541, section 5.1, of a length that seven bits do not hold.
+    block.truncate(block.len() - 2);
+    block.push(0x7f);
+    let mut rest = length - 127;
+    while rest >= 128 {
+        block.push(u8::try_from(rest % 128).unwrap() | 0x80);
+        rest /= 128;
+    }
+    block.push(u8::try_from(rest).unwrap());
+    block.extend(vec![b'/'; 1]);
+    block.extend(vec![b'x'; length - 1]);
+    let mut chunks = block.chunks(16_384).peekable();
+    let mut bytes = frame(HEADERS, END_STREAM, stream, chunks.next().unwrap());
+    while let Some(chunk) = chunks.next() {
+        let flags = if chunks.peek().is_none() { END_HEADERS } else { 0 };
+        bytes.extend(frame(CONTINUATION, flags, stream, chunk));
+    }
+    bytes
 }
 
 /// An answer without a body: status 200.

@@ -1,0 +1,145 @@
+//! Answers that are made before the request's body was read reach the client over HTTP/1.1, whatever the client does
+//! first: a client that is refused must learn why, or it cannot renew its credential.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
+
+use crate::pki::Issued;
+use crate::support::wire::head;
+use crate::support::{Backend, Gateway, H2, Pki, full, soon};
+
+/// What a client does between its last byte and the answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Then {
+    Reads,
+    /// Says in TLS and in TCP that nothing more comes.
+    Closes,
+}
+
+struct Case {
+    name: &'static str,
+    /// `None`: refused by the gateway. Else by the backend, which does not read the body.
+    identity: Option<Arc<Issued>>,
+    code: &'static str,
+}
+
+/// Sends a request whole and then reads its answer, as simple clients do. What came, or why nothing did.
+async fn exchange(
+    gateway: &Gateway,
+    identity: Option<&Issued>,
+    size: usize,
+    then: Then,
+) -> Result<String, String> {
+    let mut stream = gateway.tls(b"http/1.1", identity).await;
+    let token = if identity.is_none() { "Authorization: Bearer forged\r\n" } else { "" };
+    let request = format!(
+        "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\n{token}Content-Length: {size}\r\n\r\n"
+    );
+    let bytes = [request.into_bytes(), vec![b'x'; size]].concat();
+    // Many clients do not look for an answer once they cannot write on.
+    soon(stream.write_all(&bytes)).await.map_err(|error| format!("the request: {error}"))?;
+    if then == Then::Closes {
+        soon(stream.shutdown()).await.map_err(|error| format!("the end: {error}"))?;
+    }
+    let head = head(&mut stream).await.map_err(|error| format!("the answer: {error}"))?;
+    let length = head.to_ascii_lowercase();
+    let length = length.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    soon(stream.read_exact(&mut body)).await.map_err(|error| format!("the body: {error}"))?;
+    Ok(head)
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_before_the_body_was_read_is_not_lost() {
+    const ROUNDS: usize = 40;
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H2, |_| {
+        let mut response = Response::new(full("no"));
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        Box::pin(async { response })
+    })
+    .await;
+    let gateway = Arc::new(Gateway::start(&pki, &backend));
+    let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
+    let cases = [
+        Case { name: "of the gateway", identity: None, code: "HTTP/1.1 401 " },
+        Case { name: "of the backend", identity: Some(alice), code: "HTTP/1.1 403 " },
+    ];
+    let mut lost = Vec::new();
+    for case in &cases {
+        for size in [50_000, 200_000, 1_000_000] {
+            for then in [Then::Reads, Then::Closes] {
+                let mut exchanges = JoinSet::new();
+                for _ in 0..ROUNDS {
+                    let (gateway, identity) = (Arc::clone(&gateway), case.identity.clone());
+                    exchanges.spawn(async move { exchange(&gateway, identity.as_deref(), size, then).await });
+                    if exchanges.len() == 4 {
+                        record(&mut lost, case, size, then, exchanges.join_next().await);
+                    }
+                }
+                while let Some(done) = exchanges.join_next().await {
+                    record(&mut lost, case, size, then, Some(done));
+                }
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{} of {} lost: {lost:#?}", lost.len(), ROUNDS * 2 * 3 * 2);
+}
+
+type Done = Option<Result<Result<String, String>, tokio::task::JoinError>>;
+
+fn record(lost: &mut Vec<String>, case: &Case, size: usize, then: Then, done: Done) {
+    match done.unwrap().unwrap() {
+        Ok(head) if head.starts_with(case.code) => {}
+        other => lost.push(format!("{}, {size} bytes, {then:?}: {other:?}", case.name)),
+    }
+}
+
+/// What fits into 256 KiB is read before the answer, so the connection can be used again; else the client is told that
+/// it ends.
+// Go: net/http/server.go, chunkWriter.writeHeader
+#[tokio::test]
+async fn the_connection_goes_on_if_the_rest_of_the_body_is_small() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    for (size, goes_on) in [(1, true), (200_000, true), (1_000_000, false)] {
+        let mut stream = gateway.tls(b"http/1.1", None).await;
+        let request = format!(
+            "POST /api HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer forged\r\nContent-Length: {size}\r\n\r\n"
+        );
+        let bytes = [request.into_bytes(), vec![b'x'; size]].concat();
+        for round in 0..3 {
+            soon(stream.write_all(&bytes)).await.unwrap();
+            let head = head(&mut stream).await.unwrap().to_ascii_lowercase();
+            assert!(head.starts_with("http/1.1 401 "), "{head}");
+            assert_eq!(!head.contains("connection: close"), goes_on, "{size} bytes, round {round}: {head}");
+            let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+            let mut body = vec![0; length.parse().unwrap()];
+            soon(stream.read_exact(&mut body)).await.unwrap();
+            if !goes_on {
+                let mut rest = Vec::new();
+                soon(stream.read_to_end(&mut rest)).await.unwrap();
+                assert!(rest.is_empty());
+                break;
+            }
+        }
+    }
+}
+
+/// The client waits for leave to send its body; reading on would give it.
+#[tokio::test]
+async fn a_refused_client_that_waits_for_100_continue_is_not_asked_for_its_body() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let mut stream = gateway.tls(b"http/1.1", None).await;
+    let request = "POST /api HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer forged\r\nExpect: 100-continue\r\n\
+        Content-Length: 10\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let head = head(&mut stream).await.unwrap().to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 401 ") && head.contains("connection: close"), "{head}");
+}
