@@ -4,6 +4,7 @@
 
 mod exchange;
 mod refusal;
+mod throttle;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use exchange::Exchange;
 use refusal::Refusal;
+pub(crate) use throttle::LogThrottle;
 
 use crate::authn::remarks::Remarks;
 use crate::authn::{AuthnError, AuthnInput, Proven};
@@ -51,6 +53,8 @@ pub(crate) struct Gateway {
     pub(crate) clock: Clock,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
+    /// What clients may cause to be logged.
+    pub(crate) throttle: Arc<LogThrottle>,
 }
 
 impl Handler for Gateway {
@@ -61,7 +65,7 @@ impl Handler for Gateway {
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let gateway = Arc::clone(self);
         // Noted at once, also if its client takes it back before anything comes of it.
-        let mut exchange = Exchange::begin(&connection, &request, &gateway.metrics);
+        let mut exchange = Exchange::begin(&connection, &request, &gateway.metrics, &gateway.throttle);
         let request = Box::new(request);
         async move {
             // Once per request: everything below sees one generation. It is gone before the body streams.

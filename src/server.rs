@@ -35,7 +35,7 @@ use crate::listen::{
 };
 use crate::methods::Means;
 use crate::metrics::Metrics;
-use crate::pipeline::Gateway;
+use crate::pipeline::{Gateway, LogThrottle};
 use crate::reload::{Reloader, Signals};
 use crate::self_check::SelfCheck;
 use crate::snapshot::{Snapshot, SnapshotError};
@@ -105,6 +105,7 @@ impl Server {
         let health = Arc::new(Health::new(Arc::clone(&snapshot), draining.clone()));
         let watches = Arc::<WatchTermination>::default();
         let shutdown = Draining { phase: draining.clone(), watches: Arc::clone(&watches) };
+        let throttle = Arc::<LogThrottle>::default();
         let workers: Vec<Worker> = (0..settings.operation.workers)
             .map(|index| {
                 let gateway = Gateway {
@@ -113,6 +114,7 @@ impl Server {
                     health: Arc::clone(&health),
                     clock: Clock::system(),
                     metrics: Arc::clone(&metrics),
+                    throttle: Arc::clone(&throttle),
                 };
                 worker(index, gateway, shutdown.clone())
             })

@@ -1,7 +1,8 @@
 //! What accompanies a request from its first byte to the last of its answer: audit id, the headers every answer has,
 //! the one log line, the metrics.
 
-use std::fmt::{self, Write as _};
+use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
+use super::LogThrottle;
 use super::refusal::Refusal;
+use super::throttle::Permit;
 use crate::authn::{AuthnError, Proven};
 use crate::clock::UnixTime;
 use crate::clusters::Cluster;
@@ -25,7 +28,7 @@ use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
 use crate::status::render::{Negotiation, render};
-use crate::telemetry::{REQUEST_LOG, in_full};
+use crate::telemetry::{REQUEST_LOG, cut, in_full};
 use crate::transport::Incoming;
 use crate::user::Identity;
 
@@ -64,28 +67,60 @@ struct End {
     busy: Busy,
 }
 
+/// What a log line says of a request; what the client chose is cut.
 struct Line {
-    audit_id: AuditId,
-    peer: std::net::SocketAddr,
+    audit_id: HeaderValue,
+    peer: SocketAddr,
     method: Method,
     path: String,
     user: Option<Identity>,
     authenticator: &'static str,
+    throttle: Arc<LogThrottle>,
+}
+
+/// How a refusal is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Severity {
+    /// A fault of the gateway or its backend.
+    Error,
+    /// A client that does not get in.
+    Warning,
+    /// Like any request.
+    Request,
 }
 
 impl Line {
-    fn user(&self) -> Option<&str> {
-        self.user.as_ref().map(|user| user.name.as_str())
+    fn user(&self) -> Option<Cow<'_, str>> {
+        self.user.as_ref().map(|user| cut(&user.name))
     }
-}
 
-/// An audit id; written as the log shows it.
-struct AuditId(HeaderValue);
+    fn method(&self) -> Cow<'_, str> {
+        cut(self.method.as_str())
+    }
 
-impl fmt::Display for AuditId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = String::from_utf8_lossy(self.0.as_bytes());
-        text.chars().take(AUDIT_ID_IN_LOGS).try_for_each(|c| f.write_char(c))
+    fn audit_id(&self) -> String {
+        String::from_utf8_lossy(self.audit_id.as_bytes()).chars().take(AUDIT_ID_IN_LOGS).collect()
+    }
+
+    /// Logs why the request was refused. One client causes so many lines of the higher levels; the rest are `Request`.
+    fn log_refusal(&self, severity: Severity, cluster: Option<&str>, error: Option<&str>, message: &str) {
+        let Self { peer, path, .. } = self;
+        let (audit_id, user) = (self.audit_id(), self.user());
+        let user = user.as_deref();
+        let error = error.map(cut);
+        let error = error.as_deref();
+        let permit = if severity == Severity::Request { None } else { self.throttle.permit(self.peer.ip()) };
+        match (severity, permit) {
+            (Severity::Error, Some(Permit { suppressed })) => {
+                error!(audit_id, %peer, path, user, cluster, error, suppressed, "{message}");
+            }
+            (Severity::Warning, Some(Permit { suppressed })) => {
+                warn!(audit_id, %peer, path, user, cluster, error, suppressed, "{message}");
+            }
+            (_, None) | (Severity::Request, _) => {
+                info!(target: REQUEST_LOG, audit_id, %peer, path, user, cluster, error, "{message}");
+            }
+        }
     }
 }
 
@@ -102,6 +137,7 @@ impl Exchange {
         connection: &Connection,
         request: &Request<Incoming>,
         metrics: &Arc<Metrics>,
+        throttle: &Arc<LogThrottle>,
     ) -> Self {
         let started = Instant::now();
         let sent = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
@@ -114,13 +150,14 @@ impl Exchange {
             (name, value)
         });
         let line = Line {
-            audit_id: AuditId(audit_id),
+            audit_id,
             peer: connection.info.peer,
             method: request.method().clone(),
-            // Never the query: it may carry what is nobody's business.
-            path: request.uri().path().to_owned(),
+            // Never the query, which may carry secrets.
+            path: cut(request.uri().path()).into_owned(),
             user: None,
             authenticator: "",
+            throttle: Arc::clone(throttle),
         };
         let end = End {
             started,
@@ -148,7 +185,7 @@ impl Exchange {
     }
 
     pub(super) fn audit_id(&self) -> HeaderValue {
-        self.end.line.audit_id.0.clone()
+        self.end.line.audit_id.clone()
     }
 
     pub(super) fn note_cluster(&mut self, cluster: &Arc<Cluster>) {
@@ -216,7 +253,7 @@ impl Exchange {
         let mut response = match answered {
             Ok(response) => response,
             Err(refusal) => {
-                self.tell(&refusal);
+                self.log_refusal(&refusal);
                 self.refuse(&refusal)
             }
         };
@@ -236,8 +273,9 @@ impl Exchange {
         self.end.code = Some(response.status());
         self.end.busy.note_answer();
         if upgraded {
-            let Line { audit_id, peer, path, .. } = &self.end.line;
-            info!(%audit_id, %peer, path, user = self.end.line.user(), "connection upgraded");
+            let line = &self.end.line;
+            let Line { peer, path, .. } = line;
+            info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
         }
         response.map(|body| body.holding(Box::new(self.end)))
     }
@@ -258,7 +296,7 @@ impl Exchange {
             }
             _ => {}
         }
-        let status = refusal.status(&self.end.line.audit_id.to_string());
+        let status = refusal.status(&self.end.line.audit_id());
         let asked = self.asked.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
         let asked: HeaderMap = asked.collect();
         let negotiation = Negotiation::of(&asked, self.uri.query());
@@ -288,45 +326,37 @@ impl Exchange {
         response
     }
 
-    /// The cause, for the operator.
-    fn tell(&self, refusal: &Refusal) {
-        let Line { audit_id, peer, path, .. } = &self.end.line;
-        let user = self.end.line.user();
+    /// Logs the cause, for the operator.
+    fn log_refusal(&self, refusal: &Refusal) {
         if let Some(cause) = refusal.backend_cause() {
             self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
         }
+        let line = &self.end.line;
+        let log = |severity, error: &str, message| line.log_refusal(severity, None, Some(error), message);
         match refusal {
             Refusal::Unauthenticated(error) => {
-                warn!(%audit_id, %peer, path, %error, "unable to authenticate the request");
+                log(Severity::Warning, &error.to_string(), "unable to authenticate the request");
             }
             Refusal::Forward(ForwardError::UnfitIdentity(error)) => {
                 self.end.metrics.unfit_identities.inc();
-                warn!(%audit_id, %peer, path, %error, "refused an identity that the backend would not receive as it is");
+                let message = "refused an identity that the backend would not receive as it is";
+                log(Severity::Warning, &error.to_string(), message);
             }
-            Refusal::Panic => error!(%audit_id, %peer, path, "handling the request panicked"),
-            Refusal::Forward(ForwardError::Impersonation | ForwardError::HeaderTooLarge) => {
-                info!(target: REQUEST_LOG, %audit_id, %peer, path, user, reason = %refusal, "refused");
-            }
+            Refusal::Panic => line.log_refusal(Severity::Error, None, None, "handling the request panicked"),
             Refusal::Forward(ForwardError::RequestBody(error)) => {
-                let error = in_full(error);
-                info!(target: REQUEST_LOG, %audit_id, %peer, path, user, %error, "the request body broke off");
+                log(Severity::Request, &in_full(error), "the request body broke off");
             }
-            Refusal::Forward(error) => {
+            Refusal::Forward(error) if refusal.is_of_backend() => {
                 let cluster = self.cluster.as_deref();
-                let name = cluster.map(|cluster| cluster.name.as_str());
                 let is_away =
                     matches!(error, ForwardError::Send(SendError::Connect(_) | SendError::NotTrusted));
-                let error = in_full(error);
-                // One line says that nobody can be reached; what a request more would say is the same.
-                if is_away && cluster.is_some_and(|cluster| !cluster.upstream.note_away()) {
-                    info!(target: REQUEST_LOG, %audit_id, %peer, path, user, cluster = name, %error, "no answer from the backend");
-                } else {
-                    error!(%audit_id, %peer, path, user, cluster = name, %error, "no answer from the backend");
-                }
+                // One line says that no endpoint can be used; what a request more would say is the same.
+                let is_known = is_away && cluster.is_some_and(|cluster| !cluster.upstream.note_away());
+                let severity = if is_known { Severity::Request } else { Severity::Error };
+                let name = cluster.map(|cluster| cluster.name.as_str());
+                line.log_refusal(severity, name, Some(&in_full(error)), "no answer from the backend");
             }
-            other => {
-                info!(target: REQUEST_LOG, %audit_id, %peer, path, user, reason = %other, "refused");
-            }
+            other => log(Severity::Request, &other.to_string(), "refused"),
         }
     }
 }
@@ -359,13 +389,18 @@ impl Drop for End {
         if *kind != Kind::LongRunning {
             metrics.request_duration.of(verb).observe(took.as_secs_f64());
         }
-        let line = &*line;
-        let user = line.user();
-        let Line { audit_id, peer, method, path, authenticator, .. } = line;
-        if *kind != Kind::LongRunning && took >= SLOW {
-            warn!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "slow request");
+        let Line { peer, path, authenticator, throttle, .. } = &*line;
+        let is_slow = *kind != Kind::LongRunning && took >= SLOW;
+        if is_slow && let Some(Permit { suppressed }) = throttle.permit(peer.ip()) {
+            let (audit_id, method, user) = (line.audit_id(), line.method(), line.user());
+            let (method, user) = (&*method, user.as_deref());
+            warn!(target: REQUEST_LOG, audit_id, %peer, method, path, verb, user, authenticator, code, ?took, suppressed, "slow request");
         } else {
-            info!(target: REQUEST_LOG, %audit_id, %peer, %method, path, verb, user, authenticator, code, ?took, "request");
+            // The values are made only if the line is written.
+            info!(
+                target: REQUEST_LOG, audit_id = line.audit_id(), %peer, method = &*line.method(), path, verb,
+                user = line.user().as_deref(), authenticator, code, ?took, "request"
+            );
         }
     }
 }

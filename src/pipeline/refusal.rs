@@ -89,6 +89,11 @@ impl Refusal {
         }
     }
 
+    /// Whether the gateway has no answer from a backend, for whatever reason but a client's.
+    pub(super) fn is_of_backend(&self) -> bool {
+        self.backend_cause().is_some() || matches!(self, Self::Forward(ForwardError::Target(_)))
+    }
+
     /// The label of the metric of backend errors, if the backend is at fault.
     pub(super) fn backend_cause(&self) -> Option<&'static str> {
         match self {

@@ -41,6 +41,7 @@ mod health;
 mod identity;
 mod layers;
 mod limits;
+mod log_lines;
 #[path = "../support/pki.rs"]
 mod pki;
 mod reference;

@@ -1,0 +1,65 @@
+//! What clients can make the gateway log at the default verbosity.
+
+use tokio::io::AsyncWriteExt as _;
+
+use crate::support::client::Client;
+use crate::support::frames::{ACK, PING, frame, read_frame};
+use crate::support::process::Process;
+use crate::support::{Backend, Pki, flags, soon, until};
+
+const REFUSED: &str = "unable to authenticate the request";
+
+/// Many refused requests of one client are a few lines, which say how many there were.
+#[tokio::test]
+async fn one_client_cannot_fill_the_log() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let process = Process::start(flags(&pki, backend.address)).await;
+    let mut client = Client::connect(&process.gateway, false, None).await;
+    for _ in 0..300 {
+        assert_eq!(client.code(&[("authorization", "Bearer forged")]).await, 401);
+    }
+    until("a line", || !process.said(REFUSED).is_empty()).await;
+    let lines = process.said(REFUSED).len();
+    assert!(lines < 100, "{lines} lines for 300 requests of one client");
+}
+
+/// The HTTP/2 library warns of each acknowledgement that it did not wait for.
+#[tokio::test]
+async fn frames_that_make_no_sense_are_not_logged_one_by_one() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let process = Process::start(flags(&pki, backend.address)).await;
+    let mut client = process.gateway.frames(None, 65_535).await;
+    let pongs = frame(PING, ACK, 0, b"uninvited"[..8].as_ref()).repeat(500);
+    client.write_all(&pongs).await.unwrap();
+    client.write_all(&frame(PING, 0, 0, b"answered")).await.unwrap();
+    while soon(read_frame(&mut client)).await.unwrap().2 != b"answered" {}
+    let (_, log) = process.end().await;
+    let lines = log.lines().filter(|line| line.contains("PING")).count();
+    assert_eq!(lines, 0, "{log}");
+}
+
+/// A path or a method of any length, and an audit id that looks like more fields.
+#[tokio::test]
+async fn what_a_client_sends_is_cut_in_the_log() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut given = flags(&pki, backend.address);
+    given.push("-v=3".to_owned());
+    let process = Process::start(given).await;
+    let mut client = Client::connect(&process.gateway, false, None).await;
+    let path = format!("/api/{}", "x".repeat(60_000));
+    assert_eq!(client.code_at(&path, &[("authorization", "Bearer forged")]).await, 401);
+    let request = http::Request::builder()
+        .method(http::Method::from_bytes("M".repeat(100_000).as_bytes()).unwrap())
+        .uri("/api")
+        .header("authorization", "Bearer forged")
+        .body(crate::support::empty())
+        .unwrap();
+    assert_eq!(client.send(request).await.unwrap().status(), 401);
+    let (_, log) = process.end().await;
+    assert!(log.contains(REFUSED), "{log}");
+    let longest = log.lines().map(str::len).max().unwrap();
+    assert!(longest < 8_192, "a line of {longest} bytes");
+}
