@@ -8,6 +8,7 @@ mod activity;
 mod allowance;
 mod connection;
 mod date;
+mod http1;
 mod http2;
 mod linger;
 mod newcomers;

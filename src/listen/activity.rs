@@ -4,6 +4,7 @@
 //!
 //! A connection that is to close has 1 s after its last answer, longer only while its client reads what is left of it.
 // Go: net/http Server.ReadHeaderTimeout and IdleTimeout as pkg/server/secure_serving.go sets them
+// threat: ignored-goaway
 
 use std::future::Future as _;
 use std::io;

@@ -1,7 +1,6 @@
 //! One connection: handshake, facts, HTTP/1.1 or HTTP/2 by ALPN, idle times, graceful end. And the worker threads that
 //! carry connections, each a runtime of its own.
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use http::header::{CONNECTION, EXPECT};
-use http::{HeaderValue, Request, Response, StatusCode, Version};
-use http_body::Body as _;
-use hyper::server::conn::http1;
-use hyper::service::{HttpService, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use http::HeaderValue;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
@@ -28,6 +22,7 @@ use tracing::{debug, info, warn};
 
 use super::Handler;
 use super::activity::{Activity, Busy, CLOSE_TIMEOUT, Watched};
+use super::http1;
 use super::http2::Http2;
 use super::newcomers::Newcomer;
 use super::plain::expect_tls;
@@ -35,10 +30,8 @@ use super::settings::Limits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::forward::body::Body;
 use crate::metrics::Metrics;
-use crate::request::wellformed::MAX_HEADER_LINES;
-use crate::transport::{Corked, Drained, Incoming, TransportError, Upload};
+use crate::transport::{Corked, Drained, TransportError};
 
 /// Go's limit of a request's header, with its slack.
 // Go: net/http DefaultMaxHeaderBytes
@@ -83,7 +76,7 @@ pub(crate) struct Connection {
     pub(crate) http2: bool,
     /// When the client's certificate ends, in seconds since 1970.
     pub(crate) certificate_ends: Option<i64>,
-    activity: Arc<Activity>,
+    pub(super) activity: Arc<Activity>,
     open: Open,
     drain: watch::Receiver<Drain>,
     watches: Arc<WatchTermination>,
@@ -350,50 +343,7 @@ fn serving<H: Handler>(
         let serving = Http2::new(corked.clone(), handler, Arc::clone(connection), limits);
         return Box::pin(Drained::new(serving, corked));
     }
-    let shared = Arc::clone(connection);
-    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-        let (handler, connection) = (Arc::clone(&handler), Arc::clone(&shared));
-        // Boxed: hyper moves it about, and keeps room for one as long as the connection lives.
-        Box::pin(async move {
-            Ok::<Response<Body>, Infallible>(answer_http1(&handler, connection, request).await)
-        })
-    });
-    Box::pin(http1_builder().serve_connection(TokioIo::new(stream), service).with_upgrades())
-}
-
-/// Answers a request over HTTP/1.1, and reads what was left of its body before the answer goes out.
-async fn answer_http1<H: Handler>(
-    handler: &Arc<H>,
-    connection: Arc<Connection>,
-    request: Request<hyper::body::Incoming>,
-) -> Response<Body> {
-    let version = request.version();
-    let waits_for_continue = request.headers().contains_key(EXPECT);
-    let mut unread = None;
-    let request = request.map(|body| {
-        if body.is_end_stream() {
-            return Incoming::Http1(body);
-        }
-        let (upload, remainder) = Upload::new(body);
-        unread = Some(remainder);
-        Incoming::Upload(upload)
-    });
-    connection.activity.note_body(unread.is_some());
-    let mut response = handler.handle(Arc::clone(&connection), request).await;
-    // hyper tells a client of HTTP/1.0 that its connection goes on if the answer is one of HTTP/1.1; it does not if the
-    // length of the answer is not known, which only the end of the connection tells then.
-    if version == Version::HTTP_10 {
-        let goes_on = response.body().size_hint().exact().is_some();
-        *response.version_mut() = if goes_on { Version::HTTP_11 } else { Version::HTTP_10 };
-    }
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        connection.activity.note_upgrade();
-    } else if let Some(unread) = unread
-        && !unread.discard(waits_for_continue).await
-    {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+    Box::pin(http1::serve(stream, Arc::clone(connection), handler))
 }
 
 /// Serves a connection to its end.
@@ -486,21 +436,11 @@ async fn drive(
     }
 }
 
-fn http1_builder() -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(None)
-        .max_headers(MAX_HEADER_LINES)
-        .max_buf_size(MAX_HEADER_BYTES);
-    builder
-}
-
 /// The bytes of a connection.
 pub(super) type Stream = Watched<TlsStream<TcpStream>>;
 
 /// The two kinds of connection as one.
-trait Serving: Send {
+pub(super) trait Serving: Send {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
 
     /// Takes no more requests and ends once those in progress are answered.
@@ -509,19 +449,6 @@ trait Serving: Send {
     /// Takes no more requests and ends, because the client asks too much. Nothing over HTTP/1.1, which asks for one
     /// thing at a time.
     fn calm_down(self: Pin<&mut Self>) {}
-}
-
-impl<S> Serving for http1::UpgradeableConnection<TokioIo<Stream>, S>
-where
-    S: HttpService<hyper::body::Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send,
-{
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        Future::poll(self, cx).map_err(TransportError::from)
-    }
-
-    fn graceful_shutdown(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
 }
 
 impl<H: Handler> Serving for Drained<Http2<H>, Stream> {

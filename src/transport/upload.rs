@@ -1,4 +1,5 @@
 //! A client's body over HTTP/1.1, of which what is left unread can be read and discarded after the request was answered.
+// threat: unread-request-bodies
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
