@@ -23,6 +23,7 @@
 
 mod check;
 mod eval;
+mod float;
 mod functions;
 mod lists;
 mod number;
@@ -223,4 +224,17 @@ pub fn overloads(function: &str) -> Option<Vec<String>> {
 #[doc(hidden)]
 pub fn is_missing(function: &str) -> bool {
     signatures::is_missing(function)
+}
+
+/// All matches of a pattern in texts, for comparison with Go's `regexp`.
+#[doc(hidden)]
+pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
+    pattern::find_all(pattern, texts)
+}
+
+/// The characters that a pattern for one character stands for, as ranges, for comparison with Go's; `None` for another
+/// pattern.
+#[doc(hidden)]
+pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
+    pattern::characters(pattern)
 }

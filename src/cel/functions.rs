@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
 use super::signatures::Overload;
 use super::value::{Datum, List};
-use super::{lists, number, strings};
+use super::{float, lists, number, strings};
 
 /// Calls a function; the target of a member function is the first value.
 ///
@@ -269,7 +269,7 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
         ("bytes", Datum::String(text)) => Ok(Datum::Bytes(text.as_bytes().into())),
         ("double", Datum::Int(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
         ("double", Datum::Uint(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
-        ("double", Datum::String(text)) => parsed(to, number::parse(text).map(Datum::Double)),
+        ("double", Datum::String(text)) => parsed(to, float::parse(text).map(Datum::Double)),
         ("int", Datum::Uint(value)) => integer(i64::try_from(*value).ok()),
         // Both ends of the range are refused, as the doubles next to them are further away.
         ("int", Datum::Double(value)) => {

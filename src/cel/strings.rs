@@ -1,5 +1,9 @@
 //! Functions of strings. Indices count characters.
 
+use std::sync::Arc;
+
+use regex_automata::meta::Regex;
+
 use super::eval::{Halt, Machine, Outcome, error};
 use super::functions::{length, shown};
 use super::value::Datum;
@@ -16,11 +20,12 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("endsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.ends_with(part.as_ref()))),
         ("matches", [Datum::String(pattern)]) => {
             let compiled = pattern_for(machine, text, pattern)?;
-            Ok(Datum::Bool(compiled.is_match(text)))
+            Ok(Datum::Bool(compiled.is_match(text.as_ref())))
         }
         ("find", [Datum::String(pattern)]) => {
             let compiled = pattern_for(machine, text, pattern)?;
-            Ok(Datum::string(compiled.find(text).map_or("", |found| found.as_str())))
+            let found = compiled.find(text.as_ref()).and_then(|found| text.get(found.range()));
+            Ok(Datum::string(found.unwrap_or_default()))
         }
         ("findAll", [Datum::String(pattern)]) => find_all(machine, text, pattern, -1),
         ("findAll", [Datum::String(pattern), Datum::Int(limit)]) => find_all(machine, text, pattern, *limit),
@@ -50,7 +55,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     }
 }
 
-fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<regex::Regex, Halt> {
+fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<Arc<Regex>, Halt> {
     machine.charge((text.len() + 1).div_ceil(10).saturating_mul(pattern.len().div_ceil(4)))?;
     let patterns = machine.patterns();
     if patterns.is_new(pattern) {
@@ -66,7 +71,7 @@ fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) ->
     let mut found = Vec::new();
     for part in compiled.find_iter(text).take(limit) {
         machine.charge(1)?;
-        found.push(part.as_str());
+        found.extend(text.get(part.range()));
     }
     Ok(Datum::strings(found))
 }
@@ -122,8 +127,7 @@ fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i
     }
     // A match may begin up to there, and end behind.
     let start = to.and_then(|to| byte_offset(text, to)).unwrap_or(text.len());
-    let end = (start + part.len()).min(text.len());
-    let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+    let end = text.floor_char_boundary(start.saturating_add(part.len()));
     let matches = text.get(..end).and_then(|head| head.rfind(part)).filter(|at| *at <= start);
     let before = matches.and_then(|at| text.get(..at));
     Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))

@@ -1,0 +1,261 @@
+//! Classes of characters and escape sequences.
+//!
+//! Follows `parseClass`, `parseNamedClass`, `parsePerlClassEscape` and `parseEscape` of Go's `regexp/syntax/parse.go`.
+
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
+
+use super::parse::{Parser, Refusal};
+use super::unicode;
+
+/// The most ranges of characters in all classes of a pattern: one `\pL` has some 650.
+const MAX_RANGES: usize = 100_000;
+const INVALID_ESCAPE: Refusal = "invalid escape sequence";
+
+/// A set of characters.
+pub(super) struct Characters(ClassUnicode);
+
+impl Characters {
+    pub(super) fn into_hir(self) -> Hir {
+        Hir::class(Class::Unicode(self.0))
+    }
+}
+
+/// The characters that the pattern for one of them stands for.
+pub(super) fn of(hir: &Hir) -> Option<Vec<(char, char)>> {
+    let class = match hir.kind() {
+        HirKind::Class(Class::Unicode(class)) => class.clone(),
+        HirKind::Class(Class::Bytes(class)) => class.to_unicode_class()?,
+        HirKind::Literal(literal) => {
+            let mut characters = std::str::from_utf8(&literal.0).ok()?.chars();
+            let (one, None) = (characters.next()?, characters.next()) else { return None };
+            ClassUnicode::new([ClassUnicodeRange::new(one, one)])
+        }
+        _ => return None,
+    };
+    Some(class.iter().map(|range| (range.start(), range.end())).collect())
+}
+
+/// All other characters.
+pub(super) fn complement(set: &ClassUnicode) -> ClassUnicode {
+    let mut ranges: Vec<ClassUnicodeRange> = Vec::new();
+    for range in set.iter() {
+        match ranges.pop() {
+            // `negate` takes neighbours with the halves of surrogate pairs between them for a gap that goes backwards.
+            Some(before) if before.end() == '\u{D7FF}' && range.start() == '\u{E000}' => {
+                ranges.push(ClassUnicodeRange::new(before.start(), range.end()));
+            }
+            before => ranges.extend(before.into_iter().chain([*range])),
+        }
+    }
+    let mut complement = ClassUnicode::new(ranges);
+    complement.negate();
+    complement
+}
+
+/// Makes sets of characters, and counts their ranges.
+#[derive(Default)]
+pub(super) struct Ranges(usize);
+
+impl Ranges {
+    /// A character and those that differ from it by case alone.
+    pub(super) fn folded(&mut self, character: char) -> Result<Characters, Refusal> {
+        let set = ClassUnicode::new([ClassUnicodeRange::new(character, character)]);
+        self.group(set, true, false).map(Characters)
+    }
+
+    /// A group like `\d`, `[:alpha:]` or `\pL`: case is folded before it is negated.
+    fn group(&mut self, mut set: ClassUnicode, fold_case: bool, negated: bool) -> Result<ClassUnicode, Refusal> {
+        self.count(set.ranges().len())?;
+        if fold_case {
+            let others = unicode::others_by_case(&set);
+            self.count(others.len())?;
+            set.union(&ClassUnicode::new(others));
+        }
+        Ok(if negated { complement(&set) } else { set })
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), Refusal> {
+        self.0 = self.0.saturating_add(more);
+        if self.0 > MAX_RANGES { Err("expression too large") } else { Ok(()) }
+    }
+}
+
+impl Parser<'_> {
+    /// `[…]`, after the bracket.
+    pub(super) fn class(&mut self) -> Result<Characters, Refusal> {
+        let fold_case = self.flags().fold_case;
+        let negated = self.take("^");
+        let mut ranges = Vec::new();
+        let mut groups = Vec::new();
+        let mut is_first = true;
+        // A bracket that closes is a member if it comes first.
+        while is_first || !self.take("]") {
+            is_first = false;
+            if let Some(group) = self.named_group()? {
+                groups.extend(group.0.iter().copied());
+            } else if self.take("\\") {
+                match self.escaped_group()? {
+                    Some(group) => groups.extend(group.0.iter().copied()),
+                    None => {
+                        let first = self.escaped_character()?;
+                        self.range(first, &mut ranges)?;
+                    }
+                }
+            } else {
+                let first = self.next().ok_or("missing closing ]")?;
+                self.range(first, &mut ranges)?;
+            }
+        }
+        let mut class = self.ranges().group(ClassUnicode::new(ranges), fold_case, false)?;
+        class.union(&ClassUnicode::new(groups));
+        self.ranges().group(class, false, negated).map(Characters)
+    }
+
+    /// A character, or the range that begins with it.
+    fn range(&mut self, first: char, ranges: &mut Vec<ClassUnicodeRange>) -> Result<(), Refusal> {
+        // A hyphen before the end of the class is a hyphen.
+        let is_range = self.rest().strip_prefix('-').is_some_and(|rest| !rest.is_empty() && !rest.starts_with(']'));
+        let mut last = first;
+        if is_range {
+            self.next();
+            last = match self.next() {
+                Some('\\') => self.escaped_character()?,
+                Some(last) => last,
+                None => return Err("missing closing ]"),
+            };
+        }
+        if last < first {
+            return Err("invalid character class range");
+        }
+        ranges.push(ClassUnicodeRange::new(first, last));
+        Ok(())
+    }
+
+    /// `[:alpha:]` or `[:^alpha:]`. Without its end it is a bracket and what follows.
+    fn named_group(&mut self) -> Result<Option<Characters>, Refusal> {
+        let Some((name, rest)) = self.rest().strip_prefix("[:").and_then(|name| name.split_once(":]")) else {
+            return Ok(None);
+        };
+        let length = self.rest().len() - rest.len();
+        let (negated, name) = name.strip_prefix('^').map_or((false, name), |name| (true, name));
+        let ranges = posix(name).ok_or("invalid character class range")?;
+        self.skip(length);
+        self.ascii_group(ranges, negated).map(Some)
+    }
+
+    /// `\d`, `\pL`, `\p{Greek}` and their kind, after the backslash.
+    pub(super) fn escaped_group(&mut self) -> Result<Option<Characters>, Refusal> {
+        let (name, negated) = match self.peek() {
+            Some('d') => ("digit", false),
+            Some('D') => ("digit", true),
+            Some('s') => ("perl space", false),
+            Some('S') => ("perl space", true),
+            Some('w') => ("word", false),
+            Some('W') => ("word", true),
+            Some('p') => return self.unicode_group(false).map(Some),
+            Some('P') => return self.unicode_group(true).map(Some),
+            _ => return Ok(None),
+        };
+        self.next();
+        self.ascii_group(posix(name).unwrap_or_default(), negated).map(Some)
+    }
+
+    fn ascii_group(&mut self, ranges: &[(char, char)], negated: bool) -> Result<Characters, Refusal> {
+        let set = ranges.iter().map(|(first, last)| ClassUnicodeRange::new(*first, *last));
+        let (set, fold_case) = (ClassUnicode::new(set), self.flags().fold_case);
+        self.ranges().group(set, fold_case, negated).map(Characters)
+    }
+
+    // Go: regexp/syntax, parseUnicodeClass
+    fn unicode_group(&mut self, mut negated: bool) -> Result<Characters, Refusal> {
+        const REFUSED: Refusal = "invalid character class range";
+        self.next();
+        let name = match self.next().ok_or(REFUSED)? {
+            '{' => self.take_until("}").ok_or(REFUSED)?,
+            letter => letter.to_string(),
+        };
+        let name = name.strip_prefix('^').map_or(name.as_str(), |name| {
+            negated = !negated;
+            name
+        });
+        let (set, folds) = unicode::named(name).ok_or(REFUSED)?;
+        let fold_case = folds && self.flags().fold_case;
+        self.ranges().group(set, fold_case, negated).map(Characters)
+    }
+
+    /// A character, after the backslash.
+    // Go: regexp/syntax, parseEscape
+    pub(super) fn escaped_character(&mut self) -> Result<char, Refusal> {
+        let character = self.next().ok_or("trailing backslash at end of expression")?;
+        Ok(match character {
+            'a' => '\x07',
+            'f' => '\x0C',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'v' => '\x0B',
+            'x' => {
+                let value = self.hexadecimal().ok_or(INVALID_ESCAPE)?;
+                // Go takes it for U+FFFD in some patterns and for nothing in others.
+                char::from_u32(value).ok_or("half of a surrogate pair is not supported")?
+            }
+            '0'..='7' => self.octal(character).ok_or(INVALID_ESCAPE)?,
+            other if other.is_ascii() && !other.is_ascii_alphanumeric() => other,
+            _ => return Err(INVALID_ESCAPE),
+        })
+    }
+
+    /// `\0`, `\12` or `\123`, after the first digit. A single digit but zero would be a back reference.
+    fn octal(&mut self, first: char) -> Option<char> {
+        let mut value = first.to_digit(8)?;
+        let mut digits = 1;
+        while digits < 3
+            && let Some(digit) = self.peek().and_then(|digit| digit.to_digit(8))
+        {
+            self.next();
+            value = value * 8 + digit;
+            digits += 1;
+        }
+        if digits == 1 && value != 0 { None } else { char::from_u32(value) }
+    }
+
+    /// `\x7F` or `\x{10FFFF}`, after the `x`.
+    fn hexadecimal(&mut self) -> Option<u32> {
+        if !self.take("{") {
+            let (high, low) = (self.next()?.to_digit(16)?, self.next()?.to_digit(16)?);
+            return Some(high * 16 + low);
+        }
+        let digits = self.take_until("}").filter(|digits| !digits.is_empty())?;
+        digits.chars().try_fold(0_u32, |value, digit| {
+            Some(value * 16 + digit.to_digit(16)?).filter(|value| *value <= u32::from(char::MAX))
+        })
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        let end = self.rest().len() - bytes;
+        while self.rest().len() > end && self.next().is_some() {}
+    }
+}
+
+/// A named group of ASCII, and what Perl calls space.
+// Go: regexp/syntax/perl_groups.go
+fn posix(name: &str) -> Option<&'static [(char, char)]> {
+    Some(match name {
+        "alnum" => &[('0', '9'), ('A', 'Z'), ('a', 'z')],
+        "alpha" => &[('A', 'Z'), ('a', 'z')],
+        "ascii" => &[('\0', '\x7F')],
+        "blank" => &[('\t', '\t'), (' ', ' ')],
+        "cntrl" => &[('\0', '\x1F'), ('\x7F', '\x7F')],
+        "digit" => &[('0', '9')],
+        "graph" => &[('!', '~')],
+        "lower" => &[('a', 'z')],
+        "print" => &[(' ', '~')],
+        "punct" => &[('!', '/'), (':', '@'), ('[', '`'), ('{', '~')],
+        "space" => &[('\t', '\r'), (' ', ' ')],
+        "upper" => &[('A', 'Z')],
+        "word" => &[('0', '9'), ('A', 'Z'), ('_', '_'), ('a', 'z')],
+        "xdigit" => &[('0', '9'), ('A', 'F'), ('a', 'f')],
+        "perl space" => &[('\t', '\n'), ('\x0C', '\r'), (' ', ' ')],
+        _ => return None,
+    })
+}

@@ -1,0 +1,365 @@
+//! Parses a pattern by Go's rules.
+//!
+//! Follows `parse` of Go's `regexp/syntax/parse.go` with the flags `Perl`, which `regexp.Compile` uses. The tree is made
+//! of the nodes of `regex-syntax`, so nothing is written as text again. Groups capture nothing: no function of CEL reads
+//! what they capture.
+
+use regex_syntax::hir::{Dot, Hir, Look, Repetition};
+
+use super::class::{Characters, Ranges};
+
+/// The longest pattern, in bytes. Go's limits of height and of the runes in classes are out of its reach.
+const MAX_LENGTH: usize = 10_000;
+/// The most groups within each other.
+const MAX_DEPTH: usize = 100;
+/// The largest count of a repetition, and the largest product of counts within each other.
+// Go: regexp/syntax, repeatIsValid
+const MAX_REPEAT: u32 = 1000;
+/// The most instructions, counted as Go counts them, which refuses 3,355,443.
+const MAX_INSTRUCTIONS: u64 = 100_000;
+
+/// Why a pattern is refused: in Go's words, unless the reason is a limit of ours.
+pub(super) type Refusal = &'static str;
+
+/// Parses a pattern.
+pub(super) fn parse(pattern: &str) -> Result<Hir, Refusal> {
+    if pattern.len() > MAX_LENGTH {
+        return Err("expression too large");
+    }
+    let group = Group::new(Flags::default(), false);
+    let parser = Parser { rest: pattern, flags: Flags::default(), group, outer: Vec::new(), ranges: Ranges::default() };
+    parser.run()
+}
+
+/// The flags that `(?imsU)` sets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Flags {
+    pub(super) fold_case: bool,
+    multi_line: bool,
+    dot_matches_newline: bool,
+    non_greedy: bool,
+}
+
+/// A part of a pattern.
+struct Piece {
+    hir: Hir,
+    /// How many instructions Go would make of it.
+    // Go: regexp/syntax, calcSize
+    size: u64,
+    /// The largest product of counts within each other.
+    copies: u32,
+}
+
+/// A group that has begun, or the whole pattern.
+struct Group {
+    /// The flags before it.
+    outside: Flags,
+    captures: bool,
+    alternatives: Vec<Piece>,
+    sequence: Vec<Piece>,
+}
+
+/// How often something is repeated.
+enum Repeat {
+    Star,
+    Plus,
+    Question,
+    Counted(u32, Option<u32>),
+}
+
+pub(super) struct Parser<'a> {
+    rest: &'a str,
+    flags: Flags,
+    group: Group,
+    outer: Vec<Group>,
+    ranges: Ranges,
+}
+
+impl Parser<'_> {
+    fn run(mut self) -> Result<Hir, Refusal> {
+        let mut follows_repeat = false;
+        while let Some(character) = self.next() {
+            follows_repeat = self.step(character, follows_repeat)?;
+        }
+        if !self.outer.is_empty() {
+            return Err("missing closing )");
+        }
+        Ok(self.group.close()?.hir)
+    }
+
+    /// Reads what begins with this character; whether it was a repetition.
+    fn step(&mut self, character: char, follows_repeat: bool) -> Result<bool, Refusal> {
+        let repeat = match character {
+            '*' => Repeat::Star,
+            '+' => Repeat::Plus,
+            '?' => Repeat::Question,
+            '{' => match self.counted()? {
+                Some((least, most)) => Repeat::Counted(least, most),
+                None => return self.literal('{').map(|()| false),
+            },
+            other => return self.plain(other).map(|()| false),
+        };
+        self.repeat(repeat, follows_repeat)?;
+        Ok(true)
+    }
+
+    fn plain(&mut self, character: char) -> Result<(), Refusal> {
+        let Flags { multi_line, dot_matches_newline, .. } = self.flags;
+        match character {
+            '(' => self.open(),
+            ')' => self.close(),
+            '|' => self.group.next_alternative(),
+            '[' => {
+                let class = self.class()?;
+                self.push_class(class)
+            }
+            '\\' => self.escape(),
+            '^' => self.push(Hir::look(if multi_line { Look::StartLF } else { Look::Start })),
+            '$' => self.push(Hir::look(if multi_line { Look::EndLF } else { Look::End })),
+            '.' => {
+                let dot = if dot_matches_newline { Dot::AnyChar } else { Dot::AnyCharExceptLF };
+                self.push(Hir::dot(dot))
+            }
+            other => self.literal(other),
+        }
+    }
+
+    /// What follows a backslash outside a class.
+    fn escape(&mut self) -> Result<(), Refusal> {
+        let look = match self.peek() {
+            Some('A') => Look::Start,
+            Some('z') => Look::End,
+            Some('b') => Look::WordAscii,
+            Some('B') => Look::WordAsciiNegate,
+            Some('Q') => {
+                self.next();
+                return self.quoted();
+            }
+            _ => {
+                if let Some(group) = self.escaped_group()? {
+                    return self.push_class(group);
+                }
+                let escaped = self.escaped_character()?;
+                return self.literal(escaped);
+            }
+        };
+        self.next();
+        self.push(Hir::look(look))
+    }
+
+    /// `\Q…\E`: each character stands for itself, and a repetition repeats the last one.
+    fn quoted(&mut self) -> Result<(), Refusal> {
+        let (text, rest) = self.rest.split_once("\\E").unwrap_or((self.rest, ""));
+        self.rest = rest;
+        text.chars().try_for_each(|character| self.literal(character))
+    }
+
+    fn literal(&mut self, character: char) -> Result<(), Refusal> {
+        if self.flags.fold_case {
+            let class = self.ranges.folded(character)?;
+            return self.push_class(class);
+        }
+        self.push(Hir::literal(character.to_string().into_bytes()))
+    }
+
+    fn push_class(&mut self, class: Characters) -> Result<(), Refusal> {
+        self.push(class.into_hir())
+    }
+
+    fn push(&mut self, hir: Hir) -> Result<(), Refusal> {
+        self.group.sequence.push(Piece::new(hir, 1, 1)?);
+        Ok(())
+    }
+
+    /// `{n}`, `{n,}` and `{n,m}` without leading zeros; anything else is literal text.
+    // Go: regexp/syntax, parseRepeat
+    fn counted(&mut self) -> Result<Option<(u32, Option<u32>)>, Refusal> {
+        let Some((inside, rest)) = self.rest.split_once('}') else { return Ok(None) };
+        let (least, most) = inside.split_once(',').map_or((inside, Some(inside)), |(least, most)| {
+            (least, Some(most).filter(|most| !most.is_empty()))
+        });
+        let is_number = |text: &str| {
+            let all_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            all_digits && (text == "0" || !text.starts_with('0'))
+        };
+        if !is_number(least) || !most.is_none_or(is_number) {
+            return Ok(None);
+        }
+        self.rest = rest;
+        let count = |text: &str| text.parse().ok().filter(|count| *count <= MAX_REPEAT);
+        let bounds = match (count(least), most.map(count)) {
+            (Some(least), None) => Some((least, None)),
+            (Some(least), Some(Some(most))) if least <= most => Some((least, Some(most))),
+            _ => None,
+        };
+        bounds.map(Some).ok_or("invalid repeat count")
+    }
+
+    fn repeat(&mut self, repeat: Repeat, follows_repeat: bool) -> Result<(), Refusal> {
+        let lazy = self.take("?");
+        if follows_repeat {
+            return Err("invalid nested repetition operator");
+        }
+        let repeated = self.group.sequence.pop().ok_or("missing argument to repetition operator")?;
+        let greedy = self.flags.non_greedy == lazy;
+        self.group.sequence.push(repeated.repeated(&repeat, greedy)?);
+        Ok(())
+    }
+
+    /// `(`, `(?flags)`, `(?flags:`, `(?P<name>` or `(?<name>`.
+    fn open(&mut self) -> Result<(), Refusal> {
+        if !self.take("?") {
+            return self.begin(self.flags, true);
+        }
+        if self.take("P<") || self.take("<") {
+            let (name, rest) = self.rest.split_once('>').ok_or("invalid named capture")?;
+            let is_word = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
+            if name.is_empty() || !name.bytes().all(is_word) {
+                return Err("invalid named capture");
+            }
+            self.rest = rest;
+            return self.begin(self.flags, true);
+        }
+        self.open_with_flags()
+    }
+
+    // Go: regexp/syntax, parsePerlFlags
+    fn open_with_flags(&mut self) -> Result<(), Refusal> {
+        const REFUSED: Refusal = "invalid or unsupported Perl syntax";
+        let (mut flags, mut value, mut complete) = (self.flags, true, true);
+        while let Some(character) = self.next() {
+            let flag = match character {
+                'i' => &mut flags.fold_case,
+                'm' => &mut flags.multi_line,
+                's' => &mut flags.dot_matches_newline,
+                'U' => &mut flags.non_greedy,
+                '-' if value => {
+                    (value, complete) = (false, false);
+                    continue;
+                }
+                ')' if complete => {
+                    self.flags = flags;
+                    return Ok(());
+                }
+                ':' if complete => return self.begin(flags, false),
+                _ => return Err(REFUSED),
+            };
+            (*flag, complete) = (value, true);
+        }
+        Err(REFUSED)
+    }
+
+    fn begin(&mut self, flags: Flags, captures: bool) -> Result<(), Refusal> {
+        if self.outer.len() >= MAX_DEPTH {
+            return Err("expression nests too deeply");
+        }
+        let group = Group::new(self.flags, captures);
+        self.outer.push(std::mem::replace(&mut self.group, group));
+        self.flags = flags;
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Refusal> {
+        let outer = self.outer.pop().ok_or("unexpected )")?;
+        let group = std::mem::replace(&mut self.group, outer);
+        self.flags = group.outside;
+        self.group.sequence.push(group.close()?);
+        Ok(())
+    }
+
+    // ---- what classes need as well ------------------------------------------------------------------------------
+
+    pub(super) fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    pub(super) fn ranges(&mut self) -> &mut Ranges {
+        &mut self.ranges
+    }
+
+    pub(super) fn rest(&self) -> &str {
+        self.rest
+    }
+
+    pub(super) fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    pub(super) fn next(&mut self) -> Option<char> {
+        let mut characters = self.rest.chars();
+        let next = characters.next();
+        self.rest = characters.as_str();
+        next
+    }
+
+    /// Takes a text if it comes next.
+    pub(super) fn take(&mut self, text: &str) -> bool {
+        let rest = self.rest.strip_prefix(text);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    /// Takes what precedes a text, and the text; nothing if it does not come.
+    pub(super) fn take_until(&mut self, end: &str) -> Option<String> {
+        let (text, rest) = self.rest.split_once(end)?;
+        self.rest = rest;
+        Some(text.to_owned())
+    }
+}
+
+impl Piece {
+    fn new(hir: Hir, size: u64, copies: u32) -> Result<Self, Refusal> {
+        let size = size.max(1);
+        if size > MAX_INSTRUCTIONS { Err("expression too large") } else { Ok(Self { hir, size, copies }) }
+    }
+
+    fn repeated(self, repeat: &Repeat, greedy: bool) -> Result<Self, Refusal> {
+        let Self { hir, size, copies } = self;
+        let (min, max, size, copies) = match *repeat {
+            Repeat::Star => (0, None, size + 2, copies),
+            Repeat::Plus => (1, None, size + 1, copies),
+            Repeat::Question => (0, Some(1), size + 1, copies),
+            // What is not there at all does not count.
+            Repeat::Counted(min, Some(0)) => (min, Some(0), 0, 1),
+            Repeat::Counted(min, max) => {
+                let copies = copies.saturating_mul(max.unwrap_or(min).max(1));
+                if copies > MAX_REPEAT {
+                    return Err("invalid repeat count");
+                }
+                let size = match max {
+                    None if min == 0 => size + 2,
+                    None => size.saturating_mul(u64::from(min)) + 1,
+                    Some(max) => size.saturating_mul(u64::from(max)) + u64::from(max - min),
+                };
+                (min, max, size, copies)
+            }
+        };
+        Self::new(Hir::repetition(Repetition { min, max, greedy, sub: Box::new(hir) }), size, copies)
+    }
+
+    /// Several as one.
+    fn joined(pieces: Vec<Self>, between: u64, join: fn(Vec<Hir>) -> Hir) -> Result<Self, Refusal> {
+        let size = pieces.iter().map(|piece| piece.size + between).sum::<u64>().saturating_sub(between);
+        let copies = pieces.iter().map(|piece| piece.copies).max().unwrap_or(1);
+        Self::new(join(pieces.into_iter().map(|piece| piece.hir).collect()), size, copies)
+    }
+}
+
+impl Group {
+    fn new(outside: Flags, captures: bool) -> Self {
+        Self { outside, captures, alternatives: Vec::new(), sequence: Vec::new() }
+    }
+
+    fn next_alternative(&mut self) -> Result<(), Refusal> {
+        let sequence = std::mem::take(&mut self.sequence);
+        self.alternatives.push(Piece::joined(sequence, 0, Hir::concat)?);
+        Ok(())
+    }
+
+    fn close(mut self) -> Result<Piece, Refusal> {
+        self.next_alternative()?;
+        let whole = Piece::joined(self.alternatives, 1, Hir::alternation)?;
+        let captured = if self.captures { 2 } else { 0 };
+        Piece::new(whole.hir, whole.size + captured, whole.copies)
+    }
+}

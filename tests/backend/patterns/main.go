@@ -1,0 +1,129 @@
+// Judges patterns, and texts that are numbers, by Go's own `regexp` and `strconv`.
+//
+// Reads one question per line from standard input, as JSON, and writes one answer per line, in the same order.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"math"
+	"os"
+	"regexp"
+	"regexp/syntax"
+	"strconv"
+	"unicode"
+)
+
+type question struct {
+	// Pattern is searched for in Texts.
+	Pattern string   `json:"pattern"`
+	Texts   []string `json:"texts"`
+	// Characters asks for the characters that Pattern stands for, which must be a pattern for one of them.
+	Characters bool `json:"characters"`
+	// Number is read as a double.
+	Number *string `json:"number"`
+	// Names asks for all names of categories and scripts, and their aliases.
+	Names bool `json:"names"`
+}
+
+type answer struct {
+	Error      string     `json:"error"`
+	Matches    [][]string `json:"matches"`
+	Characters []rune     `json:"characters"`
+	// Bits is a double as its bits, in text because JSON has no such numbers.
+	Bits  string   `json:"bits"`
+	Names []string `json:"names"`
+}
+
+// characters lists the characters of a class as pairs of the first and the last of a range.
+func characters(pattern string) ([]rune, error) {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return nil, err
+	}
+	switch parsed.Op {
+	case syntax.OpNoMatch:
+		return []rune{}, nil
+	case syntax.OpCharClass:
+		return parsed.Rune, nil
+	case syntax.OpAnyChar:
+		return []rune{0, unicode.MaxRune}, nil
+	case syntax.OpLiteral:
+		first := parsed.Rune[0]
+		if len(parsed.Rune) > 1 {
+			panic(pattern)
+		}
+		found := []rune{first, first}
+		if parsed.Flags&syntax.FoldCase != 0 {
+			for other := unicode.SimpleFold(first); other != first; other = unicode.SimpleFold(other) {
+				found = append(found, other, other)
+			}
+		}
+		return found, nil
+	default:
+		panic(pattern)
+	}
+}
+
+func names() []string {
+	found := []string{"Any", "ASCII", "Assigned"}
+	for name := range unicode.Categories {
+		found = append(found, name)
+	}
+	for name := range unicode.CategoryAliases {
+		found = append(found, name)
+	}
+	for name := range unicode.Scripts {
+		found = append(found, name)
+	}
+	return found
+}
+
+func judge(q question) answer {
+	if q.Names {
+		return answer{Names: names()}
+	}
+	if q.Number != nil {
+		value, err := strconv.ParseFloat(*q.Number, 64)
+		if err != nil {
+			return answer{Error: err.Error()}
+		}
+		return answer{Bits: strconv.FormatUint(math.Float64bits(value), 10)}
+	}
+	if q.Characters {
+		found, err := characters(q.Pattern)
+		if err != nil {
+			return answer{Error: err.Error()}
+		}
+		return answer{Characters: found}
+	}
+	compiled, err := regexp.Compile(q.Pattern)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	matches := [][]string{}
+	for _, text := range q.Texts {
+		found := compiled.FindAllString(text, -1)
+		if found == nil {
+			found = []string{}
+		}
+		matches = append(matches, found)
+	}
+	return answer{Matches: matches}
+}
+
+func main() {
+	in := json.NewDecoder(bufio.NewReader(os.Stdin))
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	encoder := json.NewEncoder(out)
+	for in.More() {
+		var q question
+		if err := in.Decode(&q); err != nil {
+			panic(err)
+		}
+		if err := encoder.Encode(judge(q)); err != nil {
+			panic(err)
+		}
+	}
+}
