@@ -238,3 +238,9 @@ pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String
 pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
     pattern::characters(pattern)
 }
+
+/// A double in text, for comparison with Go's `ParseFloat`.
+#[doc(hidden)]
+pub fn read_double(text: &str) -> Option<f64> {
+    float::parse(text)
+}

@@ -7,19 +7,19 @@
 pub mod key_file;
 pub mod key_set;
 pub mod keys;
-mod members;
-
-use std::collections::HashSet;
+pub(crate) mod members;
 
 use base64::Engine as _;
-use base64::alphabet::URL_SAFE;
+use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use rustls_pki_types::CertificateDer;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::x509::certificate::Certificate;
 use keys::{Algorithm, PublicKey};
-use members::Member;
 
-/// The longest header, encoded: room for a chain of certificates, which is not looked at.
+/// The longest header, encoded: room for a chain of certificates.
 const LONGEST_HEADER: usize = 64 << 10;
 
 /// The longest issuer that is looked at: it is kept with the token, which may wait.
@@ -36,6 +36,11 @@ const BASE64_URL: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireNone)
         .with_decode_allow_trailing_bits(true),
 );
+
+/// As Go reads base64 of certificates.
+// Go: encoding/base64, StdEncoding
+const BASE64: GeneralPurpose =
+    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// A token that was taken apart. Nothing in it is verified.
 pub struct Jwt<'a> {
@@ -136,26 +141,39 @@ impl<'a> Jwt<'a> {
 }
 
 impl Header {
-    /// Refuses one in which a name comes twice or the key is not named by a text.
-    // go-jose: jws.go and shared.go, rawHeader
+    /// Refuses one that Go's library cannot read, and one with a key in it.
+    // go-jose: jws.go and shared.go, rawHeader.sanitized
     fn read(json: &[u8]) -> Result<Self, Malformed> {
-        let mut names = HashSet::new();
         let mut is_well_formed = true;
         let mut header = Self::default();
-        let each = |name: String, member| {
-            match (name.as_str(), member) {
-                ("alg", Member::Text(algorithm)) => header.algorithm = Some(algorithm),
-                ("kid", Member::Text(id)) => header.key_id = Some(id),
-                ("kid", Member::Null) | ("b64", Member::Bool(true)) => {}
-                ("kid", _) => is_well_formed = false,
-                ("b64" | "crit", _) => header.is_extended = true,
-                _ => {}
-            }
-            is_well_formed &= names.insert(name);
+        let text = |member: &RawValue| members::value::<String>(member);
+        let each = |name: &str, member: &RawValue| match name {
+            "alg" => header.algorithm = text(member).ok().flatten(),
+            "kid" => match text(member) {
+                Ok(id) => header.key_id = id,
+                Err(_) => is_well_formed = false,
+            },
+            "nonce" => is_well_formed &= text(member).is_ok(),
+            "x5c" => is_well_formed &= members::value(member).is_ok_and(|chain| chain.is_none_or(is_chain)),
+            // No issuer needs one, and to judge it would take all that is known of keys.
+            "jwk" => is_well_formed &= member.get() == "null",
+            "b64" => header.is_extended |= member.get() != "true",
+            "crit" => header.is_extended = true,
+            _ => {}
         };
         members::read(json, each).map_err(|_| Malformed::Json("header"))?;
+        is_well_formed &= members::check_unambiguous(json).is_ok();
         if is_well_formed { Ok(header) } else { Err(Malformed::Header) }
     }
+}
+
+/// Whether these are certificates. Nothing is believed of them.
+// go-jose: shared.go, parseCertificateChain
+fn is_chain(certificates: Vec<String>) -> bool {
+    certificates.into_iter().all(|certificate| {
+        let der = BASE64.decode(certificate).map(CertificateDer::from);
+        der.is_ok_and(|der| Certificate::parse(der).is_ok())
+    })
 }
 
 /// The issuer that a token names, unverified: empty if it names none, nothing if that is no text, or if it is no JSON Web
@@ -172,20 +190,23 @@ fn parts(token: &str) -> Result<[&str; 3], Malformed> {
     if payload.contains('.') { Err(Malformed::Parts) } else { Ok([header, payload, signature]) }
 }
 
-/// The issuer in a payload; the last one, as whoever reads all claims will find.
+/// The issuer in a payload: the last one, by any spelling that Go takes for its name, unless one of them is no text.
+// apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, untrustedIssuer; pkg/serviceaccount/jwt.go, hasCorrectIssuer
 fn issuer_of(payload: &[u8]) -> Result<Option<String>, Malformed> {
-    let mut issuer = Some(String::new());
-    let each = |name: String, member| {
-        if name == "iss" {
-            issuer = match member {
-                Member::Text(issuer) => Some(issuer),
-                Member::Null => Some(String::new()),
-                Member::Bool(_) | Member::Other => None,
-            };
+    let mut issuer = Ok(String::new());
+    let each = |name: &str, member: &RawValue| {
+        if members::is_field(name, "iss")
+            && let Ok(before) = &mut issuer
+        {
+            match members::value(member) {
+                Ok(Some(text)) => *before = text,
+                Ok(None) => {}
+                Err(error) => issuer = Err(error),
+            }
         }
     };
     members::read(payload, each).map_err(|_| Malformed::Json("payload"))?;
-    Ok(issuer)
+    Ok(issuer.ok())
 }
 
 /// Shows nothing that could be used.

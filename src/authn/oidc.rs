@@ -5,6 +5,8 @@
 //! hold the token.
 
 mod claims;
+#[doc(hidden)]
+pub mod compared;
 mod distributed;
 pub mod fetch;
 mod identity;
@@ -120,19 +122,18 @@ impl OidcAuthenticator {
         // What the problem is, clients are not told upstream either.
         let keys = keys
             .map_err(|_problem| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()))?;
-        let mut claims = token
+        let mut token = token
             .verify(keys, &self.settings, context.now, steps)
             .await
             .map_err(|error| within("oidc: verify token: ", error))?;
         if let Some(resolver) = &self.resolver {
             resolver
-                .expand(&mut claims, &self.settings, context.now, steps)
+                .expand(&mut token, &self.settings, context.now, steps)
                 .await
                 .map_err(|error| within("oidc: could not expand distributed claims: ", error))?;
         }
-        let user = identity::identify(&claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
-        let expiry = claims.get("exp").and_then(|value| claims::seconds(value).ok());
-        let expires = expiry.and_then(|seconds| u64::try_from(seconds).ok()).map(UnixTime::from_secs);
+        let user = identity::identify(&token.claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
+        let expires = u64::try_from(token.expiry).ok().map(UnixTime::from_secs);
         Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: NAME, expires })
     }
 }

@@ -6,6 +6,7 @@
 
 mod expressions;
 mod generated;
+mod patterns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

@@ -15,7 +15,11 @@ impl GoProgram {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("go-{name}"));
         let mut build = Command::new("go");
-        build.args(["build", "-o"]).arg(&program).arg(format!("./{name}")).current_dir(root.join("tests/backend"));
+        build
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg(format!("./{name}"))
+            .current_dir(root.join("tests/backend"));
         match build.status() {
             Ok(status) => {
                 assert!(status.success(), "tests/backend/{name} does not build");

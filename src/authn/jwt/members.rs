@@ -1,32 +1,51 @@
-//! The members of a JSON object one by one, each of which is a text, or hardly anything: what nobody asked for is
-//! passed over and never built.
+//! The members of a JSON object one by one, as they are written: none is built that is not read.
+//!
+//! Go's `encoding/json` reads an object into a structure member by member, too. A name that differs by case alone is the
+//! name of the field, each member is read and must be of the right type, the last one counts, and `null` changes nothing.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-
-/// What a name stands for.
-pub(super) enum Member {
-    /// A text.
-    Text(String),
-    /// True or false.
-    Bool(bool),
-    /// `null`.
-    Null,
-    /// A number, a list or an object.
-    Other,
-}
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 /// Calls `each` with the members of an object, in the order in which they are written and as often as they are.
-pub(super) fn read(json: &[u8], each: impl FnMut(String, Member)) -> serde_json::Result<()> {
+pub(crate) fn read(json: &[u8], each: impl FnMut(&str, &RawValue)) -> serde_json::Result<()> {
     let mut json = serde_json::Deserializer::from_slice(json);
     json.deserialize_map(Object(each))?;
     json.end()
 }
 
+/// Whether Go takes a name for that of a field, which is in small letters.
+// Go: encoding/json/fold.go
+pub(crate) fn is_field(name: &str, field: &str) -> bool {
+    let folded = name.chars().map(|character| match character {
+        '\u{17F}' => 's',
+        '\u{212A}' => 'k',
+        other => other.to_ascii_lowercase(),
+    });
+    folded.eq(field.chars())
+}
+
+/// The value of a member; `None` for `null`.
+pub(crate) fn value<T: DeserializeOwned>(member: &RawValue) -> serde_json::Result<Option<T>> {
+    serde_json::from_str(member.get())
+}
+
+/// Fails if a name comes twice in an object, however deep, or if a number is no double.
+// go-jose: json/decode.go
+pub(super) fn check_unambiguous(json: &[u8]) -> serde_json::Result<()> {
+    serde_json::from_slice(json).map(|Unambiguous| ())
+}
+
 struct Object<F>(F);
 
-impl<'de, F: FnMut(String, Member)> Visitor<'de> for Object<F> {
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de, F: FnMut(&str, &RawValue)> Visitor<'de> for Object<F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,59 +53,64 @@ impl<'de, F: FnMut(String, Member)> Visitor<'de> for Object<F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some((name, member)) = map.next_entry()? {
-            (self.0)(name, member);
+        while let Some((Name(name), member)) = map.next_entry::<_, &RawValue>()? {
+            (self.0)(&name, member);
         }
         Ok(())
     }
 }
 
-impl<'de> Deserialize<'de> for Member {
+struct Unambiguous;
+
+impl<'de> Deserialize<'de> for Unambiguous {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_any(AnyMember)
+        json.deserialize_any(Self)
     }
 }
 
-struct AnyMember;
-
-impl<'de> Visitor<'de> for AnyMember {
-    type Value = Member;
+impl<'de> Visitor<'de> for Unambiguous {
+    type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("anything")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Member, E> {
-        Ok(Member::Text(text.to_owned()))
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Member, E> {
-        Ok(Member::Bool(value))
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_unit<E>(self) -> Result<Member, E> {
-        Ok(Member::Null)
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Member, E> {
-        Ok(Member::Other)
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Member, E> {
-        Ok(Member::Other)
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Member, E> {
-        Ok(Member::Other)
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Member, A::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Member::Other)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Member, A::Error> {
-        while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Member::Other)
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self, A::Error> {
+        let mut names = HashSet::new();
+        while let Some((name, Self)) = object.next_entry::<String, Self>()? {
+            if !names.insert(name) {
+                return Err(A::Error::custom("a name comes twice"));
+            }
+        }
+        Ok(self)
     }
 }

@@ -4,23 +4,21 @@
 //! groups alone, and from an endpoint, not from a token within the token. The endpoint answers with a token of its own
 //! issuer, which is verified as the first one was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::claims::Claims;
 use super::fetch::Fetch;
 use super::provider::Provider;
 use super::settings::JwtAuthenticator;
 use super::steps::Steps;
-use super::verify::IdToken;
+use super::verify::{IdToken, VerifiedToken};
 use super::within;
 use crate::authn::AuthnError;
-use crate::authn::json::Object;
-use crate::authn::jwt;
+use crate::authn::jwt::{self, members};
 use crate::clock::UnixTime;
 use crate::status::quote::Quoted;
 
@@ -32,55 +30,127 @@ const MAX_ISSUERS: usize = 64;
 const WAITING: usize = 32;
 
 /// Where claims are that are not in the token.
+///
+/// kube-apiserver reads that twice: go-oidc by every spelling of the two names, each over the one before, and its own
+/// resolver by the names as they must be, of which the last one counts.
 #[derive(Default)]
 pub(super) struct Sources {
-    names: Option<BTreeMap<String, Option<String>>>,
-    sources: Option<BTreeMap<String, Option<Object<Endpoint>>>>,
+    all_names: BTreeMap<String, String>,
+    all_sources: BTreeSet<String>,
+    names: Option<BTreeMap<String, String>>,
+    sources: Option<BTreeMap<String, Endpoint>>,
 }
 
 /// No `Debug`: the access token is a secret.
-#[derive(Deserialize)]
+#[derive(Default)]
 struct Endpoint {
-    #[serde(rename = "endpoint")]
-    url: Option<String>,
-    access_token: Option<String>,
-    /// An aggregated claim: must be text, and is not used.
-    #[serde(rename = "JWT")]
-    _jwt: Option<String>,
+    url: String,
+    access_token: String,
+    /// An aggregated claim is not used, and must be text.
+    has_broken_jwt: bool,
 }
 
 impl Sources {
-    /// Refuses what is not of the types that the standard says. The error does not repeat what is there: it may be an
-    /// access token in the wrong place.
-    pub(super) fn read(claims: &Claims) -> Result<Self, String> {
-        fn member<T: for<'de> Deserialize<'de>>(claims: &Claims, name: &str) -> Result<Option<T>, String> {
-            let member = claims.get(name).map_or(Ok(None), Option::<T>::deserialize);
-            member.map_err(|_| format!("{name} is not of the type it must be"))
+    /// Reads `_claim_names`. The error does not repeat what is there: it may be an access token in the wrong place.
+    pub(super) fn take_names(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
+        let names = object(member, |source| members::value(source).ok().map(Option::unwrap_or_default));
+        let names = names.ok_or("_claim_names is not of the type it must be")?;
+        match &names {
+            Some(names) => self.all_names.extend(names.clone()),
+            None => self.all_names.clear(),
         }
-        Ok(Self { names: member(claims, "_claim_names")?, sources: member(claims, "_claim_sources")? })
+        if is_exact {
+            self.names = Some(names.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Reads `_claim_sources`, as [`Self::take_names`] does.
+    pub(super) fn take_sources(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
+        let sources = object(member, Endpoint::read).ok_or("_claim_sources is not of the type it must be")?;
+        match &sources {
+            Some(sources) => self.all_sources.extend(sources.keys().cloned()),
+            None => self.all_sources.clear(),
+        }
+        if is_exact {
+            self.sources = Some(sources.unwrap_or_default());
+        }
+        Ok(())
     }
 
     /// Every claim that is elsewhere has a source.
     // go-oidc: verify.go, Verify
     pub(super) fn check(&self) -> Result<(), String> {
-        for source in self.names.iter().flatten().map(|(_, source)| source.as_deref().unwrap_or_default()) {
+        for source in self.all_names.values() {
             if source.is_empty() {
                 return Err("oidc: failed to obtain source from claim name".to_owned());
             }
-            if !self.sources.as_ref().is_some_and(|sources| sources.contains_key(source)) {
+            if !self.all_sources.contains(source) {
                 return Err("oidc: source does not exist".to_owned());
             }
         }
         Ok(())
     }
 
-    /// Where a claim is.
-    fn endpoint(&self, claim: &str) -> Option<(&str, Option<&str>)> {
-        let source = self.names.as_ref()?.get(claim)?.as_deref()?;
-        let Object(endpoint) = self.sources.as_ref()?.get(source)?.as_ref()?;
-        let url = endpoint.url.as_deref().filter(|url| !url.is_empty())?;
-        Some((url, endpoint.access_token.as_deref().filter(|token| !token.is_empty())))
+    /// Where a claim is, if it is anywhere.
+    // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, claimResolver.expand
+    fn endpoint(&self, claim: &str) -> Result<Option<&Endpoint>, String> {
+        let Some(names) = &self.names else { return Ok(None) };
+        let sources = self.sources.as_ref().ok_or("oidc: no claim sources")?;
+        if sources.values().any(|source| source.has_broken_jwt) {
+            return Err("oidc: could not parse claim sources: JWT is no text".to_owned());
+        }
+        let Some(source) = names.get(claim) else { return Ok(None) };
+        let endpoint = sources.get(source).ok_or_else(|| {
+            format!("id token _claim_names contained a source {} missing in _claims_sources", Quoted(source))
+        })?;
+        Ok(Some(endpoint).filter(|endpoint| !endpoint.url.is_empty()))
     }
+}
+
+impl Endpoint {
+    /// One source; `null` is one without anything.
+    fn read(source: &RawValue) -> Option<Self> {
+        let mut endpoint = Self::default();
+        let mut is_well_formed = true;
+        let each = |name: &str, member: &RawValue| {
+            let text = || members::value::<String>(member);
+            if members::is_field(name, "jwt") {
+                endpoint.has_broken_jwt |= text().is_err();
+                return;
+            }
+            let field = match name {
+                name if members::is_field(name, "endpoint") => &mut endpoint.url,
+                name if members::is_field(name, "access_token") => &mut endpoint.access_token,
+                _ => return,
+            };
+            match text() {
+                Ok(Some(text)) => *field = text,
+                Ok(None) => {}
+                Err(_) => is_well_formed = false,
+            }
+        };
+        let is_read = source.get() == "null" || members::read(source.get().as_bytes(), each).is_ok();
+        (is_read && is_well_formed).then_some(endpoint)
+    }
+}
+
+/// An object whose members are all of one kind, `Some(None)` for `null`, and `None` for anything else.
+#[expect(clippy::option_option, reason = "null is neither an object nor an error")]
+fn object<T>(
+    member: &RawValue,
+    read: impl Fn(&RawValue) -> Option<T>,
+) -> Option<Option<BTreeMap<String, T>>> {
+    if member.get() == "null" {
+        return Some(None);
+    }
+    let mut found = Some(BTreeMap::new());
+    let each = |name: &str, value: &RawValue| match (&mut found, read(value)) {
+        (Some(found), Some(value)) => drop(found.insert(name.to_owned(), value)),
+        _ => found = None,
+    };
+    members::read(member.get().as_bytes(), each).ok()?;
+    found.map(Some)
 }
 
 /// Fetches one claim from elsewhere.
@@ -99,37 +169,36 @@ impl Resolver {
         Self { claim, fetch, providers, waiting: Semaphore::new(WAITING) }
     }
 
-    /// Adds the claim to the others, unless it is there or nobody is said to know it.
+    /// Adds the claim to the others, unless it is there or is not said to be elsewhere.
     pub(super) async fn expand(
         &self,
-        claims: &mut Claims,
+        token: &mut VerifiedToken,
         settings: &JwtAuthenticator,
         now: UnixTime,
         steps: Steps<'_>,
     ) -> Result<(), AuthnError> {
-        if claims.contains_key(&self.claim) {
+        if token.claims.contains_key(&self.claim) {
             return Ok(());
         }
-        let sources = Sources::read(claims)
-            .map_err(|error| AuthnError::Invalid(format!("oidc: could not parse claim sources: {error}")))?;
-        if let Some((url, access_token)) = sources.endpoint(&self.claim) {
-            let resolved = self.resolve(url, access_token, settings, now, steps).await;
-            let resolved =
-                steps.check("distributed claim", resolved, |_| format!("{} from {url}", self.claim))?;
-            claims.insert(self.claim.clone(), resolved);
+        if let Some(endpoint) = token.sources.endpoint(&self.claim).map_err(AuthnError::Invalid)? {
+            let resolved = self.resolve(endpoint, settings, now, steps).await;
+            let resolved = steps
+                .check("distributed claim", resolved, |_| format!("{} from {}", self.claim, endpoint.url))?;
+            token.claims.insert(self.claim.clone(), resolved);
         }
         Ok(())
     }
 
     async fn resolve(
         &self,
-        url: &str,
-        access_token: Option<&str>,
+        endpoint: &Endpoint,
         settings: &JwtAuthenticator,
         now: UnixTime,
         steps: Steps<'_>,
     ) -> Result<Value, AuthnError> {
         let claim = &self.claim;
+        let url = endpoint.url.as_str();
+        let access_token = Some(endpoint.access_token.as_str()).filter(|token| !token.is_empty());
         let _waiting = self.waiting.try_acquire().map_err(|_| {
             AuthnError::Unavailable(format!("too many wait for the distributed claim {}", Quoted(claim)))
         })?;
@@ -158,11 +227,11 @@ impl Resolver {
         })?;
         let label = format!("{}, distributed claim of {}", steps.label, token.issuer);
         let steps = Steps { label: &label, ..steps };
-        let mut distributed = token
+        let mut verified = token
             .verify(keys, settings, now, steps)
             .await
             .map_err(|error| within("verify distributed claim token: ", error))?;
-        distributed.remove(claim).ok_or_else(|| {
+        verified.claims.remove(claim).ok_or_else(|| {
             AuthnError::Invalid(format!(
                 "jwt returned by distributed claim endpoint {} did not contain claim: {claim}",
                 Quoted(url)

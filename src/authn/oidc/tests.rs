@@ -5,5 +5,6 @@ mod distributed;
 mod expressions;
 mod flood;
 mod signatures;
+mod spelling;
 mod support;
 mod tokens;

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::claims::{self, ClaimError, Claims};
 use super::distributed::Sources;
@@ -15,6 +16,7 @@ use crate::authn::AuthnError;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
+use crate::authn::jwt::members;
 use crate::authn::remarks::Outcome;
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
@@ -52,14 +54,14 @@ impl<'a> IdToken<'a> {
         issuer.map(|issuer| Self { issuer, token })
     }
 
-    /// Verifies it with the keys of its issuer, and gives its claims.
+    /// Verifies it with the keys of its issuer.
     pub(super) async fn verify(
         self,
         keys: &KeySet,
         settings: &JwtAuthenticator,
         now: UnixTime,
         steps: Steps<'_>,
-    ) -> Result<Claims, AuthnError> {
+    ) -> Result<VerifiedToken, AuthnError> {
         let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
         let jwt = Jwt::parse(self.token).map_err(malformed);
         let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
@@ -78,14 +80,24 @@ impl<'a> IdToken<'a> {
                 KeyError::Unavailable(_) => AuthnError::Unavailable(text),
             }
         })?;
-        let read = jwt.claims().map_err(malformed).and_then(|claims| match Checks::read(&claims) {
+        let read = jwt.claims().map_err(malformed).and_then(|claims| match Checks::read(jwt.payload()) {
             Ok(checks) => Ok((claims, checks)),
             Err(error) => Err(AuthnError::Invalid(error)),
         });
         let (claims, checks) = steps.check("claims", read, |_| "of the types they must be".to_owned())?;
         checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
-        Ok(claims)
+        Ok(VerifiedToken { claims, expiry: checks.expiry, sources: checks.sources })
     }
+}
+
+/// What a token says that was verified.
+pub(super) struct VerifiedToken {
+    /// Its claims.
+    pub(super) claims: Claims,
+    /// Its end, in seconds since 1970.
+    pub(super) expiry: i64,
+    /// Where claims are that are not in it.
+    pub(super) sources: Sources,
 }
 
 /// Why the signature does not count, in more words than upstream has.
@@ -126,35 +138,63 @@ fn check_algorithm(jwt: &Jwt<'_>, settings: &JwtAuthenticator) -> Result<(), Aut
 }
 
 /// The claims that a token is judged by.
-#[derive(Debug, PartialEq, Eq)]
 struct Checks {
     audiences: Vec<String>,
     expiry: i64,
     not_before: Option<i64>,
+    sources: Sources,
 }
 
 impl Checks {
     /// Refuses a token whose claims are of other types than OpenID Connect gives them.
-    fn read(all: &Claims) -> Result<Self, String> {
-        let field = |name: &str, error: &ClaimError| {
-            format!("oidc: failed to unmarshal claims: {error} (claim {})", Quoted(name))
+    // go-oidc: oidc.go, idToken
+    fn read(payload: &[u8]) -> Result<Self, String> {
+        let (audiences, sources) = (Vec::new(), Sources::default());
+        let mut checks = Self { audiences, expiry: YEAR_ONE, not_before: None, sources };
+        let mut problem = None;
+        let each = |name: &str, member: &RawValue| {
+            if problem.is_none() {
+                problem = checks.take(name, member).err();
+            }
         };
-        for name in ["iss", "sub", "nonce", "at_hash"] {
-            all.get(name).map(claims::text).transpose().map_err(|error| field(name, &error))?;
+        members::read(payload, each)
+            .map_err(|_| "oidc: malformed jwt: the payload is no JSON object".to_owned())?;
+        match problem {
+            Some(problem) => Err(format!("oidc: failed to unmarshal claims: {problem}")),
+            None => checks.sources.check().map(|()| checks),
         }
-        let date =
-            |name: &str| all.get(name).map(claims::seconds).transpose().map_err(|error| field(name, &error));
-        date("iat")?;
-        let audiences =
-            all.get("aud").map(claims::audiences).transpose().map_err(|error| field("aud", &error))?;
-        let not_before = if all.get("nbf").is_some_and(Value::is_null) { None } else { date("nbf")? };
-        let checks = Self {
-            audiences: audiences.unwrap_or_default(),
-            expiry: date("exp")?.unwrap_or(YEAR_ONE),
-            not_before,
-        };
-        Sources::read(all).map_err(|error| format!("oidc: failed to unmarshal claims: {error}"))?.check()?;
-        Ok(checks)
+    }
+
+    /// Reads one member, by whatever spelling Go takes for the name of a claim that is looked at.
+    fn take(&mut self, name: &str, member: &RawValue) -> Result<(), String> {
+        const TEXTS: [&str; 4] = ["iss", "sub", "nonce", "at_hash"];
+        let is = |field: &str| members::is_field(name, field);
+        if is("_claim_names") {
+            return self.sources.take_names(member, name == "_claim_names");
+        }
+        if is("_claim_sources") {
+            return self.sources.take_sources(member, name == "_claim_sources");
+        }
+        if !TEXTS.iter().chain(&["aud", "exp", "iat", "nbf"]).any(|field| is(field)) {
+            return Ok(());
+        }
+        let field = |error: ClaimError| format!("{error} (claim {})", Quoted(name));
+        let value =
+            members::value(member).map_err(|_| format!("it cannot be read (claim {})", Quoted(name)))?;
+        let value = value.unwrap_or(Value::Null);
+        if is("aud") {
+            self.audiences = claims::audiences(&value).map_err(field)?;
+        } else if is("exp") {
+            self.expiry = claims::seconds(&value).map_err(field)?;
+        } else if is("iat") {
+            claims::seconds(&value).map_err(field)?;
+        } else if is("nbf") {
+            let date = (!value.is_null()).then(|| claims::seconds(&value));
+            self.not_before = date.transpose().map_err(field)?;
+        } else {
+            claims::text(&value).map_err(field)?;
+        }
+        Ok(())
     }
 
     fn run(&self, expected: &[String], now: UnixTime, steps: Steps<'_>) -> Result<(), String> {

@@ -64,7 +64,12 @@ impl Ranges {
     }
 
     /// A group like `\d`, `[:alpha:]` or `\pL`: case is folded before it is negated.
-    fn group(&mut self, mut set: ClassUnicode, fold_case: bool, negated: bool) -> Result<ClassUnicode, Refusal> {
+    fn group(
+        &mut self,
+        mut set: ClassUnicode,
+        fold_case: bool,
+        negated: bool,
+    ) -> Result<ClassUnicode, Refusal> {
         self.count(set.ranges().len())?;
         if fold_case {
             let others = unicode::others_by_case(&set);
@@ -114,7 +119,8 @@ impl Parser<'_> {
     /// A character, or the range that begins with it.
     fn range(&mut self, first: char, ranges: &mut Vec<ClassUnicodeRange>) -> Result<(), Refusal> {
         // A hyphen before the end of the class is a hyphen.
-        let is_range = self.rest().strip_prefix('-').is_some_and(|rest| !rest.is_empty() && !rest.starts_with(']'));
+        let is_range =
+            self.rest().strip_prefix('-').is_some_and(|rest| !rest.is_empty() && !rest.starts_with(']'));
         let mut last = first;
         if is_range {
             self.next();

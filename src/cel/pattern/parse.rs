@@ -27,7 +27,13 @@ pub(super) fn parse(pattern: &str) -> Result<Hir, Refusal> {
         return Err("expression too large");
     }
     let group = Group::new(Flags::default(), false);
-    let parser = Parser { rest: pattern, flags: Flags::default(), group, outer: Vec::new(), ranges: Ranges::default() };
+    let parser = Parser {
+        rest: pattern,
+        flags: Flags::default(),
+        group,
+        outer: Vec::new(),
+        ranges: Ranges::default(),
+    };
     parser.run()
 }
 

@@ -361,6 +361,47 @@ fn required() -> Vec<Case> {
     ]
 }
 
+/// What Go's JSON library takes for the name of a claim, and what it makes of one that comes twice.
+fn spelling() -> Vec<Case> {
+    let token = |members: &str| {
+        plain().raw(&format!(
+            r#"{{"iss":"{{issuer}}/plain","aud":"portcullis","exp":4000000000,"sub":"jane",{members}}}"#
+        ))
+    };
+    let good = |name: &str, members: &str| by(GROUP, name, token(members)).accepted("plain:jane", &[ALL]);
+    let bad = |name: &str, members: &str| by(GROUP, name, token(members)).refused("").any_body(GO);
+    vec![
+        bad("another audience in another case", r#""AUD":"other""#),
+        good("the last audience counts", r#""aud":"other","Aud":"portcullis""#),
+        bad("an end that is past in another case", r#""Exp":1"#),
+        good("the last end counts", r#""exp":1,"EXP":4000000000"#),
+        bad("a beginning in another case", r#""NBF":4000000000"#),
+        good("a beginning that is taken back", r#""nbf":4000000000,"NBF":null"#),
+        bad("a subject in another case is a number", r#""SUB":5"#),
+        bad("a subject with a long s is a number", "\"\u{17f}ub\":5"),
+        bad("a nonce in another case is a list", r#""Nonce":[]"#),
+        bad("a subject that was a number before", r#""sub":5,"sub":"jane""#),
+        good("an issuer that is null the second time", r#""iss":null"#),
+        bad("an end that was null before", r#""exp":null,"exp":4000000000"#),
+        bad("audience null the second time", r#""aud":null"#),
+        by(GROUP, "another issuer in another case", token(r#""ISS":"https://other.example""#)).unknown(),
+        good("the last issuer counts", r#""iss":"https://other.example","Iss":"{issuer}/plain""#),
+        by(GROUP, "header with a nonce that is a number", plain().head("nonce", json!(5)))
+            .refused("")
+            .any_body(GO),
+        by(GROUP, "header with a key that cannot be read", plain().head("jwk", json!({"kty": "AKP"})))
+            .refused("")
+            .any_body(GO),
+        by(GROUP, "header with a broken certificate", plain().head("x5c", json!(["e30="])))
+            .refused("")
+            .any_body(GO),
+        by(GROUP, "header with a certificate that is no list", plain().head("x5c", json!("e30=")))
+            .refused("")
+            .any_body(GO),
+    ]
+}
+
 pub(crate) fn cases() -> Vec<Case> {
-    [signatures(), issuers(), times_and_audiences(), names_and_groups(), email(), required()].concat()
+    [signatures(), issuers(), times_and_audiences(), names_and_groups(), email(), required(), spelling()]
+        .concat()
 }

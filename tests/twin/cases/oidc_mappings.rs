@@ -341,6 +341,25 @@ fn distributed() -> Vec<Case> {
             with(json!({"_claim_names": {"groups": "other"}, "_claim_sources": {"src": {}}})),
         )
         .refused("oidc: verify token: oidc: source does not exist"),
+        bad("names without sources", json!({"_claim_names": {}}), "oidc: no claim sources"),
+        bad("null for names without sources", json!({"_claim_names": null}), "oidc: no claim sources"),
+        good("names and sources of nothing", json!({"_claim_names": {}, "_claim_sources": {}}), &[]),
+        good(
+            "names without sources, and groups",
+            json!({"_claim_names": {}, "groups": ["here"]}),
+            &["d:here"],
+        ),
+        bad(
+            "endpoint in another case",
+            source(json!({"ENDPOINT": "{issuer}/distributed/claims/broken"})),
+            &format!("{getting}error while getting distributed claim JWT: 500 Internal Server Error"),
+        ),
+        bad(
+            "JWT is a number",
+            json!({"_claim_names": {"a": "src"}, "_claim_sources": {"src": {"JWT": 5}}}),
+            "oidc: could not parse claim sources: ",
+        )
+        .any_body(GO),
         by(GROUP, "distributed groups are a number", with(at("number")))
             .refused(r#"oidc: parse groups claim "groups": "#)
             .any_body(GO),

@@ -111,10 +111,14 @@ async fn a_public_key_is_no_secret() {
 #[tokio::test]
 async fn a_key_within_the_token_is_not_believed() {
     let body = claims(&json!({})).to_string();
-    let header =
-        json!({"alg": "RS256", "kid": "key", "jwk": OTHER_RSA.jwk("key"), "jku": KEYS, "x5c": ["e30="]});
-    let token = OTHER_RSA.token_of(&header, body.as_bytes());
+    let by_address = json!({"alg": "RS256", "kid": "key", "jku": KEYS, "x5u": KEYS});
+    let token = OTHER_RSA.token_of(&by_address, body.as_bytes());
     assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
+    let by_value = json!({"alg": "RS256", "kid": "key", "jwk": OTHER_RSA.jwk("key")});
+    let token = OTHER_RSA.token_of(&by_value, body.as_bytes());
+    let refused = "oidc: verify token: oidc: malformed jwt: the header is not well-formed";
+    let found = ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await;
+    assert_eq!(found, Err(AuthnError::Invalid(refused.to_owned())));
 }
 
 #[tokio::test]

@@ -1,0 +1,154 @@
+// Judges ID tokens by kube-apiserver's own authenticator, over the key set that its issuer would have.
+//
+// Reads one JSON object per line from standard input. The first one configures: {"issuer", "keys", "authenticators"}, of
+// which each has a username claim and maybe groups, audiences and expressions. All others are tokens: {"authenticator",
+// "token"}. Writes one answer per line, in the same order.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+
+	oidcclient "github.com/coreos/go-oidc"
+	jose "gopkg.in/go-jose/go-jose.v2"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	"k8s.io/klog/v2"
+)
+
+type authenticator struct {
+	Audiences []string `json:"audiences"`
+	Username  string   `json:"username"`
+	Groups    string   `json:"groups"`
+	Rule      string   `json:"rule"`
+}
+
+type line struct {
+	Issuer         string          `json:"issuer"`
+	Keys           json.RawMessage `json:"keys"`
+	Authenticators []authenticator `json:"authenticators"`
+
+	Authenticator int    `json:"authenticator"`
+	Token         string `json:"token"`
+}
+
+type answer struct {
+	Error    string              `json:"error"`
+	Known    bool                `json:"known"`
+	Username string              `json:"username"`
+	UID      string              `json:"uid"`
+	Groups   []string            `json:"groups"`
+	Extra    map[string][]string `json:"extra"`
+}
+
+// keySet verifies as go-oidc's remoteKeySet does, without fetching.
+type keySet []jose.JSONWebKey
+
+func (keys keySet) VerifySignature(_ context.Context, token string) ([]byte, error) {
+	jws, err := jose.ParseSigned(token)
+	if err != nil {
+		return nil, err
+	}
+	keyID := ""
+	for _, signature := range jws.Signatures {
+		keyID = signature.Header.KeyID
+		break
+	}
+	for _, key := range keys {
+		if keyID == "" || key.KeyID == keyID {
+			if payload, err := jws.Verify(&key); err == nil {
+				return payload, nil
+			}
+		}
+	}
+	return nil, errors.New("failed to verify id token signature")
+}
+
+// nowhere answers nothing.
+type nowhere struct{}
+
+func (nowhere) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("it cannot be fetched")
+}
+
+var _ oidcclient.KeySet = keySet{}
+
+func build(configuration line) []oidc.AuthenticatorTokenWithHealthCheck {
+	var keys jose.JSONWebKeySet
+	if err := json.Unmarshal(configuration.Keys, &keys); err != nil {
+		panic(err)
+	}
+	var built []oidc.AuthenticatorTokenWithHealthCheck
+	for _, a := range configuration.Authenticators {
+		none := ""
+		settings := apiserver.JWTAuthenticator{
+			Issuer: apiserver.Issuer{URL: configuration.Issuer, Audiences: a.Audiences},
+			ClaimMappings: apiserver.ClaimMappings{
+				Username: apiserver.PrefixedClaimOrExpression{Claim: a.Username, Prefix: &none},
+			},
+		}
+		if len(a.Audiences) > 1 {
+			settings.Issuer.AudienceMatchPolicy = apiserver.AudienceMatchPolicyMatchAny
+		}
+		if a.Groups != "" {
+			settings.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Claim: a.Groups, Prefix: &none}
+		}
+		if a.Rule != "" {
+			settings.ClaimValidationRules = []apiserver.ClaimValidationRule{{Expression: a.Rule}}
+		}
+		one, err := oidc.New(context.Background(), oidc.Options{
+			JWTAuthenticator:     settings,
+			KeySet:               keySet(keys.Keys),
+			SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
+			Client:               &http.Client{Transport: nowhere{}},
+		})
+		if err != nil {
+			panic(err)
+		}
+		built = append(built, one)
+	}
+	return built
+}
+
+func judge(one oidc.AuthenticatorTokenWithHealthCheck, token string) answer {
+	response, known, err := one.AuthenticateToken(context.Background(), token)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	if !known {
+		return answer{}
+	}
+	user := response.User
+	return answer{Known: true, Username: user.GetName(), UID: user.GetUID(), Groups: user.GetGroups(), Extra: user.GetExtra()}
+}
+
+func main() {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	in := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<20))
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	encoder := json.NewEncoder(out)
+	var built []oidc.AuthenticatorTokenWithHealthCheck
+	for in.More() {
+		var l line
+		if err := in.Decode(&l); err != nil {
+			panic(err)
+		}
+		var result answer
+		if l.Issuer != "" {
+			built = build(l)
+		} else {
+			result = judge(built[l.Authenticator], l.Token)
+		}
+		if err := encoder.Encode(result); err != nil {
+			panic(err)
+		}
+	}
+}
