@@ -18,6 +18,7 @@
 //! | macros of two variables over `claims` itself | the reference looks up values as if they were keys |
 //! | map keys that are lists, maps, bytes or types | no lookup finds them, and some end the API server |
 //! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser recurses |
+//! | patterns of more than 10,000 bytes, 100 groups in each other, 1 MiB compiled | a token may hold one |
 //!
 //! Strings and lists that a call makes are paid for by their own length, where the reference counts the operand alone.
 

@@ -5,7 +5,6 @@
 mod parts;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -15,6 +14,7 @@ use portcullis::authn::jwt::keys::Algorithm;
 use portcullis::authn::oidc::compared::IdTokenJudge;
 use portcullis::authn::oidc::settings::{ClaimRule, Issuer, JwtAuthenticator, Mapping, Rule};
 use portcullis::cel::{Expression, Purpose};
+use portcullis::clock::Clock;
 use portcullis::user::UserInfo;
 use serde_json::{Value, json};
 
@@ -229,8 +229,7 @@ async fn id_tokens_are_judged_as_the_api_server_judges_them() {
         })
         .collect();
     let configuration = json!({"issuer": ISSUER, "keys": keys, "authenticators": authenticators});
-    let now =
-        SystemTime::now().duration_since(UNIX_EPOCH).map(|now| Duration::from_secs(now.as_secs())).unwrap();
+    let now = Clock::system().now();
     let (mut failures, mut declared) = (Vec::new(), BTreeMap::<&str, usize>::new());
     let (mut accepted, mut refused) = (0, 0);
     for round in (0..rounds).step_by(AT_ONCE) {
