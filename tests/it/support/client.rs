@@ -1,5 +1,7 @@
 //! A client of either version of HTTP.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -17,6 +19,18 @@ const NARROW: u32 = 64 << 10;
 pub enum Client {
     One(Http1),
     Two(Http2),
+}
+
+impl Gateway {
+    /// A connection over HTTP/2 of a client without a credential, from an address of its own: 127.0.0.`host`.
+    pub async fn http2_from(&self, host: u8) -> Http2 {
+        self.checked().await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0))).unwrap();
+        let stream = socket.connect(self.address).await.unwrap();
+        let stream = handshake_over("localhost".try_into().unwrap(), stream, b"h2", None).await.unwrap();
+        self.http2_over(stream).await
+    }
 }
 
 impl Client {

@@ -34,6 +34,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::pki::{Ca, Issued};
+use go_server::{GoServer, MAX_FRAME_SIZE};
 
 pub mod accounts;
 pub mod asked;
@@ -42,7 +43,9 @@ pub mod client;
 pub mod cluster;
 pub mod frames;
 pub mod generation;
+pub mod go_server;
 pub mod issuer;
+pub mod large;
 pub mod others;
 pub mod process;
 pub mod questions;
@@ -142,6 +145,7 @@ impl Seen {
 pub struct Backend {
     pub address: SocketAddr,
     accepted: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
     seen: Arc<Mutex<VecDeque<Seen>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -218,6 +222,8 @@ impl Backend {
         let (say, answer) = (Arc::new(say), Arc::new(answer));
         let accepted = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&accepted);
+        let ended = Arc::new(AtomicUsize::new(0));
+        let counted_ends = Arc::clone(&ended);
         let task = tokio::spawn(async move {
             // They end with it.
             let mut connections = tokio::task::JoinSet::new();
@@ -227,6 +233,7 @@ impl Backend {
                 counted.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, record) = (acceptor.clone(), Arc::clone(&record));
                 let (say, answer) = (Arc::clone(&say), Arc::clone(&answer));
+                let ended = Arc::clone(&counted_ends);
                 connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
@@ -249,10 +256,11 @@ impl Backend {
                         let answering = answer(request);
                         Served(answering)
                     });
-                    let io = TokioIo::new(stream);
+                    let io = TokioIo::new(GoServer::new(stream, http2, ended));
                     if http2 {
                         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                             .max_header_list_size(4 << 20)
+                            .max_frame_size(MAX_FRAME_SIZE)
                             // A body that nobody reads counts as one.
                             .max_local_error_reset_streams(None)
                             .max_pending_accept_reset_streams(MOST_UNBEGUN)
@@ -261,7 +269,8 @@ impl Backend {
                             .ok();
                     } else {
                         hyper::server::conn::http1::Builder::new()
-                            .max_headers(4096)
+                            .max_headers(8192)
+                            .max_buf_size(2 << 20)
                             .serve_connection(io, service)
                             .with_upgrades()
                             .await
@@ -270,12 +279,17 @@ impl Backend {
                 });
             }
         });
-        Self { address, accepted, seen, task }
+        Self { address, accepted, ended, seen, task }
     }
 
     /// How many connections were made to it so far.
     pub fn connections(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many connections it ended because of the header of one request.
+    pub fn ended(&self) -> usize {
+        self.ended.load(Ordering::SeqCst)
     }
 
     /// The oldest request that was not taken yet.
