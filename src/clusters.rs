@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
     /// The audiences of this API server.
     pub(crate) audiences: Vec<Audience>,
     /// The front-proxy headers that are taken out of every request beside the standard ones.
-    pub(crate) front_proxy: Option<RequestHeaderNames>,
+    pub(crate) front_proxy: Option<Arc<RequestHeaderNames>>,
     /// Where requests go.
     pub(crate) upstream: Arc<Upstream>,
     /// Where they will go, once it was seen to take identities as they are; until then the old one stays in force.

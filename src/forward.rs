@@ -9,26 +9,34 @@ pub(crate) mod body;
 mod headers;
 mod http2;
 mod identity;
+mod lanes;
 pub(crate) mod own;
 mod pool;
 pub(crate) mod pools;
+mod prefix;
 mod sender;
+mod shares;
+mod sharing;
 mod upgrade;
 
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use body::{Body, EndGuard};
-use pool::Kind;
+use headers::IdentityNames;
 pub(crate) use pool::SendError;
 use pools::Pools;
+use prefix::Prefixes;
+use sharing::Kind;
 
 use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::upstream::Upstream;
@@ -42,8 +50,9 @@ pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// The largest header that kube-apiserver takes over HTTP/2.
 // Go: net/http DefaultMaxHeaderBytes
 const MAX_HEADER_LIST: usize = 1 << 20;
-/// What `:method`, `:scheme`, `:authority` and `:path` cost beside the path itself, generously.
-const PSEUDO_HEADERS: usize = 4 * 32 + 512;
+/// How much later than its request the body of the backend's own 504 may end. The backend's clock for a request starts
+/// after the gateway's, so that answer comes when the gateway's deadline has passed, or a moment before.
+const TIMEOUT_ANSWER_GRACE: Duration = Duration::from_secs(5);
 /// Set by kube-apiserver once it has authenticated a request.
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 
@@ -59,8 +68,11 @@ pub(crate) enum ForwardError {
     /// The backend took longer than the request may.
     #[error("the backend did not answer within the allotted timeout")]
     Timeout,
-    /// The backend does not believe the gateway.
-    #[error("the backend answered 401: it does not accept the gateway's credential or its identity headers")]
+    /// The backend answered 401 itself; whether it still accepts the gateway is the self-check's to find out.
+    #[error(
+        "the backend answered 401 before it took the identity headers; the self-check looks whether it still accepts the \
+         gateway"
+    )]
     RefusedIdentity,
     /// The backend switched protocols unasked, or to another one.
     #[error("the backend switched to a protocol that was not asked for")]
@@ -81,6 +93,9 @@ pub(crate) enum ForwardError {
     /// A body that is read here broke off.
     #[error("the backend's answer broke off: {0}")]
     Answer(#[source] BodyError),
+    /// The path might lead out of the backend's prefix.
+    #[error("the path has a dot segment, and the backend's URL has a path that it might lead out of")]
+    DotSegment,
     /// The path, behind the backend's prefix, is no URI.
     #[error("the request target cannot be sent: {0}")]
     Target(#[source] http::Error),
@@ -91,6 +106,8 @@ pub(crate) enum ForwardError {
 pub(crate) struct Context {
     /// The client's address, as `X-Forwarded-For` has it.
     pub(crate) peer: HeaderValue,
+    /// The client's address, by which it has its share of what anonymous requests may use.
+    pub(crate) client: IpAddr,
     /// The id of the request in both audit logs.
     pub(crate) audit_id: HeaderValue,
 }
@@ -103,15 +120,27 @@ pub(crate) async fn send(
     context: Context,
     tunnel: impl FnOnce() -> EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    let Outbound { upstream, mut request, info, deadline, user, by_front_proxy, impersonate } =
-        admitted.into_outbound();
-    let unauthenticated = user.is_unauthenticated();
+    let Outbound {
+        upstream,
+        mut request,
+        cut,
+        front_proxy,
+        info,
+        deadline,
+        user,
+        by_front_proxy,
+        impersonate,
+    } = admitted.into_outbound();
+    if !upstream.path_prefix().is_empty() && prefix::has_dot_segment(info.path()) {
+        return Err(ForwardError::DotSegment);
+    }
     let protocol = headers::requested_upgrade(request.headers());
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut *request));
     let upgrading = client.is_some();
 
-    let named = upstream.identity_headers.load();
-    vouch(request.headers_mut(), &user, upstream.identity(), named.as_deref(), &context, by_front_proxy)?;
+    let names = IdentityNames { gateway: front_proxy, backend: upstream.identity_headers.load_full() };
+    let backend_names = names.backend.as_deref();
+    vouch(request.headers_mut(), &user, upstream.identity(), backend_names, &context, by_front_proxy)?;
     if let Some(impersonate) = impersonate {
         // Whoever is told identities by these very headers would take the client's for ours.
         if upstream.identity() == IdentityMode::Impersonate {
@@ -122,16 +151,25 @@ pub(crate) async fn send(
     if let Some(authorization) = &upstream.authorization {
         request.headers_mut().insert(AUTHORIZATION, authorization.clone());
     }
-    let request = readdress(request, &upstream)?;
-    check_header_size(&request)?;
+    let request = readdress(request, &upstream, names)?;
+    let header = sharing::header_size(&request);
+    if header > MAX_HEADER_LIST {
+        return Err(ForwardError::HeaderTooLarge);
+    }
+    let prefixes = prefixes_of(&upstream, &request, cut);
+    let known = (!user.is_unauthenticated()).then_some(user.name.as_str());
+    let kind = Kind::of(&info, known, context.client, header);
+    let tunnel_deadline = if known.is_none() { deadline } else { None };
 
     // Pinned, and what is rare is boxed: the future of a request is moved about, and this is the most of it.
     let sending = pin!(async {
         if let (Some(protocol), Some(client)) = (protocol, client) {
-            let connection = Box::pin(pools.upgrading(&upstream, unauthenticated)).await?;
-            return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel())).await;
+            let connection = Box::pin(pools.upgrading(&upstream, kind)).await?;
+            let guard = tunnel();
+            return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, guard))
+                .await;
         }
-        let response = deliver(pools, &upstream, request, kind_of(&info, unauthenticated)).await?;
+        let response = deliver(pools, &upstream, request, kind).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
         }
@@ -141,30 +179,64 @@ pub(crate) async fn send(
         Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
         None => sending.await?,
     };
-    if headers::list_size(response.headers()) > MAX_HEADER_LIST {
-        return Err(ForwardError::AnswerTooLarge);
-    }
-    if response.status() == StatusCode::UNAUTHORIZED && is_about_us(response.headers(), &info) {
-        upstream.doubt();
-        return Err(ForwardError::RefusedIdentity);
-    }
+    check_answer(&upstream, &response, &info)?;
     // The far end of an upgrade answers for itself, also when it refuses.
     if !upgrading {
         headers::strip_hop_by_hop(response.headers_mut());
         response.headers_mut().insert(AUDIT_ID, context.audit_id);
+        if let Some(prefixes) = prefixes {
+            prefixes.restore_location(response.headers_mut());
+        }
     }
+    let deadline = body_deadline(response.status(), deadline);
     Ok(response.map(|body| body.until(deadline)))
 }
 
+/// Refuses an answer that is not passed on.
+fn check_answer(
+    upstream: &Upstream,
+    response: &Response<Body>,
+    info: &RequestInfo,
+) -> Result<(), ForwardError> {
+    if headers::list_size(response.headers()) > MAX_HEADER_LIST {
+        return Err(ForwardError::AnswerTooLarge);
+    }
+    if response.status() == StatusCode::UNAUTHORIZED && may_be_about_us(response.headers(), info) {
+        upstream.doubt();
+        // Without priority and fairness an aggregated API server's 401 looks the same.
+        if sharing::extension_group(info.path()).is_none() {
+            return Err(ForwardError::RefusedIdentity);
+        }
+    }
+    Ok(())
+}
+
+/// How paths differ on both sides of the gateway; nothing if they do not.
+fn prefixes_of(upstream: &Upstream, request: &Request<Body>, cut: Option<Box<str>>) -> Option<Prefixes> {
+    if cut.is_none() && upstream.path_prefix().is_empty() {
+        return None;
+    }
+    let authority = request.uri().authority()?.clone();
+    Some(Prefixes { authority, backend: upstream.path_prefix().to_owned(), client: cut })
+}
+
+/// When the body of an answer breaks off.
+fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instant> {
+    let grace = if status == StatusCode::GATEWAY_TIMEOUT { TIMEOUT_ANSWER_GRACE } else { Duration::ZERO };
+    Some(deadline? + grace)
+}
+
 /// Sends; without a body a request is sent once more if the backend says that it did not process it, and a read also
-/// if the connection broke under it, since it may have been closed just before.
+/// if the connection broke under it, since it may have been closed just before. One that travels alone is not: its header
+/// may be why.
 async fn deliver(
     pools: &Pools,
     upstream: &Upstream,
     mut request: Box<Request<Body>>,
-    kind: Kind,
+    kind: Kind<'_>,
 ) -> Result<Response<Body>, ForwardError> {
     if request.body().is_end_stream() {
+        let is_retried = request.method().is_safe() && !matches!(kind, Kind::Alone { .. });
         let mut again = Box::new(Request::new(Body::empty()));
         again.method_mut().clone_from(request.method());
         again.uri_mut().clone_from(request.uri());
@@ -174,7 +246,7 @@ async fn deliver(
                 tracing::debug!(%error, "sending a request again");
                 Ok(Box::pin(pools.send(upstream, again, kind)).await?)
             }
-            Err(SendError::Broken(error)) if again.method().is_safe() => {
+            Err(SendError::Broken(error)) if is_retried => {
                 tracing::debug!(%error, "sending a read again");
                 Ok(Box::pin(pools.send(upstream, again, kind)).await?)
             }
@@ -216,6 +288,7 @@ pub(crate) fn vouch(
 fn readdress(
     request: Box<Request<Incoming>>,
     upstream: &Upstream,
+    names: IdentityNames,
 ) -> Result<Box<Request<Body>>, ForwardError> {
     let (mut head, incoming) = request.into_parts();
     let client_host = head.headers.remove(HOST);
@@ -241,7 +314,7 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming, names) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
@@ -250,32 +323,12 @@ fn readdress(
     Ok(Box::new(Request::from_parts(head, body)))
 }
 
-/// Refuses what the backend would end the connection for, and the requests of others with it.
-fn check_header_size(request: &Request<Body>) -> Result<(), ForwardError> {
-    let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    if headers::list_size(request.headers()) + target + PSEUDO_HEADERS > MAX_HEADER_LIST {
-        return Err(ForwardError::HeaderTooLarge);
-    }
-    Ok(())
-}
-
-/// Which connections the request may share.
-fn kind_of(info: &RequestInfo, unauthenticated: bool) -> Kind {
-    if unauthenticated {
-        Kind::Anonymous
-    } else if info.is_relayed() {
-        Kind::Relayed
-    } else if info.is_long_running() {
-        Kind::Long
-    } else {
-        Kind::Short
-    }
-}
-
-/// Whether a 401 says that the backend does not believe the gateway. Behind its own authentication an answer carries
-/// the flow schema; an application behind `proxy` says what it likes.
-fn is_about_us(headers: &HeaderMap, info: &RequestInfo) -> bool {
-    let proxied =
-        info.verb() == "proxy" || info.resource().is_some_and(|resource| resource.subresource == "proxy");
+/// Whether a 401 may say that the backend does not believe the gateway. Behind its own authentication an answer carries
+/// the flow schema, unless it is relayed from a pod or a node.
+// apiserver: pkg/server/filters/priority-and-fairness.go — not for long-running requests that are no watches
+fn may_be_about_us(headers: &HeaderMap, info: &RequestInfo) -> bool {
+    let proxied = info.is_relayed()
+        || info.verb() == "proxy"
+        || info.resource().is_some_and(|resource| resource.subresource == "proxy");
     !proxied && !headers.contains_key(FLOW_SCHEMA_UID)
 }

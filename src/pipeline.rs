@@ -108,7 +108,8 @@ impl Gateway {
         let admitted = admit(authorized);
         let is_watch = admitted.is_watch();
         let reviewing = Reviewing::of(&admitted);
-        let context = Context { peer: connection.address.clone(), audit_id: exchange.audit_id() };
+        let client = connection.info.peer.ip();
+        let context = Context { peer: connection.address.clone(), client, audit_id: exchange.audit_id() };
         let sending = forward::send(&self.pools, admitted, context, || Box::new(connection.keep_open()));
         let answer = Box::pin(sending).await?;
         Ok(match asked {
@@ -127,7 +128,7 @@ impl Gateway {
         snapshot: &Snapshot,
         connection: &Connection,
         exchange: &mut Exchange,
-        routed: Routed,
+        mut routed: Routed,
     ) -> Result<Identified, Refusal> {
         let cluster = routed.cluster();
         let remarks = Remarks::default();
@@ -145,7 +146,10 @@ impl Gateway {
         let verdict = in_time(routed.deadline(), cluster.chain.authenticate(&input)).await;
         exchange.note_authentication(&verdict, started.elapsed(), remarks.take().warnings);
         let proven = verdict?;
-        if !proven.user().is_unauthenticated() {
+        if proven.user().is_unauthenticated() {
+            // Each takes a place that other clients without a credential need, also a request that may run long.
+            routed.end_by(exchange.started() + snapshot.request_timeout);
+        } else {
             connection.note_known();
         }
         Ok(Identified::new(routed, proven))

@@ -134,7 +134,7 @@ fn build_cluster(
             .chain(authentication)
             .map_err(|source| SnapshotError::NoAuthentication { cluster: name.clone(), source })?,
         audiences: authentication.audiences.clone(),
-        front_proxy: authentication.request_header.as_ref().map(|proxies| proxies.headers.clone()),
+        front_proxy: authentication.request_header.as_ref().map(|proxies| Arc::new(proxies.headers.clone())),
         upstream,
         waiting,
     };

@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
+use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use tokio::time::Instant;
 
 use crate::authn::Proven;
+use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::Cluster;
 use crate::clusters::upstream::Upstream;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
@@ -17,7 +19,10 @@ use crate::transport::Incoming;
 use crate::user::Identity;
 
 /// A request that can be read in one way only.
-pub(crate) struct Received(Box<Request<Incoming>>);
+pub(crate) struct Received {
+    request: Box<Request<Incoming>>,
+    cut: Option<Box<str>>,
+}
 
 /// A request whose cluster and meaning are known, without its credentials.
 pub(crate) struct Routed(Box<Known>);
@@ -25,6 +30,8 @@ pub(crate) struct Routed(Box<Known>);
 /// What is known of a request before its sender is. Boxed, as the request itself: each stage passes them on.
 struct Known {
     request: Box<Request<Incoming>>,
+    /// What was cut off its path.
+    cut: Option<Box<str>>,
     credentials: Credentials,
     impersonate: ImpersonateHeaders,
     cluster: Arc<Cluster>,
@@ -53,6 +60,10 @@ pub(crate) struct Outbound {
     /// Where it goes: the API server of the cluster by whose rules it was judged.
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) request: Box<Request<Incoming>>,
+    /// What was cut off its path, and belongs in front of any path that the client is told.
+    pub(crate) cut: Option<Box<str>>,
+    /// The headers, beside the standard ones, by which front proxies name users to the gateway.
+    pub(crate) front_proxy: Option<Arc<RequestHeaderNames>>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
     pub(crate) user: Identity,
@@ -66,20 +77,22 @@ impl Received {
     /// Checks the shape of a request.
     pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, Malformed> {
         wellformed::check(&request)?;
-        Ok(Self(request))
+        Ok(Self { request, cut: None })
     }
 
     /// The request.
     pub(crate) fn request(&self) -> &Request<Incoming> {
-        &self.0
+        &self.request
     }
 
     /// Cuts off the path by which a cluster was found. What remains is not rewritten.
     pub(crate) fn cut_path(&mut self, prefix: usize) {
-        let uri = self.0.uri_mut();
-        let Some(rest) = uri.path_and_query().and_then(|target| target.as_str().get(prefix..)) else {
+        let uri = self.request.uri_mut();
+        let target = uri.path_and_query().map(PathAndQuery::as_str);
+        let Some((cut, rest)) = target.and_then(|target| target.split_at_checked(prefix)) else {
             return;
         };
+        self.cut = Some(cut.into());
         let rest = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
         let mut parts = std::mem::take(uri).into_parts();
         // A part of a target is one too.
@@ -96,10 +109,10 @@ impl Routed {
         info: RequestInfo,
         deadline: Option<Instant>,
     ) -> Self {
-        let mut request = received.0;
+        let Received { mut request, cut } = received;
         let (credentials, impersonate) =
             Credentials::take_from(request.headers_mut(), |name| cluster.is_front_proxy_header(name));
-        Self(Box::new(Known { request, credentials, impersonate, cluster, info, deadline }))
+        Self(Box::new(Known { request, cut, credentials, impersonate, cluster, info, deadline }))
     }
 
     /// The cluster that judges it.
@@ -115,6 +128,11 @@ impl Routed {
     /// When it must be answered.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.0.deadline
+    }
+
+    /// Sets when it must be answered, unless that was known.
+    pub(crate) fn end_by(&mut self, deadline: Instant) {
+        self.0.deadline.get_or_insert(deadline);
     }
 
     /// What the sender is to be judged by.
@@ -204,8 +222,9 @@ impl Admitted {
     pub(crate) fn into_outbound(self) -> Outbound {
         let Authorized { identified, impersonate } = self.0;
         let Identified { routed, user, by_front_proxy } = identified;
-        let Known { request, cluster, info, deadline, .. } = *routed.0;
+        let Known { request, cut, cluster, info, deadline, .. } = *routed.0;
         let upstream = Arc::clone(&cluster.upstream);
-        Outbound { upstream, request, info, deadline, user, by_front_proxy, impersonate }
+        let front_proxy = cluster.front_proxy.clone();
+        Outbound { upstream, request, cut, front_proxy, info, deadline, user, by_front_proxy, impersonate }
     }
 }

@@ -14,7 +14,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::headers::{scrub_trailers, strip_hop_by_hop};
+use super::headers::{IdentityNames, list_size, scrub_trailers, strip_hop_by_hop};
+use super::sharing::MAX_SHARED_HEADER;
 use crate::transport::{BodyError, Incoming};
 
 /// Something whose drop marks the end of a body: a permit, a count, a log line.
@@ -33,7 +34,7 @@ enum Kind {
     /// Bytes of our own, as far as they are still to be sent.
     Bytes(Option<Bytes>),
     /// A client's, on its way to the backend.
-    Request(Incoming),
+    Request { incoming: Incoming, names: IdentityNames },
     /// The backend's, on its way to a client.
     Response { source: Source, deadline: Deadline },
 }
@@ -82,9 +83,10 @@ impl Body {
         Self::new(Kind::Bytes(None))
     }
 
-    /// A client's body, passed on to the backend. Its trailers carry no identity.
-    pub(super) fn of_request(incoming: Incoming) -> Self {
-        Self::new(Kind::Request(incoming))
+    /// A client's body, passed on to the backend. Its trailers carry no identity, by none of these names either, and are
+    /// no larger than a header may be that shares a connection.
+    pub(super) fn of_request(incoming: Incoming, names: IdentityNames) -> Self {
+        Self::new(Kind::Request { incoming, names })
     }
 
     /// A backend's body, passed on to the client; `permit` is given back when it ends.
@@ -103,10 +105,10 @@ impl Body {
     }
 
     /// The same body, which ends as if the backend had ended it, once `ending` is over and nothing more has come. Only
-    /// for a body whose client can do without the rest: a watch.
+    /// for a body whose client can do without the rest: a watch. One that has a deadline keeps it.
     #[must_use]
     pub(crate) fn ending(mut self, ending: BoxFuture<'static, ()>) -> Self {
-        if let Kind::Response { deadline, .. } = &mut self.kind {
+        if let Kind::Response { deadline: deadline @ Deadline::None, .. } = &mut self.kind {
             *deadline = Deadline::End(ending);
         }
         self
@@ -136,9 +138,9 @@ impl HttpBody for Body {
         let this = self.get_mut();
         let polled = match &mut this.kind {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Request(incoming) => {
+            Kind::Request { incoming, names } => {
                 let frame = ready!(Pin::new(incoming).poll_frame(cx));
-                Poll::Ready(frame.map(|frame| frame.map(|frame| clean(frame, scrub_trailers))))
+                Poll::Ready(frame.map(|frame| request_frame(frame?, names)))
             }
             Kind::Response { source, deadline } => match source.poll(cx) {
                 Poll::Pending => deadline.poll(cx),
@@ -158,7 +160,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Request(incoming) => incoming.is_end_stream(),
+            Kind::Request { incoming, .. } => incoming.is_end_stream(),
             Kind::Response { source: Source::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
@@ -173,10 +175,19 @@ impl HttpBody for Body {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Kind::Request(incoming) => incoming.size_hint(),
+            Kind::Request { incoming, .. } => incoming.size_hint(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
             Kind::Response { .. } => SizeHint::default(),
         }
+    }
+}
+
+/// A frame of a request. Its trailers are a header of their own on the way to the backend.
+fn request_frame(frame: Frame<Bytes>, names: &IdentityNames) -> Result<Frame<Bytes>, BodyError> {
+    let frame = clean(frame, |trailers| scrub_trailers(trailers, names));
+    match frame.trailers_ref() {
+        Some(trailers) if list_size(trailers) > MAX_SHARED_HEADER => Err(BodyError::TrailersTooLarge),
+        _ => Ok(frame),
     }
 }
 
@@ -249,7 +260,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
             Kind::Bytes(_) => "Body::Bytes",
-            Kind::Request(_) => "Body::Request",
+            Kind::Request { .. } => "Body::Request",
             Kind::Response { .. } => "Body::Response",
         })
     }

@@ -4,8 +4,10 @@
 //! The order matters, and [`super::send`] keeps it: hop-by-hop headers go first and identity is written last, or a
 //! client could nominate `X-Remote-User` in `Connection` and have ours removed.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
-use http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
+use http::header::{CONNECTION, COOKIE, HeaderName, HeaderValue, TE, UPGRADE};
 
 use crate::authn::request_header::RequestHeaderNames;
 use crate::request::credentials::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
@@ -65,8 +67,7 @@ pub(super) fn strip_named(headers: &mut HeaderMap, names: &RequestHeaderNames) {
     strip_where(headers, |name| names.contains(name));
 }
 
-/// What a header costs of an HTTP/2 peer's limit. Go ends the whole connection, with everybody's streams, when it is
-/// exceeded.
+/// What the lines of a header cost of an HTTP/2 peer's limit.
 // RFC 9113, section 6.5.2
 pub(super) fn list_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
@@ -79,13 +80,37 @@ pub(crate) fn strip_identity(headers: &mut HeaderMap) {
     });
 }
 
+/// The names, beside the standard ones, from which the gateway and the backend read identities.
+#[derive(Debug, Clone, Default)]
+pub(super) struct IdentityNames {
+    /// Those by which front proxies name users to the gateway.
+    pub(super) gateway: Option<Arc<RequestHeaderNames>>,
+    /// Those that the backend has told.
+    pub(super) backend: Option<Arc<RequestHeaderNames>>,
+}
+
 /// Removes from a request's trailers what must not travel in them: a hop that merges trailers into the header would
 /// make an identity of it.
-pub(super) fn scrub_trailers(trailers: &mut HeaderMap) {
+pub(super) fn scrub_trailers(trailers: &mut HeaderMap, names: &IdentityNames) {
     strip_hop_by_hop(trailers);
     strip_identity(trailers);
+    for names in [&names.gateway, &names.backend].into_iter().flatten() {
+        strip_named(trailers, names);
+    }
     trailers.remove(http::header::AUTHORIZATION);
     trailers.remove(http::header::PROXY_AUTHORIZATION);
+}
+
+/// Makes one line of several `Cookie` lines: HTTP/2 allows them, HTTP/1.1 does not.
+// RFC 9113, section 8.2.3
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let lines: Vec<&[u8]> = [first, second].into_iter().chain(lines).map(HeaderValue::as_bytes).collect();
+    if let Ok(mut joined) = HeaderValue::from_bytes(&lines.join(b"; ".as_slice())) {
+        joined.set_sensitive(true);
+        headers.insert(COOKIE, joined);
+    }
 }
 
 /// Removes the headers of these names.

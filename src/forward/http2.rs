@@ -90,6 +90,12 @@ impl Lane {
         }
     }
 
+    /// Whether any of its connections carries a request.
+    pub(super) fn is_in_use(&self) -> bool {
+        let in_use = |connection: &Arc<Http2>| connection.streams.load(Ordering::Relaxed) > 0;
+        lock(&self.connections).iter().any(in_use)
+    }
+
     /// How many connections it has, with room or without.
     pub(super) fn open(&self) -> usize {
         let is_open =

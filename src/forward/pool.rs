@@ -1,9 +1,7 @@
-//! Connections to one endpoint, of one worker thread. HTTP/2 where the backend speaks it, in three lanes: watches have
-//! connections of their own, so that a flood of them does not take the streams of short requests, and windows sized such
-//! that stalled readers cannot use up a connection's. So has what is relayed from pods (logs, proxy): whoever runs one
-//! decides how it comes in frames, and h2 ends a connection when too many small ones wait for a reader. HTTP/1.1
-//! connections of their own carry anonymous requests: kube-apiserver closes an HTTP/2 connection that carries one.
+//! Connections to one endpoint, of one worker thread: HTTP/2 where the backend speaks it, in lanes, and HTTP/1.1. Which
+//! request travels on which is [`Kind`]'s to say.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,26 +11,37 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::body::{Body, EndGuard};
+use super::headers;
 use super::http2::{Lane, Stream};
+use super::lanes::Lanes;
+use super::shares::{Full, Place, ShareLimits, Shares};
+pub(super) use super::sharing::Kind;
 use crate::clusters::target::{ConnectError, Offer, Target};
 use crate::transport::{self, TransportError};
 
-/// Windows of a short request's response and of a long stream, in bytes.
-const SHORT_WINDOW: u32 = 256 * 1024;
-const LONG_WINDOW: u32 = 64 * 1024;
 /// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
 const IDLE: Duration = Duration::from_mins(1);
-/// Connections that requests of nobody in particular may hold at once, and how long one waits for its turn: without a
-/// bound, each anonymous stream of one client would open a connection.
-const ANONYMOUS_CONNECTIONS: usize = 32;
-const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
-/// How many may wait for their turn: there is no other bound on what nobody in particular may ask for.
-const ANONYMOUS_QUEUE: usize = 512;
+/// Each anonymous request takes a connection, and there is no other bound on how many of them a client makes.
+const ANONYMOUS: ShareLimits = ShareLimits {
+    places: 32,
+    places_per_client: 8,
+    queue: 512,
+    queue_per_client: 128,
+    wait: Duration::from_secs(5),
+};
+/// So does each request with a large header, which counts by the KiB: the connection's buffer holds it for as long. A
+/// user's watches are among them, if it has that many groups.
+const ALONE: ShareLimits = ShareLimits {
+    places: 32 << 10,
+    places_per_client: 8 << 10,
+    queue: 256,
+    queue_per_client: 64,
+    wait: Duration::from_secs(5),
+};
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
@@ -43,19 +52,6 @@ const HTTP1_ONLY: Duration = Duration::from_mins(1);
 const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 const MAX_HEADER_LINES: usize = 4096;
 
-/// Which connections a request may share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Answered soon.
-    Short,
-    /// May last for hours.
-    Long,
-    /// So may this, and the API server only passes it on.
-    Relayed,
-    /// Made by nobody in particular.
-    Anonymous,
-}
-
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
@@ -65,8 +61,8 @@ pub(crate) enum SendError {
     /// No endpoint was seen to take identities as they are.
     #[error("no endpoint of the API server was seen to take identities from this gateway")]
     NotTrusted,
-    /// Too many anonymous requests are in progress.
-    #[error("too many anonymous requests are in progress")]
+    /// Too many requests that need a connection each are in progress.
+    #[error("too many anonymous requests, or requests with a large header, are in progress")]
     Busy,
     /// The backend said that it did not process the request.
     #[error("the backend did not process the request: {0}")]
@@ -80,14 +76,12 @@ pub(crate) enum SendError {
 #[derive(Debug)]
 pub(crate) struct Pool {
     target: Arc<Target>,
-    short: Lane,
-    long: Lane,
-    relayed: Lane,
+    lanes: Lanes,
     http1: Mutex<Vec<IdleHttp1>>,
     /// Set while the backend is taken to speak HTTP/1.1 alone.
     http1_only: Mutex<Option<Instant>>,
-    anonymous: Arc<Semaphore>,
-    anonymous_queue: Semaphore,
+    anonymous: Shares<IpAddr>,
+    alone: Shares<String>,
 }
 
 pub(super) struct Http1 {
@@ -106,7 +100,7 @@ pub(super) enum Lease {
     /// A stream.
     Http2(Stream),
     /// A connection.
-    Http1(Http1, Option<OwnedSemaphorePermit>),
+    Http1(Http1, Option<Place>),
 }
 
 impl Pool {
@@ -114,13 +108,11 @@ impl Pool {
     pub(crate) fn new(target: Arc<Target>) -> Arc<Self> {
         Arc::new(Self {
             target,
-            short: Lane::new(SHORT_WINDOW),
-            long: Lane::new(LONG_WINDOW),
-            relayed: Lane::new(LONG_WINDOW),
+            lanes: Lanes::new(),
             http1: Mutex::default(),
             http1_only: Mutex::default(),
-            anonymous: Arc::new(Semaphore::new(ANONYMOUS_CONNECTIONS)),
-            anonymous_queue: Semaphore::new(ANONYMOUS_QUEUE),
+            anonymous: Shares::new(ANONYMOUS),
+            alone: Shares::new(ALONE),
         })
     }
 
@@ -129,17 +121,17 @@ impl Pool {
     }
 
     /// How many connections there are for such requests, good or bad.
-    pub(super) fn open(&self, kind: Kind) -> usize {
-        self.lane(kind).open().max(lock(&self.http1).len())
+    pub(super) fn open(&self, kind: Kind<'_>) -> usize {
+        let lane = self.lanes.of(kind).map_or(0, |lane| lane.open());
+        lane.max(lock(&self.http1).len())
     }
 
     /// Waits for a place on a connection; nothing of a request is at stake until there is one.
-    pub(super) async fn reserve(self: &Arc<Self>, kind: Kind) -> Result<Lease, SendError> {
-        if kind == Kind::Anonymous {
-            let permit = self.anonymous_permit().await?;
-            return Ok(Lease::Http1(self.some_http1().await?, Some(permit)));
-        }
-        let lane = self.lane(kind);
+    pub(super) async fn reserve(self: &Arc<Self>, kind: Kind<'_>) -> Result<Lease, SendError> {
+        let Some(lane) = self.lanes.of(kind) else {
+            let place = self.place(kind).await?;
+            return Ok(Lease::Http1(self.some_http1().await?, place));
+        };
         let mut dials = DIALS;
         while dials > 0 {
             if self.speaks_http1_only() {
@@ -149,7 +141,7 @@ impl Pool {
                 return Ok(Lease::Http2(stream));
             }
             let before = lane.open();
-            self.connect_http2(kind).await?;
+            self.connect_http2(&lane).await?;
             // One more that has no room was filled by those who waited for it too: the next may have some.
             if lane.open() <= before {
                 dials -= 1;
@@ -166,10 +158,10 @@ impl Pool {
     ) -> Result<Sent, SendError> {
         match lease {
             Lease::Http2(stream) => stream.send(request).await,
-            Lease::Http1(mut connection, permit) => {
+            Lease::Http1(mut connection, place) => {
                 let uri = to_origin_form(&mut request);
                 let sent = connection.sender.try_send_request(*request).await;
-                let guard = ReturnHttp1 { held: Some((connection, permit)), pool: Arc::clone(self) };
+                let guard = ReturnHttp1 { held: Some((connection, place)), pool: Arc::clone(self) };
                 let mut settled = settle(sent, Box::new(guard))?;
                 if let Sent::NotWritten(request, _) = &mut settled {
                     // Another connection may speak HTTP/2, which wants it whole.
@@ -181,17 +173,17 @@ impl Pool {
         }
     }
 
-    /// One of the connections for requests of nobody in particular.
-    async fn anonymous_permit(&self) -> Result<OwnedSemaphorePermit, SendError> {
-        if let Ok(permit) = Arc::clone(&self.anonymous).try_acquire_owned() {
-            return Ok(permit);
-        }
-        let _place = self.anonymous_queue.try_acquire().map_err(|_| SendError::Busy)?;
-        let waiting = Arc::clone(&self.anonymous).acquire_owned();
-        match timeout(ANONYMOUS_PATIENCE, waiting).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(SendError::Busy),
-        }
+    /// A place among the requests that need a connection each.
+    async fn place(&self, kind: Kind<'_>) -> Result<Option<Place>, SendError> {
+        let place = match kind {
+            Kind::Anonymous { client } => self.anonymous.acquire(client, 1).await,
+            Kind::Alone { user, header } => {
+                let weight = u32::try_from(header.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
+                self.alone.acquire(user.to_owned(), weight).await
+            }
+            _ => return Ok(None),
+        };
+        place.map(Some).map_err(|Full| SendError::Busy)
     }
 
     fn speaks_http1_only(&self) -> bool {
@@ -203,18 +195,18 @@ impl Pool {
     }
 
     /// Waits for a connection; everyone who needs one waits for the same attempt.
-    async fn connect_http2(self: &Arc<Self>, kind: Kind) -> Result<(), ConnectError> {
+    async fn connect_http2(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<(), ConnectError> {
         let attempt = {
-            let mut connecting = lock(&self.lane(kind).connecting);
+            let mut connecting = lock(&lane.connecting);
             if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
                 attempt.clone()
             } else {
                 // On a task of its own: it must not stop halfway because the client that asked for it leaves. It takes
                 // itself away, so that nobody is told the outcome of an attempt that was over before they came.
-                let pool = Arc::clone(self);
+                let (pool, lane) = (Arc::clone(self), Arc::clone(lane));
                 let task = tokio::spawn(async move {
-                    let outcome = pool.open_http2(kind).await;
-                    lock(&pool.lane(kind).connecting).take();
+                    let outcome = pool.open_http2(&lane).await;
+                    lock(&lane.connecting).take();
                     outcome
                 });
                 let attempt = async move { task.await.unwrap_or(Ok(())) }.boxed().shared();
@@ -225,7 +217,7 @@ impl Pool {
         attempt.await
     }
 
-    async fn open_http2(&self, kind: Kind) -> Result<(), ConnectError> {
+    async fn open_http2(&self, lane: &Lane) -> Result<(), ConnectError> {
         let stream = self.target.connect(Offer::Either).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
@@ -233,15 +225,7 @@ impl Pool {
             self.keep_http1(connection);
             return Ok(());
         }
-        self.lane(kind).begin(stream, &self.target).await
-    }
-
-    fn lane(&self, kind: Kind) -> &Lane {
-        match kind {
-            Kind::Short | Kind::Anonymous => &self.short,
-            Kind::Long => &self.long,
-            Kind::Relayed => &self.relayed,
-        }
+        lane.begin(stream, &self.target).await
     }
 
     async fn some_http1(&self) -> Result<Http1, ConnectError> {
@@ -282,8 +266,11 @@ impl Pool {
     }
 
     /// A connection for one upgrade: never shared, never pooled.
-    pub(super) async fn upgrading(&self, anonymous: bool) -> Result<Upgrading, SendError> {
-        let permit = if anonymous { Some(self.anonymous_permit().await?) } else { None };
+    pub(super) async fn upgrading(&self, kind: Kind<'_>) -> Result<Upgrading, SendError> {
+        let place = match kind {
+            Kind::Anonymous { .. } => self.place(kind).await?,
+            _ => None,
+        };
         let stream = self.target.connect(Offer::Http1).await?;
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
@@ -292,14 +279,14 @@ impl Pool {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
-        Ok(Upgrading { sender, permit })
+        Ok(Upgrading { sender, place })
     }
 }
 
 /// A connection that waits for its upgrade.
 pub(super) struct Upgrading {
     sender: http1::SendRequest<Body>,
-    permit: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
 }
 
 impl Upgrading {
@@ -307,22 +294,23 @@ impl Upgrading {
     pub(super) async fn send(
         mut self,
         mut request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Option<OwnedSemaphorePermit>), SendError> {
+    ) -> Result<(Response<Incoming>, Option<Place>), SendError> {
         to_origin_form(&mut request);
         let response =
             self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
-        Ok((response, self.permit))
+        Ok((response, self.place))
     }
 }
 
 /// Makes the target what an origin server is sent over HTTP/1.1, where the host has a header of its own. Over HTTP/2 it
 /// has none beside `:authority`: some servers take both for a contradiction. Returns the target as it was.
-// RFC 9112, section 3.2; RFC 9113, section 8.3.1
+// RFC 9112, section 3.2; RFC 9113, sections 8.2.3 and 8.3.1
 fn to_origin_form(request: &mut Request<Body>) -> Uri {
     let host = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     if let Some(host) = host {
         request.headers_mut().insert(HOST, host);
     }
+    headers::join_cookies(request.headers_mut());
     let origin = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     std::mem::replace(request.uri_mut(), origin)
 }
@@ -353,13 +341,13 @@ fn settle(
 /// Gives an HTTP/1.1 connection back once its response has ended, if it can carry another; else closes it, also if the
 /// client goes on sending a body that has been answered. Only then may another be opened in its place.
 struct ReturnHttp1 {
-    held: Option<(Http1, Option<OwnedSemaphorePermit>)>,
+    held: Option<(Http1, Option<Place>)>,
     pool: Arc<Pool>,
 }
 
 impl Drop for ReturnHttp1 {
     fn drop(&mut self) {
-        let Some((mut connection, permit)) = self.held.take() else {
+        let Some((mut connection, place)) = self.held.take() else {
             return;
         };
         let pool = Arc::clone(&self.pool);
@@ -374,7 +362,7 @@ impl Drop for ReturnHttp1 {
                 connection.carrier.abort();
                 connection.carrier.await.ok();
             }
-            drop(permit);
+            drop(place);
         });
     }
 }

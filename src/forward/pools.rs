@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http::{Request, Response};
 
 use super::body::Body;
-use super::pool::{Kind, Pool, SendError, Sent, Upgrading};
+use super::pool::{Pool, SendError, Sent, Upgrading};
+use super::sharing::Kind;
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 
@@ -56,7 +57,7 @@ impl Pools {
         &self,
         upstream: &Upstream,
         mut request: Box<Request<Body>>,
-        kind: Kind,
+        kind: Kind<'_>,
     ) -> Result<Response<Body>, SendError> {
         let mut left: Option<usize> = None;
         loop {
@@ -84,9 +85,9 @@ impl Pools {
     pub(super) async fn upgrading(
         &self,
         upstream: &Upstream,
-        anonymous: bool,
+        kind: Kind<'_>,
     ) -> Result<Upgrading, SendError> {
-        self.first(upstream, |pool| async move { pool.upgrading(anonymous).await }).await
+        self.first(upstream, |pool| async move { pool.upgrading(kind).await }).await
     }
 
     /// What the first endpoint gives that can be reached.

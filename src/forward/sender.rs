@@ -45,7 +45,7 @@ mod tests {
         let audit_id = HeaderValue::from_static("ours");
         note_sender(
             &mut headers,
-            &Context { peer: HeaderValue::from_str(peer).unwrap(), audit_id },
+            &Context { peer: HeaderValue::from_str(peer).unwrap(), client: peer.parse().unwrap(), audit_id },
             by_front_proxy,
         );
         headers

@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, copy, split};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::ForwardError;
@@ -23,13 +23,14 @@ use crate::transport::Incoming;
 /// How long what is still under way one way may take once the other way has ended.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
-/// Sends an upgrade request and, on a 101, joins both sides. `request` has no hop-by-hop headers; `guard` is dropped
-/// when the tunnel ends.
+/// Sends an upgrade request and, on a 101, joins both sides, until `deadline` if there is one. `request` has no
+/// hop-by-hop headers; `guard` is dropped when the tunnel ends.
 pub(super) async fn tunnel(
     connection: Upgrading,
     mut request: Request<Body>,
     protocol: HeaderValue,
     client: OnUpgrade,
+    deadline: Option<Instant>,
     guard: EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -52,9 +53,15 @@ pub(super) async fn tunnel(
     let backend = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let _guard = guard;
-        match tokio::try_join!(client, backend) {
-            Ok((client, backend)) => join(client, backend).await,
-            Err(error) => debug!(%error, "the tunnel did not open"),
+        let tunnel = async {
+            match tokio::try_join!(client, backend) {
+                Ok((client, backend)) => join(client, backend).await,
+                Err(error) => debug!(%error, "the tunnel did not open"),
+            }
+        };
+        match deadline {
+            Some(deadline) => timeout_at(deadline, tunnel).await.unwrap_or_default(),
+            None => tunnel.await,
         }
     });
     let (mut head, _) = response.into_parts();

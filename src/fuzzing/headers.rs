@@ -136,8 +136,11 @@ pub fn forwarded_identity(data: &[u8]) {
 }
 
 fn tell(headers: &mut HeaderMap, user: &Identity, mode: IdentityMode) -> Result<(), UnfitIdentity> {
-    let context =
-        Context { peer: HeaderValue::from_static("127.0.0.1"), audit_id: HeaderValue::from_static("audit") };
+    let context = Context {
+        peer: HeaderValue::from_static("127.0.0.1"),
+        client: std::net::Ipv4Addr::LOCALHOST.into(),
+        audit_id: HeaderValue::from_static("audit"),
+    };
     let result = vouch(headers, user, mode, None, &context, false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);
     result

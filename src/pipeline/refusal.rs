@@ -80,6 +80,9 @@ impl Refusal {
             Self::Forward(ForwardError::HeaderTooLarge) => {
                 Self::Malformed(Malformed::HeaderTooLarge).status(audit_id)
             }
+            Self::Forward(ForwardError::DotSegment) => Status::bad_request(
+                "the path has a dot segment, which is not passed on to an API server whose URL has a path",
+            ),
             Self::Forward(ForwardError::RequestBody(_)) => {
                 Status::bad_request("the request body is malformed or incomplete")
             }
@@ -113,6 +116,7 @@ impl Refusal {
                 | ForwardError::Impersonation
                 | ForwardError::HeaderTooLarge
                 | ForwardError::RequestBody(_)
+                | ForwardError::DotSegment
                 | ForwardError::Target(_),
             )
             | Self::Malformed(_)

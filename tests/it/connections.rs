@@ -12,7 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::body::fed;
-use crate::support::frames::{self, HEADERS, frame, ok};
+use crate::support::frames::{
+    self, DATA, END_HEADERS, END_STREAM, HEADERS, frame, header_block, ok, read_frame,
+};
 use crate::support::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
 use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
 
@@ -47,6 +49,44 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     });
     let response = gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK);
+}
+
+// h2 takes a hundred of them on a connection: behind one gateway there may be another.
+#[tokio::test]
+async fn frames_without_data_are_not_passed_on_to_the_connection_that_everybody_shares() {
+    let pki = Pki::new();
+    let empties = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&empties);
+    let address = frames::backend(&pki, &[], move |_| {
+        let count = Arc::clone(&counted);
+        move |kind, id, payload: &[u8]| {
+            count.fetch_add(usize::from(kind == DATA && payload.is_empty()), Ordering::SeqCst);
+            if kind == DATA && payload == b"x" { ok(id) } else { Vec::new() }
+        }
+    })
+    .await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.frames(Some(&alice), 65_535).await;
+    let head = frame(HEADERS, END_HEADERS, 1, &header_block("POST", "/api/v1/x"));
+    let upload = [head, frame(DATA, 0, 1, b"").repeat(90), frame(DATA, END_STREAM, 1, b"x")].concat();
+    soon(client.write_all(&upload)).await.unwrap();
+    while soon(read_frame(&mut client)).await.unwrap().0 != HEADERS {}
+    assert_eq!(empties.load(Ordering::SeqCst), 0);
+}
+
+// HTTP/2 lets a client send them apart; over HTTP/1.1 there must be one line.
+#[tokio::test]
+async fn cookies_are_one_line_over_http1() {
+    let pki = Pki::new();
+    let backend = Backend::start(&pki, H1, |_| Box::pin(async { Response::new(full("ok")) })).await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for identity in [None, Some(&alice)] {
+        let mut client = gateway.http2(identity).await;
+        client.get("/api", &[("cookie", "a=1"), ("cookie", "b=2; c=3"), ("cookie", "d=4")]).await;
+        assert_eq!(backend.take().unwrap().all("cookie"), ["a=1; b=2; c=3; d=4"]);
+    }
 }
 
 /// A backend that answers with 200; to the first request of each connection, or of the first one alone, it sends

@@ -1,8 +1,11 @@
 //! What a client sees when it, or the backend, misbehaves.
 
 use http::{Response, StatusCode};
+use hyper::body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::support::body::fed;
+use crate::support::client::Client;
 use crate::support::{Backend, Gateway, H1, H2, Pki, full, soon, status, text};
 
 #[tokio::test]
@@ -48,6 +51,10 @@ async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
         ("/api/v1/pods", StatusCode::BAD_GATEWAY),
         ("/apis/aggregated.example.com/v1/x", StatusCode::UNAUTHORIZED),
         ("/api/v1/namespaces/n/services/s/proxy/login", StatusCode::UNAUTHORIZED),
+        // What a kubelet says, or an API server that knows no priority and fairness relays.
+        ("/api/v1/namespaces/n/pods/p/log", StatusCode::UNAUTHORIZED),
+        ("/api/v1/namespaces/n/pods/p/exec", StatusCode::UNAUTHORIZED),
+        ("/apis/another.example.com/v1/x", StatusCode::UNAUTHORIZED),
     ] {
         let response = gateway.http2(Some(&alice)).await.get(path, &[("audit-id", "find-me")]).await;
         assert_eq!(response.status(), expected, "{path}");
@@ -56,6 +63,43 @@ async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
         if expected == StatusCode::BAD_GATEWAY {
             assert!(body.contains("find-me"), "{body}");
         }
+    }
+    for protocol in ["SPDY/3.1", "websocket"] {
+        let path = "/api/v1/namespaces/n/pods/p/exec";
+        let upgrade = [("connection", "Upgrade"), ("upgrade", protocol)];
+        let response = gateway.http1(Some(&alice)).await.get(path, &upgrade).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{protocol}");
+    }
+    assert_eq!(gateway.count("portcullis_backend_errors_total{cause=\"refused_identity\"}").await, 1);
+}
+
+// Its clock for the request starts later than the gateway's.
+#[tokio::test]
+async fn the_backends_own_504_arrives_whole_though_the_gateways_deadline_has_passed() {
+    for http2 in [false, true] {
+        let pki = Pki::new();
+        let (told, mut feeds) = tokio::sync::mpsc::unbounded_channel();
+        let backend = Backend::start(&pki, H2, move |request: http::Request<_>| {
+            if request.uri().path() != "/api/v1/pods" {
+                return Box::pin(std::future::pending());
+            }
+            let (feed, body, _) = fed();
+            told.send(feed).unwrap();
+            Box::pin(async { Response::builder().status(504).body(body).unwrap() })
+        })
+        .await;
+        let gateway = Gateway::start(&pki, &backend);
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut client = Client::connect(&gateway, http2, Some(&alice)).await;
+        let late = client.get("/api/v1/pods?timeout=1s", &[]).await;
+        assert_eq!(late.status(), StatusCode::GATEWAY_TIMEOUT);
+        // When this one's time is up, so is that of the first.
+        let other = gateway.http2(Some(&alice)).await.get("/api/v1/nodes?timeout=1s", &[]).await;
+        assert_eq!(other.status(), StatusCode::GATEWAY_TIMEOUT);
+        let feed = soon(feeds.recv()).await.unwrap();
+        feed.send(Frame::data(bytes::Bytes::from_static(b"the backend's words"))).unwrap();
+        drop(feed);
+        assert_eq!(text(late).await, "the backend's words", "HTTP/2: {http2}");
     }
 }
 

@@ -6,6 +6,7 @@ mod descriptors;
 mod floods;
 mod handshakes;
 mod headers;
+mod sharing;
 mod slow;
 mod unauthenticated;
 mod unread;

@@ -8,7 +8,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
 use crate::support::wire::head;
-use crate::support::{Backend, BoxedError, Gateway, H1, H2, Pki, Seen, full, get, soon, status};
+use crate::support::{
+    Backend, BoxedError, Gateway, H1, H2, Pki, Seen, flags, full, get, questions, soon, status,
+};
 
 /// The identity headers that arrived, sorted by name, values in order.
 fn identity(seen: &Seen) -> Vec<(String, String)> {
@@ -174,7 +176,7 @@ async fn impersonation_is_the_backends_and_unknown_members_are_refused() {
 async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let mut flags = crate::support::flags(&pki, backend.address);
+    let mut flags = flags(&pki, backend.address);
     flags.push("--identity=impersonate".to_owned());
     let gateway = Gateway::with(flags);
     let token = ("authorization", "Bearer good-token");
@@ -199,7 +201,7 @@ async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential
 async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let mut flags = crate::support::flags(&pki, backend.address);
+    let mut flags = flags(&pki, backend.address);
     flags.push("--identity=impersonate".to_owned());
     let gateway = Gateway::with(flags);
     let own = pairs(&[
@@ -280,6 +282,46 @@ async fn trailers_carry_no_identity_to_the_backend() {
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(soon(trailers.recv()).await.unwrap(), ["x-sum"], "{alpn:?}");
     }
+}
+
+// The gateway takes users' names from a header of its own choice, and so does the backend.
+#[tokio::test]
+async fn trailers_carry_no_identity_by_any_other_name_that_is_known() {
+    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let pki = Pki::new();
+    let (told, mut trailers) = mpsc::unbounded_channel();
+    let say = |request: &Request<hyper::body::Incoming>| {
+        if request.uri().path() != MAP {
+            return questions::answer(request);
+        }
+        let data = serde_json::json!({"requestheader-username-headers": "[\"X-Backend-User\"]"});
+        Some(questions::respond(StatusCode::OK, &serde_json::json!({"data": data})))
+    };
+    let backend = Backend::start_saying(&pki, H2, say, move |request| {
+        let told = told.clone();
+        Box::pin(async move {
+            let collected = request.into_body().collect().await.unwrap();
+            told.send(collected.trailers().cloned().unwrap_or_default()).unwrap();
+            Response::new(full("ok"))
+        })
+    })
+    .await;
+    let flags = flags(&pki, backend.address).into_iter().map(|flag| match flag.as_str() {
+        "--requestheader-username-headers=X-Remote-User" => format!("{flag},X-Gateway-User"),
+        _ => flag,
+    });
+    let gateway = Gateway::with(flags.collect());
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut sent = HeaderMap::new();
+    for name in ["x-gateway-user", "x-backend-user", "x-sum"] {
+        sent.insert(name, "root".parse().unwrap());
+    }
+    let frames = [Frame::data(Bytes::from_static(b"{}")), Frame::trailers(sent)].map(Ok::<_, BoxedError>);
+    let body = StreamBody::new(futures_util::stream::iter(frames)).boxed();
+    let request = Request::post("/api/v1/namespaces/n/configmaps").body(body).unwrap();
+    assert_eq!(gateway.http2(Some(&alice)).await.send(request).await.unwrap().status(), StatusCode::OK);
+    let arrived = soon(trailers.recv()).await.unwrap();
+    assert_eq!(arrived.keys().map(http::HeaderName::as_str).collect::<Vec<_>>(), ["x-sum"]);
 }
 
 // h2 sends no such trailers, and gives up the request instead.

@@ -84,15 +84,18 @@ impl Holding {
 // One TLS connection of anybody must not cost the gateway and the backend a mutually authenticated connection for each
 // of its streams, also not by bodies that go on when their answer has ended. Go's client closes such a connection.
 #[tokio::test]
-async fn anonymous_streams_of_one_client_share_a_few_connections_and_all_get_their_turn() {
+async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
     for (kind, method) in [("readOnly", "GET"), ("mutating", "POST")] {
         let pki = Pki::new();
         let mut backend = Holding::start(&pki).await;
         let gateway = Gateway::with(flags(&pki, backend.address));
-        let client = gateway.http2(None).await;
+        let mut clients = Vec::new();
+        for host in 1..=5 {
+            clients.push(gateway.http2_from(host).await);
+        }
         let (mut asking, mut uploads) = (Vec::new(), Vec::new());
-        for _ in 0..90 {
-            let mut sender = client.sender.clone();
+        for number in 0..90 {
+            let mut sender = clients[number % 5].sender.clone();
             let (upload, unfinished, _) = fed();
             uploads.push(upload);
             let body = if method == "POST" { unfinished } else { empty() };
@@ -122,8 +125,8 @@ async fn more_anonymous_requests_than_may_wait_are_refused_at_once() {
     let gateway = Gateway::with(flags(&pki, backend.address));
     let started = Instant::now();
     let mut clients = Vec::new();
-    for _ in 0..8 {
-        let client = gateway.http2(None).await;
+    for host in 1..=8 {
+        let client = gateway.http2_from(host).await;
         for _ in 0..90 {
             let mut sender = client.sender.clone();
             let uri = format!("https://{}/api", gateway.address);
@@ -137,6 +140,77 @@ async fn more_anonymous_requests_than_may_wait_are_refused_at_once() {
     // 32 are sent and 512 wait.
     gateway.until_counted("apiserver_request_total{code=\"429\",verb=\"GET\"} 176").await;
     assert!(started.elapsed() < Duration::from_secs(5), "they had to wait");
+}
+
+/// A backend of HTTP/1.1 that answers what is not proxied, and never what is.
+async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
+    let (address, mut streams) = bare(pki, H1).await;
+    let stalled = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&stalled);
+    tokio::spawn(async move {
+        while let Some(mut stream) = streams.recv().await {
+            let count = Arc::clone(&count);
+            tokio::spawn(async move {
+                while let Ok(head) = head(&mut stream).await {
+                    if head.contains("watch=1") {
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nevent").await.unwrap();
+                    } else if head.contains("/proxy/") {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    } else {
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    (address, stalled)
+}
+
+const STALLED: &str = "/api/v1/namespaces/x/pods/y/proxy/";
+
+// Go's server reads on in a body before it sends an answer that is ready, so kube-apiserver never answers these.
+#[tokio::test]
+async fn stalled_anonymous_requests_of_one_client_lock_out_no_other() {
+    let pki = Pki::new();
+    let (address, stalled) = stalled_pods(&pki).await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let mut attacker = gateway.http2_from(1).await;
+    let mut uploads = Vec::new();
+    for _ in 0..90 {
+        let mut sender = attacker.sender.clone();
+        let (upload, body, _) = fed();
+        uploads.push(upload);
+        let uri = format!("https://{}{STALLED}", gateway.address);
+        tokio::spawn(async move {
+            sender.ready().await?;
+            sender.send_request(Request::post(uri).body(body).unwrap()).await.map(drop)
+        });
+    }
+    until("its share", || stalled.load(Ordering::SeqCst) >= 8).await;
+    // Behind all of them on their connection, and by a client with a credential.
+    let last = attacker.get("/api", &[("authorization", "Bearer good-token")]).await;
+    assert_eq!(last.status(), StatusCode::OK);
+    for host in 2..6 {
+        let response = gateway.http2_from(host).await.get("/version", &[]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(stalled.load(Ordering::SeqCst), 8, "no more than its share");
+    }
+}
+
+#[tokio::test]
+async fn an_anonymous_request_ends_with_the_request_timeout_though_it_may_run_long() {
+    let pki = Pki::new();
+    let (address, _) = stalled_pods(&pki).await;
+    let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=1s".to_owned()]].concat());
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut patient = gateway.http2(Some(&alice)).await;
+    let patient = tokio::spawn(async move { patient.get(STALLED, &[]).await.status() });
+    let answered = gateway.http2_from(1).await.get(STALLED, &[]).await;
+    assert_eq!(answered.status(), StatusCode::GATEWAY_TIMEOUT);
+    let watch = gateway.http2_from(1).await.get("/api/v1/pods?watch=1", &[]).await;
+    assert_eq!(watch.status(), StatusCode::OK);
+    assert!(soon(watch.into_body().collect()).await.is_err(), "it goes on");
+    assert!(!patient.is_finished(), "a client with a credential may wait");
 }
 
 #[tokio::test]

@@ -46,6 +46,7 @@ mod limits;
 mod log_lines;
 #[path = "../support/pki.rs"]
 mod pki;
+mod prefixes;
 mod reference;
 mod reload;
 mod service_accounts;

@@ -1,0 +1,259 @@
+//! Connections to the backend that clients share: no request of one of them ends such a connection, and no answer does.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::Scene;
+use crate::support::body::{Frames, fed, whole};
+use crate::support::frames::{self, CONTINUATION, END_HEADERS, HEADERS, frame, ok};
+use crate::support::large::{forms, longest, with_trailers};
+use crate::support::{Answering, Gateway, Http2, Pki, empty, flags, full, get, soon, status, text, until};
+
+const WATCH: &str = "/api/v1/pods?watch=true";
+/// What the attacker may not see: the request reaches the backend, which says so.
+const FORBIDDEN: &str = "/api/v1/secrets?watch=1";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// A scene with watches of another client that the test feeds.
+struct Watched {
+    scene: Scene,
+    feeds: Arc<Mutex<Vec<Frames>>>,
+    watches: Vec<Response<Incoming>>,
+    _watcher: Http2,
+}
+
+impl Watched {
+    async fn start(count: usize) -> Self {
+        let feeds = Arc::new(Mutex::new(Vec::new()));
+        let fed_by = Arc::clone(&feeds);
+        let answer = move |request: Request<Incoming>| -> Answering {
+            match request.uri().path_and_query().map(http::uri::PathAndQuery::as_str) {
+                Some(WATCH) => {
+                    let (feed, body, _) = fed();
+                    fed_by.lock().unwrap().push(feed);
+                    Box::pin(async { Response::new(body) })
+                }
+                Some(REVIEWS) => Box::pin(async {
+                    whole(request.version(), request.into_body()).await.ok();
+                    Response::new(full("reviewed"))
+                }),
+                _ => Box::pin(async { Response::builder().status(403).body(full("no")).unwrap() }),
+            }
+        };
+        let scene = Scene::with(&[], |_| {}, answer).await;
+        let bob = scene._pki.clients.leaf().cn("bob").issue();
+        let mut watcher = scene.gateway.http2(Some(&bob)).await;
+        let mut watches = Vec::new();
+        for _ in 0..count {
+            watches.push(watcher.get(WATCH, &[]).await);
+        }
+        Self { scene, feeds, watches, _watcher: watcher }
+    }
+
+    /// Every watch tells what happens next, and no connection was ended.
+    async fn are_undisturbed(&mut self, after: &str) {
+        for feed in self.feeds.lock().unwrap().iter() {
+            feed.send(Frame::data(Bytes::from_static(b"event")))
+                .unwrap_or_else(|_| panic!("{after}: a watch is gone"));
+        }
+        for watch in &mut self.watches {
+            let event = soon(watch.body_mut().frame()).await;
+            let event = event.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
+            assert_eq!(event.as_deref(), Some(&b"event"[..]), "{after}");
+        }
+        assert_eq!(self.scene._backend.ended(), 0, "{after}");
+        self.scene.others.go_on().await;
+    }
+}
+
+// Go's server ends a whole connection for a header that is too large or wrong and goes on in another frame.
+#[tokio::test]
+async fn no_header_of_one_client_ends_the_watches_of_another() {
+    let mut watched = Watched::start(4).await;
+    for (name, request, expected) in forms(FORBIDDEN) {
+        let mut client = watched.scene.gateway.tls(b"http/1.1", Some(&watched.scene.alice)).await;
+        soon(client.write_all(&request)).await.unwrap();
+        let mut answer = [0; 12];
+        soon(client.read_exact(&mut answer)).await.unwrap();
+        watched.are_undisturbed(name).await;
+        assert_eq!(answer[9..], *expected.to_string().as_bytes(), "{name}");
+    }
+    watched.scene.others.were_undisturbed().await;
+}
+
+// A name that Go refuses: what follows it in another frame ends the connection, however short the header is.
+#[tokio::test]
+async fn a_header_name_that_the_backend_refuses_ends_no_watch() {
+    let mut watched = Watched::start(2).await;
+    let mut client = watched.scene.gateway.http2(Some(&watched.scene.alice)).await;
+    for length in [10, 60_000, 200_000] {
+        let mut request = get(FORBIDDEN, &[]);
+        let name = HeaderName::from_lowercase(b"x\"y").unwrap();
+        request.headers_mut().insert(name, HeaderValue::from_static("1"));
+        request.headers_mut().insert("z", HeaderValue::from_bytes(&longest(length)).unwrap());
+        client.send(request).await.ok();
+        watched.are_undisturbed(&format!("{length} bytes after it")).await;
+    }
+}
+
+#[tokio::test]
+async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
+    let mut watched = Watched::start(2).await;
+    let mut client = watched.scene.gateway.http2(Some(&watched.scene.alice)).await;
+    for (large, expected) in [(false, StatusCode::OK), (true, StatusCode::BAD_REQUEST)] {
+        let response = client.send(with_trailers(REVIEWS, large)).await.unwrap();
+        watched.are_undisturbed("trailers").await;
+        assert_eq!(response.status(), expected);
+    }
+    watched.scene.others.were_undisturbed().await;
+}
+
+/// More than may share a connection, and the eighth part of a user's share of such headers.
+const LARGE: usize = 1_000_000;
+
+#[tokio::test]
+async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&sent);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            // Ends the connection.
+            Box::pin(async { std::panic::resume_unwind(Box::new(())) })
+        },
+    )
+    .await;
+    let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+    let large = "x".repeat(LARGE);
+    let response = client.get("/api/v1/pods", &[("x-large", &large)]).await;
+    assert_eq!(status(response).await.0, StatusCode::BAD_GATEWAY);
+    assert_eq!(sent.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leaves_the_others_theirs() {
+    let open = Arc::new(Mutex::new(Vec::new()));
+    let opened = Arc::clone(&open);
+    let scene = Scene::with(
+        &[],
+        |_| {},
+        move |_| {
+            let (feed, body, _) = fed();
+            opened.lock().unwrap().push(feed);
+            Box::pin(async { Response::new(body) })
+        },
+    )
+    .await;
+    let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+    let large = "x".repeat(LARGE);
+    let mut watches = Vec::new();
+    for _ in 0..8 {
+        let watch = client.get(WATCH, &[("x-large", &large)]).await;
+        assert_eq!(watch.status(), StatusCode::OK);
+        watches.push(watch);
+    }
+    let refused = client.get(WATCH, &[("x-large", &large)]).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    // Another client's are answered, and so is what is not large.
+    let bob = scene._pki.clients.leaf().cn("bob").issue();
+    let mut other = scene.gateway.http2(Some(&bob)).await;
+    assert_eq!(other.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
+    assert_eq!(client.get(WATCH, &[]).await.status(), StatusCode::OK);
+    // One that ends makes room.
+    drop(watches.pop());
+    assert_eq!(client.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
+    scene.others.were_undisturbed().await;
+}
+
+/// An answer with a header name that h2 ends the connection for. Go sends names of any length.
+fn unreadable(id: u32) -> Vec<u8> {
+    // RFC 7541: status 200, then a literal whose name has 70,000 bytes.
+    let mut block = vec![0x88, 0x00, 0x7f, 0xf1, 0xa1, 0x04];
+    block.extend(vec![b'n'; 70_000]);
+    block.extend([1, b'v']);
+    let mut parts = block.chunks(16_384).peekable();
+    let mut bytes = frame(HEADERS, 0, id, parts.next().unwrap());
+    while let Some(part) = parts.next() {
+        let flags = if parts.peek().is_none() { END_HEADERS } else { 0 };
+        bytes.extend(frame(CONTINUATION, flags, id, part));
+    }
+    bytes
+}
+
+// What pods, nodes and aggregated API servers answer is theirs to choose.
+#[tokio::test]
+async fn an_answer_from_behind_the_api_server_ends_no_request_of_a_client_that_did_not_ask_there() {
+    let evil = [
+        "/api/v1/namespaces/n/services/evil/proxy/",
+        "/api/v1/namespaces/n/pods/evil/log?follow=true",
+        "/apis/evil.example.com/v1/things",
+        "/apis/evil.example.com/v1/things?watch=1",
+        "/apis/evil.example.com/v1",
+        "/openapi/v3/apis/evil.example.com/v1",
+    ];
+    let asked = ["/api/v1/namespaces/n/pods/one/log?follow=true", "/api/v1/pods", WATCH];
+    for (attack, honest) in evil.into_iter().flat_map(|attack| asked.map(|honest| (attack, honest))) {
+        let pki = Pki::new();
+        let (requests, by) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (counted, noted) = (Arc::clone(&requests), Arc::clone(&by));
+        let address = frames::backend(&pki, &[], move |number| {
+            let (count, by) = (Arc::clone(&counted), Arc::clone(&noted));
+            move |kind, id, _| {
+                if kind != HEADERS {
+                    return Vec::new();
+                }
+                by.lock().unwrap().push(number);
+                match count.fetch_add(1, Ordering::SeqCst) {
+                    0 => Vec::new(),
+                    1 => unreadable(id),
+                    _ => [ok(1), ok(id)].concat(),
+                }
+            }
+        })
+        .await;
+        let gateway = Gateway::with(flags(&pki, address));
+        let bob = pki.clients.leaf().cn("bob").issue();
+        let mut client = gateway.http1(Some(&bob)).await;
+        let waiting = tokio::spawn(async move { client.get(honest, &[]).await.status() });
+        until("bob's request", || requests.load(Ordering::SeqCst) == 1).await;
+        let mallory = pki.clients.leaf().cn("mallory").issue();
+        let mut client = gateway.http1(Some(&mallory)).await;
+        let request = Request::builder().method(Method::POST).uri(attack).body(empty()).unwrap();
+        let code = client.send(request).await.unwrap().status();
+        assert_eq!(code, StatusCode::BAD_GATEWAY, "{attack}");
+        let again = gateway.http1(Some(&bob)).await.get(honest, &[]).await;
+        assert_eq!(again.status(), StatusCode::OK, "{attack}, {honest}");
+        assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "{attack}, {honest}");
+        let by = by.lock().unwrap();
+        assert_eq!(by[0], by[2], "{attack}: bob's connection went, {honest}");
+    }
+}
+
+#[tokio::test]
+async fn relayed_requests_of_one_client_share_a_connection() {
+    let pki = Pki::new();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    let address = frames::backend(&pki, &[], move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        |kind, id, _: &[u8]| if kind == HEADERS { ok(id) } else { Vec::new() }
+    })
+    .await;
+    let gateway = Gateway::with(flags(&pki, address));
+    for (name, expected) in [("alice", 1), ("bob", 2), ("alice", 2)] {
+        let client = pki.clients.leaf().cn(name).issue();
+        let mut client = gateway.http2(Some(&client)).await;
+        for _ in 0..5 {
+            text(client.get("/api/v1/namespaces/n/pods/one/log", &[]).await).await;
+        }
+        assert_eq!(connections.load(Ordering::SeqCst), expected, "{name}");
+    }
+}
