@@ -2,6 +2,7 @@
 //! about tokens counts how often it does.
 
 mod connections;
+mod headers;
 mod honest;
 mod report;
 mod scene;
@@ -37,6 +38,8 @@ pub enum Flood {
     Resets,
     /// Connections that never say anything.
     Silence,
+    /// Headers for which Go's server ends a connection, beside watches.
+    LargeHeaders,
 }
 
 impl Flood {
@@ -61,6 +64,8 @@ impl Flood {
                     flood.spawn(connections::take_back(Arc::clone(scene), end.clone()));
                 }
             }
+            // Has a scene of its own.
+            Self::LargeHeaders => {}
             Self::Silence => {
                 for _ in 0..2 {
                     flood.spawn(connections::say_nothing(Arc::clone(scene), end.clone()));
@@ -72,6 +77,9 @@ impl Flood {
 
 /// Half of the time without a flood, then all of it with one.
 pub async fn run(flood: Flood, seconds: u64) -> ExitCode {
+    if matches!(flood, Flood::LargeHeaders) {
+        return headers::run(seconds).await;
+    }
     let lasting = Duration::from_secs(seconds);
     let scene = Scene::start().await;
     let quiet = honest(&scene, lasting / 2).await;

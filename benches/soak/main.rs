@@ -10,6 +10,7 @@
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
 //! `cargo bench --bench soak -- --requests 100000`
+//! `cargo bench --bench soak -- --flood large-headers --seconds 60`
 
 #![allow(
     missing_docs,

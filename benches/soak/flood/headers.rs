@@ -1,0 +1,85 @@
+//! A client whose headers make Go's server end HTTP/2 connections, beside clients that watch.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::CLIENTS;
+use crate::clients::Crowd;
+use crate::count::Count;
+use crate::pki::Issued;
+use crate::support::large::{forms, with_trailers};
+use crate::support::process::Process;
+use crate::support::{Pki, flags};
+
+const WATCHES: usize = 200;
+/// Watches are what ends with a connection, so the flood shares theirs as far as it can.
+const PATH: &str = "/api/v1/secrets?watch=1";
+
+/// How often each form was answered with which code; none for a connection that ended without one.
+type Answers = BTreeMap<(&'static str, Option<u16>), u64>;
+
+pub async fn run(seconds: u64) -> ExitCode {
+    let pki = Arc::new(Pki::new());
+    let backend = crate::backend::start(&pki).await;
+    let process = Arc::new(Process::start(flags(&pki, backend.address)).await);
+    let count = Arc::new(Count::default());
+    let crowd = Crowd::start(&process, &pki, &count, WATCHES).await;
+    println!("{WATCHES} watches are open; {seconds} s of large headers begin");
+    let mallory = Arc::new(pki.clients.leaf().cn("mallory").issue());
+    let (ending, end) = watch::channel(false);
+    let mut flood = JoinSet::new();
+    for _ in 0..CLIENTS {
+        flood.spawn(send(Arc::clone(&process), Arc::clone(&mallory), end.clone()));
+    }
+    sleep(Duration::from_secs(seconds)).await;
+    ending.send_replace(true);
+    let mut answers = Answers::new();
+    for (answer, times) in flood.join_all().await.into_iter().flatten() {
+        *answers.entry(answer).or_default() += times;
+    }
+    crowd.end(&count).await;
+    let counted = count.now();
+    for ((form, code), times) in &answers {
+        let code = code.map_or_else(|| "no answer".to_owned(), |code| code.to_string());
+        println!("{form:>32}  {times} times {code}");
+    }
+    println!("{:>32}  {}", "connections that Go would end", backend.ended());
+    println!("{:>32}  {}, {} dropped", "watches", counted.open + counted.dropped, counted.dropped);
+    println!(
+        "{:>32}  {}, {} lost, at most {} ms late",
+        "events", counted.events, counted.lost, counted.latest
+    );
+    println!("{:>32}  {}, {} failed", "requests of others", counted.requests, counted.failed);
+    let good = backend.ended() == 0 && counted.dropped + counted.lost + counted.failed == 0;
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Sends one form after another until the end.
+async fn send(process: Arc<Process>, mallory: Arc<Issued>, end: watch::Receiver<bool>) -> Answers {
+    let mut answers = Answers::new();
+    let forms = forms(PATH);
+    while !*end.borrow() {
+        for (form, request, _) in &forms {
+            let mut client = process.gateway.tls(b"http/1.1", Some(&mallory)).await;
+            let mut answer = [0; 12];
+            let answered = async {
+                client.write_all(request).await?;
+                client.read_exact(&mut answer).await
+            };
+            let code = answered.await.ok().and_then(|_| std::str::from_utf8(&answer[9..]).ok()?.parse().ok());
+            *answers.entry((form, code)).or_default() += 1;
+        }
+        let mut client = process.gateway.http2(Some(&mallory)).await;
+        let response = client.send(with_trailers("/api/v1/secrets", true)).await;
+        let code = response.ok().map(|response| response.status().as_u16());
+        *answers.entry(("long trailers", code)).or_default() += 1;
+    }
+    answers
+}
