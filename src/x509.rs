@@ -6,7 +6,7 @@
 pub(crate) mod alt_names;
 pub(crate) mod bundle;
 pub(crate) mod certificate;
-mod constraints;
+pub(crate) mod constraints;
 pub(crate) mod der;
 pub(crate) mod key_pair;
 pub(crate) mod name;

@@ -5,8 +5,10 @@ use std::{fmt, io};
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
+use secrecy::zeroize::Zeroizing;
 
 use super::issue::{Fingerprint, IssueError, Issued, Issuer, Prepared, Wanted};
+use super::limits::{self, AuthorityLimit};
 use super::profile::Profile;
 use super::public_key::{BadKey, PublicKey};
 use super::request::armour;
@@ -42,6 +44,14 @@ pub enum AuthorityError {
         name: String,
         /// What is wrong.
         reason: PairError,
+    },
+    /// A key in a token that cannot be used.
+    #[error("the CA key {uri}: {reason}")]
+    TokenKey {
+        /// The URI, without a PIN.
+        uri: String,
+        /// Why.
+        reason: KeyError,
     },
     /// A file that cannot be read.
     #[error("error reading CA cert file {certificate:?}: open {file}: {reason}")]
@@ -80,6 +90,12 @@ pub enum PairError {
         "the certificate is not that of an authority: its basicConstraints must say CA, and its keyUsage cert sign"
     )]
     NotAuthority,
+    /// A critical extension that Go's verifier does not know: it accepts nothing below such a certificate.
+    // go: crypto/x509/verify.go, isValid
+    #[error(
+        "the certificate has a critical extension that verifiers do not know (x509: unhandled critical extension)"
+    )]
+    UnhandledCriticalExtension,
     /// The authority's key is one that nothing is signed with here.
     #[error("{0}")]
     WeakKey(String),
@@ -133,7 +149,7 @@ impl Authority {
     /// [`Authority::new`] with both read from where they are. Blocks.
     pub fn load(certificate: &Path, key: &KeySource) -> Result<Self, AuthorityError> {
         let read = |path: &Path| {
-            input_file::read(path).map_err(|error| AuthorityError::Read {
+            input_file::read(path).map(Zeroizing::new).map_err(|error| AuthorityError::Read {
                 certificate: certificate.display().to_string(),
                 file: path.display().to_string(),
                 // go: the texts of syscall.Errno
@@ -151,7 +167,7 @@ impl Authority {
         let certificate_pem = read(certificate)?;
         let key_pem = match key {
             KeySource::File(path) => read(path)?,
-            KeySource::Pkcs11(_) => Vec::new(),
+            KeySource::Pkcs11(_) => Zeroizing::default(),
         };
         Self::read(certificate, &certificate_pem, key, &key_pem)
     }
@@ -171,6 +187,12 @@ impl Authority {
             Self::of(certificate_pem, || open(key, key_pem))
         };
         authority.map_err(|reason| {
+            let reason = match (key, reason) {
+                (KeySource::Pkcs11(_), PairError::Key(reason)) => {
+                    return AuthorityError::TokenKey { uri: key.name(), reason };
+                }
+                (_, reason) => reason,
+            };
             // The number of certificates is what upstream looks at last, and calls the pair by both files then.
             let name = match reason {
                 PairError::Several(_) => pair,
@@ -205,20 +227,24 @@ impl Authority {
         if !signs || !extensions.basic_constraints.is_some_and(|constraints| constraints.is_ca) {
             return Err(PairError::NotAuthority);
         }
+        if extensions.unhandled_critical {
+            return Err(PairError::UnhandledCriticalExtension);
+        }
         let time = |seconds: i64| UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0));
         let validity =
             Validity { not_before: time(certificate.not_before), not_after: time(certificate.not_after) };
         Ok(Self {
             key,
             certificate_pem: armour("CERTIFICATE", &certificate.der),
-            subject: certificate.subject.name,
+            subject: certificate.subject.name.clone(),
             issuer: Issuer {
                 fingerprint: fingerprint(&certificate.der),
                 algorithm,
-                subject: certificate.raw_subject,
+                subject: certificate.raw_subject.clone(),
                 validity,
-                key_id: certificate.extensions.subject_key_id,
+                key_id: certificate.extensions.subject_key_id.clone(),
                 key: public,
+                certificate,
             },
         })
     }
@@ -241,6 +267,11 @@ impl Authority {
     /// The first second of the certificate's life.
     pub fn not_before(&self) -> UnixTime {
         self.issuer.validity.not_before
+    }
+
+    /// Whether verifiers would accept what this authority signs by the profile; the limit in the way if not.
+    pub fn is_fit_for(&self, profile: &Profile) -> Result<(), AuthorityLimit> {
+        limits::check_usages(&self.issuer.certificate, profile.purposes())
     }
 
     /// Whether nothing can be signed any more.
@@ -275,9 +306,9 @@ fn open(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
         #[cfg(feature = "pkcs11")]
         KeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::TokenKey::open(uri)?)),
         #[cfg(not(feature = "pkcs11"))]
-        KeySource::Pkcs11(_) => {
-            Err(KeyError::Uri("keys in tokens need a build with the feature pkcs11".to_owned()))
-        }
+        KeySource::Pkcs11(_) => Err(KeyError::Uri(
+            "this build of portcullis reads no keys in tokens; build it with --features pkcs11".to_owned(),
+        )),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use aws_lc_rs::rand;
 
+use super::limits::{self, AuthorityLimit};
 use super::lint::{self, Expected, LintError};
 use super::profile::{Profile, Refusal};
 use super::public_key::PublicKey;
@@ -12,9 +13,10 @@ use super::signer::{SignError, SignatureAlgorithm, Signer};
 use super::subject::Subject;
 use super::tbs::{self, Fields};
 use super::usage::{UnknownUsages, Usages};
-use super::validity::{self, ExpiredAuthority, Validity};
+use super::validity::{self, AuthorityNotValid, Validity};
 use crate::clock::UnixTime;
 use crate::escape::hex;
+use crate::x509::certificate::Certificate;
 
 /// What somebody asks an authority for.
 #[derive(Debug, Clone, Copy)]
@@ -99,9 +101,12 @@ pub enum IssueError {
     /// Usages that the API does not know.
     #[error(transparent)]
     Usages(#[from] UnknownUsages),
-    /// The authority has ended.
+    /// The authority has ended, or has not begun.
     #[error(transparent)]
-    Expired(#[from] ExpiredAuthority),
+    NotValid(#[from] AuthorityNotValid),
+    /// The certificate exceeds what the authority may sign for.
+    #[error("the certificate is not signed: {0}")]
+    Limit(#[from] AuthorityLimit),
     /// A lint: our fault; never signed.
     #[error(transparent)]
     Lint(#[from] LintError),
@@ -116,6 +121,8 @@ pub enum IssueError {
 /// What of an authority goes into the certificates it signs.
 #[derive(Debug)]
 pub(super) struct Issuer {
+    /// Its certificate, whose limits hold for all below it.
+    pub(super) certificate: Certificate,
     pub(super) fingerprint: Fingerprint,
     pub(super) algorithm: SignatureAlgorithm,
     /// The encoded subject.
@@ -142,7 +149,7 @@ impl Issuer {
         // Here a profile is stronger than the shortest life.
         let life = profile.max_duration().map_or(life, |longest| life.min(longest));
         let usages = Usages::parse(wanted.usages)?;
-        let validity = Validity::of(now, life, self.validity.not_after)?;
+        let validity = Validity::of(now, life, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
         let mut serial = [0; SERIAL];
         rand::fill(&mut serial)
@@ -178,7 +185,8 @@ impl Issuer {
             allowed: profile.allowed_usages().map(|usages| Vec::from_iter(usages).into()),
             cert_sign: profile.signs_cert_sign(),
         };
-        lint::check(&encoded, &expected)?;
+        let read = lint::check(&encoded, &expected)?;
+        limits::check(&self.certificate, &read)?;
         let subject = request.subject().clone();
         Ok(Prepared { encoded, authority: self.fingerprint, serial, subject, validity })
     }

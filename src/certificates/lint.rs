@@ -17,6 +17,7 @@ use super::signer::SignatureAlgorithm;
 use super::subject::Subject;
 use super::usage::Usages;
 use super::validity::Validity;
+use crate::x509::certificate::Certificate;
 
 mod rules;
 
@@ -68,8 +69,8 @@ struct Lint {
     check: fn(&TbsCertificate<'_>, &Expected<'_>) -> Result<(), String>,
 }
 
-/// Runs every lint over an encoded to-be-signed certificate.
-pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintError> {
+/// Runs every lint over an encoded to-be-signed certificate, and returns it as verifiers will read it.
+pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<Certificate, LintError> {
     let unread = |found: String| LintError { lint: "encoding", citation: "X.690 §10", found };
     let (rest, certificate) = TbsCertificate::from_der(encoded).map_err(|error| unread(error.to_string()))?;
     if !rest.is_empty() {

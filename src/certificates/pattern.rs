@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A text, or a text with one `*` at its beginning or its end that stands for anything, also for nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pattern {
+pub(super) enum Pattern {
     /// Exactly this.
     Exact(String),
     /// `text*`
@@ -18,7 +18,7 @@ pub enum Pattern {
 /// A text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
-pub struct PatternError(String);
+pub(super) struct PatternError(String);
 
 impl FromStr for Pattern {
     type Err = PatternError;
@@ -34,12 +34,12 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether the whole text matches. Case counts.
-    pub fn matches(&self, text: &str) -> bool {
+    /// What of the text the `*` stands for, empty if the pattern has none; `None` if the text does not match. Case counts.
+    pub(super) fn star<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
-            Self::Exact(exact) => text == exact,
-            Self::Prefix(prefix) => text.starts_with(prefix),
-            Self::Suffix(suffix) => text.ends_with(suffix),
+            Self::Exact(exact) => (text == exact).then_some(""),
+            Self::Prefix(prefix) => text.strip_prefix(prefix.as_str()),
+            Self::Suffix(suffix) => text.strip_suffix(suffix.as_str()),
         }
     }
 
@@ -48,7 +48,13 @@ impl Pattern {
         matches!(self, Self::Exact(exact) if exact == text)
     }
 
-    fn text(&self) -> &str {
+    /// Whether the pattern is `*`, and so stands for every name.
+    pub(super) fn is_star(&self) -> bool {
+        matches!(self, Self::Prefix(prefix) if prefix.is_empty())
+    }
+
+    /// What is written beside the `*`.
+    pub(super) fn text(&self) -> &str {
         match self {
             Self::Exact(text) | Self::Prefix(text) | Self::Suffix(text) => text,
         }
@@ -147,7 +153,7 @@ mod tests {
         ];
         for (pattern, text, want) in CASES {
             let parsed = pattern.parse::<Pattern>().ok();
-            assert_eq!(parsed.as_ref().map(|parsed| parsed.matches(text)), *want, "{pattern} {text}");
+            assert_eq!(parsed.as_ref().map(|parsed| parsed.star(text).is_some()), *want, "{pattern} {text}");
             if let Some(parsed) = parsed {
                 assert_eq!(parsed.to_string(), *pattern);
             }

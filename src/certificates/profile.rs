@@ -6,7 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub use super::pattern::{IpRange, IpRangeError, Pattern, PatternError};
+use super::dns;
+pub use super::name_pattern::{DnsPattern, EmailPattern, IdentityPattern, NamePatternError, UriPattern};
+use super::name_pattern::{Refused, email, identity, uri};
+pub use super::pattern::{IpRange, IpRangeError};
 use super::request::CertificateRequest;
 pub use super::signer_name::{SignerName, SignerNameError};
 use super::usage::Usage;
@@ -53,17 +56,19 @@ pub struct Refusal(String);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CustomRules {
     /// The common name must match one; with none, only requests without a common name pass.
-    pub common_names: Vec<Pattern>,
+    pub common_names: Vec<IdentityPattern>,
     /// Each organisation must match one. `system:masters` is matched only by a pattern that spells it out.
-    pub organizations: Vec<Pattern>,
+    pub organizations: Vec<IdentityPattern>,
     /// Each DNS name must match one.
-    pub dns_names: Vec<Pattern>,
+    pub dns_names: Vec<DnsPattern>,
+    /// Whether a DNS name may begin with `*.`, and so stand for every name one label below.
+    pub allow_wildcards: bool,
     /// Each address must lie in one.
     pub ip_ranges: Vec<IpRange>,
     /// Each mailbox must match one.
-    pub emails: Vec<Pattern>,
+    pub emails: Vec<EmailPattern>,
     /// Each URI must match one, as Go's `net/url` writes it.
-    pub uris: Vec<Pattern>,
+    pub uris: Vec<UriPattern>,
     /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities. A request for no
     /// extended usage would be good for all of them, and is refused unless `any` is here.
     pub allowed_usages: BTreeSet<Usage>,
@@ -174,6 +179,17 @@ impl Profile {
             Rules::KubeletServing | Rules::Serving => Some(SERVING_USAGES.into()),
             Rules::Anything => None,
             Rules::Custom(rules) => Some(rules.allowed_usages.clone()),
+        }
+    }
+
+    /// The purposes that what is signed by this profile is for: its authority must be for each of them.
+    pub(super) fn purposes(&self) -> BTreeSet<Usage> {
+        match &self.rules {
+            Rules::ApiServerClient | Rules::KubeletClient | Rules::Client => [Usage::ClientAuth].into(),
+            Rules::KubeletServing | Rules::Serving => [Usage::ServerAuth].into(),
+            // The request decides, and the authority's limits hold for each certificate.
+            Rules::Anything => BTreeSet::new(),
+            Rules::Custom(rules) => rules.allowed_usages.clone(),
         }
     }
 
@@ -289,20 +305,22 @@ impl CustomRules {
         }
         let name = &subject.common_name;
         if !(self.common_names.is_empty() && name.is_empty()) {
-            listed(&self.common_names, std::slice::from_ref(name), "subject common name")?;
+            let covers = |text: &str| self.common_names.iter().any(|pattern| pattern.covers(text));
+            listed(std::slice::from_ref(name), "subject common name", identity, covers)?;
         }
-        let masters = subject.organization.iter().any(|group| group == SYSTEM_MASTERS);
-        if masters && !self.organizations.iter().any(|pattern| pattern.names(SYSTEM_MASTERS)) {
-            return refuse(format!("subject organization {SYSTEM_MASTERS:?} is not allowed"));
-        }
-        listed(&self.organizations, &subject.organization, "subject organization")?;
-        listed(&self.dns_names, &names.dns, "DNS subjectAltName")?;
-        listed(&self.emails, &names.emails, "Email subjectAltName")?;
+        let covers = |text: &str| self.organizations.iter().any(|pattern| pattern.covers(text));
+        listed(&subject.organization, "subject organization", identity, covers)?;
+        let dns = |text: &str| dns::check(text, self.allow_wildcards).map_err(Refused::from);
+        let covers = |text: &str| self.dns_names.iter().any(|pattern| pattern.covers(text));
+        listed(&names.dns, "DNS subjectAltName", dns, covers)?;
+        let covers = |text: &str| self.emails.iter().any(|pattern| pattern.covers(text));
+        listed(&names.emails, "Email subjectAltName", email, covers)?;
         let outside = |ip| !self.ip_ranges.iter().any(|range| range.contains(ip));
         if let Some(ip) = names.ips.iter().copied().find(|ip| outside(*ip)) {
             return refuse(format!("IP subjectAltName {ip} is not allowed"));
         }
-        listed(&self.uris, &names.uris, "URI subjectAltName")?;
+        let covers = |text: &str| self.uris.iter().any(|pattern| pattern.covers(text));
+        listed(&names.uris, "URI subjectAltName", uri, covers)?;
         self.check_usages(usages)
     }
 
@@ -327,11 +345,22 @@ impl CustomRules {
     }
 }
 
-fn listed(patterns: &[Pattern], texts: &[String], what: &str) -> Result<(), Refusal> {
-    match texts.iter().find(|text| !patterns.iter().any(|pattern| pattern.matches(text))) {
-        Some(text) => refuse(format!("{what} {text:?} is not allowed")),
-        None => Ok(()),
+/// Checks that each text is listed, and is what it claims to be: a pattern speaks of names, not of texts.
+fn listed(
+    texts: &[String],
+    what: &str,
+    check: impl Fn(&str) -> Result<(), Refused>,
+    covers: impl Fn(&str) -> bool,
+) -> Result<(), Refusal> {
+    for text in texts {
+        if !covers(text) {
+            return refuse(format!("{what} {text:?} is not allowed"));
+        }
+        if let Err(reason) = check(text) {
+            return refuse(format!("{what} {text:?} is not allowed: {reason}"));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]

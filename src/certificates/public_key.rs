@@ -1,5 +1,7 @@
 //! Public keys of requests and authorities, and which ones are strong enough for a certificate.
 
+mod rsa_quality;
+
 use std::fmt;
 
 use x509_cert::der::asn1::{Any, BitString, Null, ObjectIdentifier, UintRef};
@@ -49,7 +51,7 @@ impl PublicKey {
             }
         })?;
         match &key {
-            signature::PublicKey::Rsa { modulus, .. } => {
+            signature::PublicKey::Rsa { modulus, exponent } => {
                 let bits = signature::bit_length(modulus);
                 if bits < MIN_RSA {
                     return Err(BadKey::Weak(format!(
@@ -61,12 +63,23 @@ impl PublicKey {
                         "RSA keys of {bits} bits are not signed: use {MAX_RSA} bits or fewer"
                     )));
                 }
+                rsa_quality::check(modulus, exponent).map_err(|flaw| {
+                    BadKey::Weak(format!("RSA keys with {flaw} are not signed: make another key"))
+                })?;
             }
             signature::PublicKey::Ecdsa { .. } | signature::PublicKey::Ed25519(_) => {}
             signature::PublicKey::Dsa | signature::PublicKey::Unknown => return Err(BadKey::Unsupported),
         }
         let spki = encode(&key).map_err(BadKey::Encode)?;
         Ok(Self { key, spki })
+    }
+
+    /// Why the key of an encoded `SubjectPublicKeyInfo` is too weak to be used; `None` also for what is no key.
+    pub(crate) fn weakness(encoded: &[u8]) -> Option<String> {
+        match Self::from_spki(encoded) {
+            Err(BadKey::Weak(reason)) => Some(reason),
+            _ => None,
+        }
     }
 
     /// The encoded `SubjectPublicKeyInfo`, written again from what was read, as Go does.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use secrecy::zeroize::Zeroizing;
 
 pub use building::build;
 
@@ -234,8 +235,11 @@ fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
 /// One PEM block of lines of 64 characters.
 // go: encoding/pem, Encode
 pub(crate) fn armour(kind: &str, content: &[u8]) -> String {
-    let text = STANDARD.encode(content);
-    let mut pem = format!("-----BEGIN {kind}-----\n");
+    // The content may be a key: what is copied is wiped, and nothing is copied by growing.
+    let text = Zeroizing::new(STANDARD.encode(content));
+    let lines = text.len() / 64 + 1;
+    let mut pem = String::with_capacity(text.len() + lines + 2 * kind.len() + 40);
+    pem = pem + "-----BEGIN " + kind + "-----\n";
     for line in text.as_bytes().chunks(64) {
         pem.extend(line.iter().copied().map(char::from));
         pem.push('\n');

@@ -8,6 +8,32 @@ use x509_cert::der::{self, Encode as _, Tag};
 
 pub use crate::x509::name::Name as Subject;
 
+/// Why a text names no user or group that can be told from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotPlainName {
+    /// There is nothing.
+    #[error("it is empty")]
+    Empty,
+    /// Receivers of headers trim it, or refuse it; or people cannot see that it is another name.
+    #[error("it begins or ends with a blank, or holds a control character or one that cannot be seen")]
+    Unseen,
+}
+
+/// Checks the name of a user or group: what is shown of it is what it is, and a header can carry it.
+pub fn check_name(name: &str) -> Result<(), NotPlainName> {
+    if name.is_empty() {
+        return Err(NotPlainName::Empty);
+    }
+    let at_the_ends = name.starts_with(char::is_whitespace) || name.ends_with(char::is_whitespace);
+    if at_the_ends || name.chars().any(is_unseen) { Err(NotPlainName::Unseen) } else { Ok(()) }
+}
+
+/// Control characters, line separators, and what changes a text without being seen: directions, joiners, soft hyphens.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 impl Subject {
     /// Whether no attribute would be written. An empty CN is none; an empty O is one.
     pub fn is_empty(&self) -> bool {

@@ -217,7 +217,7 @@ fn an_expired_authority_is_accepted_and_signs_nothing() {
     assert!(authority.is_expired(NOW));
     let request = request(&subject("alice", &[]), &AltNames::default());
     let refused = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap_err();
-    assert!(matches!(refused, IssueError::Expired(_)), "{refused:?}");
+    assert!(matches!(refused, IssueError::NotValid(_)), "{refused:?}");
     assert_eq!(
         refused.to_string(),
         "refusing to sign a certificate that expired in the past: NotAfter=2025-12-31 23:58:00 +0000 UTC"
@@ -258,4 +258,47 @@ fn unknown_usages_are_no_refusal() {
         issue(&authority, &Profile::legacy_unknown(), &request, &["client auth", "x", "y\"z"]).unwrap_err();
     assert!(matches!(refused, IssueError::Usages(_)), "{refused:?}");
     assert_eq!(refused.to_string(), r#"unrecognized usage values: ["x" "y\"z"]"#);
+}
+
+#[test]
+fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
+    use rcgen::{ExtendedKeyUsagePurpose, GeneralSubtree, NameConstraints};
+    let limited = |purposes: Vec<ExtendedKeyUsagePurpose>, domain: Option<&str>| {
+        let mut params = ca_params("limited");
+        params.extended_key_usages = purposes;
+        params.name_constraints = domain.map(|domain| NameConstraints {
+            permitted_subtrees: vec![GeneralSubtree::DnsName(domain.to_owned())],
+            excluded_subtrees: Vec::new(),
+        });
+        authority_of(&params, KeyKind::EcdsaP256)
+    };
+    let (client, server) = (ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth);
+    let named = |name: &str| AltNames { dns: strings(&[name]), ..AltNames::default() };
+    type Case = (&'static str, Authority, &'static str, &'static [&'static str], bool);
+    let cases: [Case; 9] = [
+        ("no limit", limited(vec![], None), "a.test", &["server auth"], true),
+        ("its purpose", limited(vec![client.clone()], None), "a.test", &["client auth"], true),
+        ("another purpose", limited(vec![client.clone()], None), "a.test", &["server auth"], false),
+        ("one of two", limited(vec![client.clone()], None), "a.test", &["client auth", "server auth"], false),
+        (
+            "both",
+            limited(vec![client.clone(), server], None),
+            "a.test",
+            &["client auth", "server auth"],
+            true,
+        ),
+        ("any", limited(vec![ExtendedKeyUsagePurpose::Any], None), "a.test", &["server auth"], true),
+        ("none is as good as its authority's", limited(vec![client], None), "a.test", &["signing"], true),
+        ("a name within", limited(vec![], Some("test")), "a.test", &["server auth"], true),
+        ("a name without", limited(vec![], Some("example")), "a.test", &["server auth"], false),
+    ];
+    for (case, authority, name, usages, good) in cases {
+        let request = request(&subject("a", &[]), &named(name));
+        let issued = issue(&authority, &Profile::legacy_unknown(), &request, usages);
+        match issued {
+            Ok(_) => assert!(good, "{case}"),
+            Err(IssueError::Limit(limit)) => assert!(!good, "{case}: {limit}"),
+            Err(other) => panic!("{case}: {other}"),
+        }
+    }
 }

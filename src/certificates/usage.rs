@@ -7,6 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use x509_cert::der::asn1::ObjectIdentifier;
+
 use crate::status::quote::Quoted;
 
 /// A usage the certificates API knows. Closed by `certificates.k8s.io/v1`; ordered by its word.
@@ -116,6 +118,14 @@ impl Usage {
     /// Whether it names a purpose (extKeyUsage) rather than what the key does (keyUsage).
     pub fn is_extended(self) -> bool {
         matches!(self.place(), Extended(..))
+    }
+
+    /// The OID of a purpose; `None` for `any`, and for what the key does.
+    pub(super) fn purpose(self) -> Option<ObjectIdentifier> {
+        match self.place() {
+            Extended(_, oid) if self != Self::Any => ObjectIdentifier::new(oid).ok(),
+            Extended(..) | KeyUsage(_) => None,
+        }
     }
 
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsageDict and extKeyUsageDict

@@ -24,10 +24,13 @@ pub struct Validity {
     pub not_after: UnixTime,
 }
 
-/// The authority has ended. The texts are kube-controller-manager's.
+/// The authority is not valid now. The texts are kube-controller-manager's where it has one.
 // kubernetes: pkg/controller/certificates/authority/policies.go, apply
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExpiredAuthority {
+pub enum AuthorityNotValid {
+    /// It has not begun. kube-controller-manager signs even so.
+    #[error("the signer is not valid yet: NotBefore={0}")]
+    BeforeItsStart(String),
     /// It had ended before the certificate would begin.
     #[error("the signer has expired: NotAfter={0}")]
     BeforeStart(String),
@@ -47,32 +50,34 @@ pub(super) fn life(asked: Option<Duration>, longest: Duration, usual: Duration) 
 }
 
 impl Validity {
-    /// The span of a certificate made now, cut at the authority's end.
+    /// The span of a certificate made now, within that of its authority.
     // kubernetes: pkg/controller/certificates/authority/policies.go, apply
-    pub(super) fn of(
-        now: UnixTime,
-        life: Duration,
-        authority_end: UnixTime,
-    ) -> Result<Self, ExpiredAuthority> {
-        Self::backdated(now, life, authority_end, BACKDATE, SHORT)
+    pub(super) fn of(now: UnixTime, life: Duration, authority: Self) -> Result<Self, AuthorityNotValid> {
+        Self::backdated(now, life, authority, BACKDATE, SHORT)
     }
 
     fn backdated(
         now: UnixTime,
         life: Duration,
-        authority_end: UnixTime,
+        authority: Self,
         backdate: Duration,
         short: Duration,
-    ) -> Result<Self, ExpiredAuthority> {
+    ) -> Result<Self, AuthorityNotValid> {
         let not_before = now.saturating_sub(backdate);
+        let authority_end = authority.not_after;
         let end = now.saturating_add(life);
         let not_after = if life < short { end } else { end.saturating_sub(backdate) }.min(authority_end);
         if not_before >= authority_end {
-            return Err(ExpiredAuthority::BeforeStart(printed(authority_end)));
+            return Err(AuthorityNotValid::BeforeStart(printed(authority_end)));
         }
         if now >= authority_end {
-            return Err(ExpiredAuthority::BeforeNow(printed(authority_end)));
+            return Err(AuthorityNotValid::BeforeNow(printed(authority_end)));
         }
+        if now < authority.not_before {
+            return Err(AuthorityNotValid::BeforeItsStart(printed(authority.not_before)));
+        }
+        // Backdated for clocks that are behind, and for none is a certificate valid before its authority.
+        let not_before = not_before.max(authority.not_before);
         let whole = |time: UnixTime| UnixTime::from_secs(time.as_secs());
         Ok(Self { not_before: whole(not_before), not_after: whole(not_after) })
     }
@@ -88,7 +93,7 @@ fn printed(time: UnixTime) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{ExpiredAuthority, Validity, life};
+    use super::{AuthorityNotValid, Validity, life};
 
     const NOW: Duration = Duration::new(1_767_225_600, 0);
     const MINUTE: u64 = 60;
@@ -178,7 +183,9 @@ mod tests {
         };
         for (name, life, end, backdate, short, want) in CASES {
             let seconds = Duration::from_secs;
-            let got = Validity::backdated(NOW, seconds(*life), at(*end), seconds(*backdate), seconds(*short));
+            let authority = Validity { not_before: Duration::ZERO, not_after: at(*end) };
+            let got =
+                Validity::backdated(NOW, seconds(*life), authority, seconds(*backdate), seconds(*short));
             let got = got.map(|got| (got.not_before, got.not_after)).map_err(|error| error.to_string());
             let want = want.map(|(from, to)| (at(from), at(to))).map_err(str::to_owned);
             assert_eq!(got, want, "{name}");
@@ -188,10 +195,29 @@ mod tests {
     #[test]
     fn fractions_of_a_second_count_until_the_end() {
         let now = NOW + Duration::from_millis(700);
-        let valid = Validity::of(now, Duration::from_hours(1), NOW + Duration::from_hours(9)).unwrap();
+        let until = |not_after| Validity { not_before: Duration::ZERO, not_after };
+        let valid = Validity::of(now, Duration::from_hours(1), until(NOW + Duration::from_hours(9))).unwrap();
         assert_eq!(valid.not_before, NOW.saturating_sub(Duration::from_mins(5)));
         assert_eq!(valid.not_after, NOW + Duration::from_hours(1));
-        let expired = Validity::of(now, Duration::from_hours(1), NOW);
-        assert!(matches!(expired, Err(ExpiredAuthority::BeforeNow(_))), "{expired:?}");
+        let expired = Validity::of(now, Duration::from_hours(1), until(NOW));
+        assert!(matches!(expired, Err(AuthorityNotValid::BeforeNow(_))), "{expired:?}");
+    }
+
+    #[test]
+    fn nothing_is_valid_before_its_authority() {
+        let hour = Duration::from_hours(1);
+        let from = |not_before| Validity { not_before, not_after: NOW + 9 * hour };
+        let minute = Duration::from_secs(MINUTE);
+        for (begins, expected) in [
+            (NOW.saturating_sub(hour), Some(NOW.saturating_sub(5 * minute))),
+            (NOW.saturating_sub(minute), Some(NOW.saturating_sub(minute))),
+            (NOW, Some(NOW)),
+            (NOW + Duration::from_secs(1), None),
+        ] {
+            let begun = Validity::of(NOW, hour, from(begins)).map(|valid| valid.not_before);
+            assert_eq!(begun.as_ref().ok(), expected.as_ref(), "{begins:?}");
+        }
+        let early = Validity::of(NOW, hour, from(NOW + hour)).unwrap_err().to_string();
+        assert_eq!(early, "the signer is not valid yet: NotBefore=2026-01-01 01:00:00 +0000 UTC");
     }
 }

@@ -89,22 +89,26 @@ pub struct SignerProfileKeys {
     /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<String>,
-    /// What the common name may be. Here and below `*` at the beginning or at the end stands for anything.
+    /// What the common name may be. Here and below one `*`, at the beginning or at the end, stands for anything but
+    /// names that begin with system: or kubeadm:, which a pattern must spell out so far.
     #[arg(long, value_name = "PATTERNS")]
     pub common_names: Vec<String>,
     /// What organisations, which are a client's groups, may be. system:masters is only what is spelt so.
     #[arg(long, value_name = "PATTERNS")]
     pub organizations: Vec<String>,
-    /// What DNS names may be.
+    /// What DNS names may be. A `*` at the end stands for the rest of one label.
     #[arg(long, value_name = "PATTERNS")]
     pub dns_names: Vec<String>,
+    /// Also sign wildcards below them, such as *.example.com.
+    #[arg(long)]
+    pub allow_wildcards: bool,
     /// Where IP addresses may lie, such as 10.0.0.0/8.
     #[arg(long, value_name = "RANGES")]
     pub ip_ranges: Vec<String>,
-    /// What mail addresses may be.
+    /// What mail addresses may be, such as *@example.com.
     #[arg(long, value_name = "PATTERNS")]
     pub emails: Vec<String>,
-    /// What URIs may be.
+    /// What URIs may be, such as spiffe://example.com/ns/a/*; the scheme and the host are written out.
     #[arg(long, value_name = "PATTERNS")]
     pub uris: Vec<String>,
     /// The usages that may be asked for, such as client auth.

@@ -71,12 +71,14 @@ pub(crate) struct BasicConstraints {
 }
 
 /// The purposes a certificate names.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendedKeyUsage {
     /// Whether any purpose is named; an empty list says nothing.
     pub(crate) limited: bool,
     pub(crate) any: bool,
     pub(crate) client_auth: bool,
+    /// The content of each OID, anyExtendedKeyUsage left out.
+    pub(crate) purposes: Vec<Vec<u8>>,
 }
 
 pub(crate) const KEY_CERT_SIGN: u16 = 1 << 5;
@@ -280,13 +282,20 @@ impl ExtendedKeyUsage {
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         while !list.is_empty() {
             usage.limited = true;
-            match list.oid().ok_or(INVALID)? {
+            let purpose = list.oid().ok_or(INVALID)?;
+            match purpose {
                 [0x55, 0x1d, 37, 0] => usage.any = true,
-                [0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02] => usage.client_auth = true,
-                _ => {}
+                _ => usage.purposes.push(purpose.to_vec()),
             }
+            usage.client_auth |= purpose == [0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
         }
         Ok(usage)
+    }
+
+    /// Whether certificates below an authority that names these purposes are accepted for this one.
+    // go: crypto/x509/verify.go, checkChainForKeyUsage — purposes nest
+    pub(crate) fn permits(&self, purpose: &[u8]) -> bool {
+        !self.limited || self.any || self.purposes.iter().any(|known| known == purpose)
     }
 }
 

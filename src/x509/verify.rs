@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
         // Purposes nest: every certificate that names purposes must name this one.
         // go: crypto/x509/verify.go, checkChainForKeyUsage
         let usable = |certificate: &&Certificate| {
-            let usage = certificate.extensions.extended_key_usage;
+            let usage = &certificate.extensions.extended_key_usage;
             !usage.limited || usage.any || usage.client_auth
         };
         if !path.iter().all(usable) {

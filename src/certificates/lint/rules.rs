@@ -14,7 +14,7 @@ use x509_parser::x509::X509Version;
 use super::{Expected, Lint, LintError, extension, unencodable, want};
 use crate::certificates::subject::Subject;
 use crate::certificates::tbs::{self, EMPTY_NAME};
-use crate::certificates::validity::BACKDATE;
+use crate::certificates::validity::{BACKDATE, Validity};
 use crate::clock::UnixTime;
 use crate::x509::certificate::Certificate;
 
@@ -38,7 +38,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint { name: "issuer", citation: "RFC 5280 §4.1.2.4", check: issuer },
     Lint { name: "validity", citation: "RFC 5280 §4.1.2.5", check: validity },
     Lint {
-        name: "end of the authority",
+        name: "validity of the authority",
         citation: "kubernetes authority/policies.go",
         check: within_authority,
     },
@@ -90,10 +90,13 @@ fn validity(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
     )
 }
 
-/// A certificate ends no later than who signed it.
+/// A certificate begins no earlier and ends no later than that of its authority.
 fn within_authority(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
-    let end = unix(tbs.validity.not_after);
-    want(end.is_some_and(|end| end <= expected.authority.not_after), || tbs.validity.not_after.to_string())
+    let Validity { not_before, not_after } = expected.authority;
+    let (begin, end) = (unix(tbs.validity.not_before), unix(tbs.validity.not_after));
+    want(begin.is_some_and(|begin| begin >= not_before) && end.is_some_and(|end| end <= not_after), || {
+        format!("{} to {}", tbs.validity.not_before, tbs.validity.not_after)
+    })
 }
 
 /// A certificate lives no longer than its profile lets it, counted from when it was made.
@@ -217,7 +220,7 @@ fn alt_names(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
 
 /// Go, and so kube-apiserver, will read the certificate, and finds the user, the groups and the key that were judged: what
 /// is encoded is compared with itself until then. The signature is not part of that.
-pub(super) fn read_as_judged(encoded: &[u8], expected: &Expected<'_>) -> Result<(), LintError> {
+pub(super) fn read_as_judged(encoded: &[u8], expected: &Expected<'_>) -> Result<Certificate, LintError> {
     let algorithm = expected.algorithm.identifier().map_err(unencodable)?;
     let whole = tbs::signed(encoded, algorithm, &[]).map_err(unencodable)?;
     let read = Certificate::parse(CertificateDer::from(whole)).map_err(|error| LintError {
@@ -232,7 +235,8 @@ pub(super) fn read_as_judged(encoded: &[u8], expected: &Expected<'_>) -> Result<
             lint: "as judged",
             citation: "kubernetes authority/authority.go",
             found,
-        })
+        })?;
+    Ok(read)
 }
 
 /// The name with the values of each kind sorted: a SET has an order of its own.

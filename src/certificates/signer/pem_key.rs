@@ -10,6 +10,7 @@ use aws_lc_rs::signature::{
 };
 use pkcs8::pkcs5::{pbes2, scrypt};
 use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 
 use super::{KeyError, KeyKind, SignError, SignatureAlgorithm, Signer};
@@ -51,7 +52,8 @@ impl PemKey {
         let block = private_key(pem)?;
         let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
         // Headers may say something else, and Go does not read them.
-        Self::from_der(&block.content).map_err(|error| if encrypted { KeyError::Encrypted } else { error })
+        Self::from_der(&Zeroizing::new(block.content))
+            .map_err(|error| if encrypted { KeyError::Encrypted } else { error })
     }
 
     /// Reads an encrypted PKCS#8 key (PBES2, RFC 8018).

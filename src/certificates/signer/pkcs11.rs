@@ -1,21 +1,24 @@
 //! Keys that never leave a token: signing by PKCS#11.
 //!
 //! The token hashes nothing: it gets a digest, and so needs only the mechanisms that every token has. A session that
-//! failed is opened again once for each signature. The PIN is read from its file when it is needed, and kept nowhere.
+//! failed is opened again once for each signature. The PIN is read from its file when it is needed, and wiped after the
+//! login. Of one that the token refuses, an HMAC by a key of the process is kept.
 
 mod uri;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-use aws_lc_rs::digest;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::{digest, hmac};
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::Mechanism;
 use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHandle};
 use cryptoki::session::{Session, UserType};
 use cryptoki::slot::Slot;
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 use x509_cert::der::asn1::{OctetStringRef, UintRef};
 use x509_cert::der::{self, Decode as _, Encode as _, Sequence};
@@ -45,8 +48,12 @@ struct Open {
 /// The libraries that are loaded: each may be initialised once in a process (PKCS#11 §5.4).
 static MODULES: Mutex<Vec<(std::path::PathBuf, Pkcs11)>> = Mutex::new(Vec::new());
 
-/// The PINs that tokens have refused: a few more attempts, and a token locks itself for good.
-static REFUSED: Mutex<Vec<(Uri, SecretString)>> = Mutex::new(Vec::new());
+/// The PINs that tokens have refused, as their HMACs: a few more attempts, and a token locks itself for good.
+static REFUSED: Mutex<Vec<(Uri, hmac::Tag)>> = Mutex::new(Vec::new());
+
+/// What the HMACs are made with. It keeps a PIN out of core dumps as a text; who reads the whole memory can try them all.
+static REFUSED_KEY: LazyLock<Option<hmac::Key>> =
+    LazyLock::new(|| hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok());
 
 impl fmt::Debug for TokenKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,8 +108,9 @@ impl Open {
             let pin = pin(file)?;
             let token = Uri { object: None, id: None, ..uri.clone() };
             let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
-            let same = |known: &SecretString| known.expose_secret() == pin.expose_secret();
-            if refused.iter().any(|(known, pin)| *known == token && same(pin)) {
+            let key = REFUSED_KEY.as_ref().ok_or_else(|| failed("there is no randomness"))?;
+            let tag = hmac::sign(key, pin.expose_secret().as_bytes());
+            if refused.iter().any(|(known, refused)| *known == token && refused.as_ref() == tag.as_ref()) {
                 return Err(failed(&format!(
                     "login: the token has refused this PIN, which is not tried again, lest it locks itself: correct {}",
                     file.display()
@@ -112,7 +120,7 @@ impl Open {
                 // A login holds for every session of the process with this token.
                 Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
                 Err(error @ Error::Pkcs11(RvError::PinIncorrect, _)) => {
-                    refused.push((token, pin));
+                    refused.push((token, tag));
                     return Err(failed(&format!("login: {}", told(&error))));
                 }
                 Err(error) => return Err(failed(&format!("login: {}", told(&error)))),
@@ -272,8 +280,7 @@ fn pin(file: &Path) -> Result<SecretString, KeyError> {
     let content = input_file::read(file).map_err(|error| unusable(error.to_string()))?;
     // The decoder's words would quote a byte of the PIN.
     let text = String::from_utf8(content).map_err(|_| unusable("is not text in UTF-8".to_owned()))?;
-    let text = SecretString::from(text);
-    Ok(text.expose_secret().trim_end_matches(['\r', '\n']).into())
+    Ok(Zeroizing::new(text).trim_end_matches(['\r', '\n']).into())
 }
 
 fn failed(reason: &str) -> KeyError {

@@ -111,9 +111,15 @@ impl Resolver<'_> {
             for (pair, files) in pairs {
                 let Some((authority, digest)) = self.authority(&files) else { continue };
                 authorities.push(SigningCa::of_kubernetes(&files, &authority));
-                signers.extend(pair.profiles.iter().map(|profile| {
-                    SignerSettings::kubernetes(profile(), Arc::clone(&authority), digest.clone())
-                }));
+                for profile in pair.profiles.iter().map(|profile| profile()) {
+                    if self.fits(&files, &authority, &profile) {
+                        signers.push(SignerSettings::kubernetes(
+                            profile,
+                            Arc::clone(&authority),
+                            digest.clone(),
+                        ));
+                    }
+                }
             }
             let (own, of_own) = self.signer_profiles(given);
             signers.extend(own);

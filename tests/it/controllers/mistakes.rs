@@ -31,6 +31,27 @@ fn pki() -> Pki {
     let expired = Ca::build("expired").expired(1_600_000_000).issue_ca();
     pki.write("expired.crt", expired.cert_pem());
     pki.write("expired.key", expired.key_pem());
+    let early = Ca::build("early").not_yet_valid(4_000_000_000).issue_ca();
+    pki.write("early.crt", early.cert_pem());
+    pki.write("early.key", early.key_pem());
+    let clients = Ca::build("clients").eku(&["1.3.6.1.5.5.7.3.2"]).issue_ca();
+    pki.write("clients.crt", clients.cert_pem());
+    pki.write("clients.key", clients.key_pem());
+    pki.write(
+        "for-servers.yaml",
+        "apiVersion: portcullis.dev/v1alpha1
+kind: SignerProfiles
+signers:
+- signerName: example.com/service
+  certFile: clients.crt
+  keyFile: clients.key
+  allowedUsages: [client auth, server auth]
+",
+    );
+    pki.write(
+        "encrypted.key",
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n",
+    );
     pki
 }
 
@@ -74,6 +95,30 @@ fn authorities_that_cannot_sign_are_refused() {
                 "--cluster-signing-key-file=DIR/expired.key",
             ],
             "the CA certificate has expired: NotAfter=2020-",
+        ),
+        (
+            &[
+                "--controllers=csrsigning",
+                "--cluster-signing-cert-file=DIR/early.crt",
+                "--cluster-signing-key-file=DIR/early.key",
+            ],
+            "the CA certificate is not valid yet: NotBefore=2",
+        ),
+        (
+            &[
+                "--controllers=csrsigning",
+                "--cluster-signing-cert-file=DIR/clients.crt",
+                "--cluster-signing-key-file=DIR/clients.key",
+            ],
+            "kubernetes.io/kubelet-serving: its authority is not for server auth but for client auth alone",
+        ),
+        (
+            &["--controllers=csrsigning", "--signer-profiles=DIR/for-servers.yaml"],
+            "example.com/service: its authority is not for server auth but for client auth alone",
+        ),
+        (
+            &["--controllers=csrsigning", CERT, "--cluster-signing-key-file=DIR/encrypted.key"],
+            "serve reads no encrypted keys: decrypt it",
         ),
         (
             &["--controllers=csrcleaner", "--leader-elect-renew-deadline=15s"],

@@ -47,9 +47,17 @@ pub fn cases() -> Vec<Case> {
     ] {
         cases.push(case(GROUP, name, KEYS, &Csr::new()).request(request.to_owned()));
     }
-    for (name, request) in
-        requests!["rsa-1024", "rsa-1024-exponent-3", "rsa-2040", "p-224", "rsa-2048-sha1", "p-256-sha1"]
-    {
+    for (name, request) in requests![
+        "rsa-1024",
+        "rsa-1024-exponent-3",
+        "rsa-2040",
+        "rsa-2048-close-primes",
+        "rsa-2048-roca",
+        "rsa-2048-small-factor",
+        "p-224",
+        "rsa-2048-sha1",
+        "p-256-sha1",
+    ] {
         let weak = case(GROUP, name, KEYS, &Csr::new()).request(request.to_owned());
         cases.push(weak.declared(WEAK, Expect::Failed));
     }

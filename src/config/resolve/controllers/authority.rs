@@ -6,6 +6,8 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::certificates::authority::{Authority, AuthorityError, KeySource, PairError};
+use crate::certificates::profile::Profile;
+use crate::certificates::signer::KeyError;
 use crate::clock::{UnixTime, rfc3339};
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolver;
@@ -58,33 +60,33 @@ impl Resolver<'_> {
         let now = self.inputs.now();
         let made = self.inputs.authority(&digest, || {
             let authority = Authority::read(cert, &certificate_pem, key, &key_pem)?;
-            if authority.is_expired(now) { Err(Unfit::Expired(authority.not_after())) } else { Ok(authority) }
+            if authority.is_expired(now) {
+                return Err(Unfit::Expired(authority.not_after()));
+            }
+            if now < authority.not_before() {
+                return Err(Unfit::NotYetValid(authority.not_before()));
+            }
+            Ok(authority)
         });
         let authority = made.map_err(|unfit| {
-            let of_key = match unfit.pair() {
-                Some(PairError::Mismatch | PairError::Key(_)) => true,
-                Some(PairError::Empty(_)) => !certificate_pem.is_empty(),
-                Some(_) | None => false,
+            let (of_key, fix) = match unfit.pair() {
+                Some(PairError::Key(KeyError::Encrypted)) => (true, DECRYPT),
+                Some(PairError::Mismatch | PairError::Key(_)) => (true, FIT),
+                Some(PairError::Empty(_)) => (!certificate_pem.is_empty(), FIT),
+                None if matches!(unfit, Unfit::Authority(AuthorityError::TokenKey { .. })) => (true, unfit.fix()),
+                Some(_) | None => (false, unfit.fix()),
             };
             if !of_key {
                 let error = ConfigError::new(cert_key, unfit.to_string()).fix(unfit.fix());
                 // The other texts name the file, as upstream's do.
-                return if matches!(unfit, Unfit::Expired(_)) { error.in_file(cert) } else { error };
+                let is_ours = matches!(unfit, Unfit::Expired(_) | Unfit::NotYetValid(_));
+                return if is_ours { error.in_file(cert) } else { error };
             }
-            let error = ConfigError::new(key_key, unfit.to_string());
-            let error = error.fix("give the private key of the certificate");
+            let error = ConfigError::new(key_key, unfit.to_string()).fix(fix);
             // Upstream's texts name the file of the certificate alone.
             if let KeySource::File(file) = key { error.in_file(file) } else { error }
         });
         let authority = self.ok(authority)?;
-        if authority.not_before() > now {
-            let begin = rfc3339(authority.not_before());
-            self.warnings.push(format!(
-                "{cert_key}: {}: the CA certificate is not valid before {begin}: what it signs is not believed until \
-                 then",
-                cert.display()
-            ));
-        }
         if authority.is_expired(now) {
             // It was good when it was taken. As an error it would hold up every other change, revocations among them.
             let end = rfc3339(authority.not_after());
@@ -94,7 +96,23 @@ impl Resolver<'_> {
         }
         Some((authority, digest))
     }
+
+    /// Whether verifiers would accept what the profile signs by this authority.
+    // threat: authority-limits
+    pub(super) fn fits(&mut self, files: &Files, authority: &Authority, profile: &Profile) -> bool {
+        let Err(limit) = authority.is_fit_for(profile) else { return true };
+        let error = ConfigError::new(&files.cert_key, format!("{}: {limit}", profile.signer_name()));
+        let fix = "give this signer a CA certificate for that purpose, or one without extended key usages";
+        self.errors.push(error.fix(fix).in_file(&files.cert));
+        false
+    }
 }
+
+const FIT: &str = "give the private key of the certificate";
+
+/// A passphrase in a file beside the key would protect nothing that the key's own mode does not.
+const DECRYPT: &str = "serve reads no encrypted keys: decrypt it into a file that the gateway alone can read \
+                       (openssl pkey -in ENCRYPTED -out KEY), or keep the key in a token (pkcs11:)";
 
 /// Why an authority is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +122,9 @@ enum Unfit {
     /// kube-controller-manager starts, and then cannot sign anything.
     #[error("the CA certificate has expired: NotAfter={}", rfc3339(*.0))]
     Expired(UnixTime),
+    /// kube-controller-manager starts, and signs what is not valid yet either.
+    #[error("the CA certificate is not valid yet: NotBefore={}", rfc3339(*.0))]
+    NotYetValid(UnixTime),
 }
 
 impl Unfit {
@@ -113,14 +134,22 @@ impl Unfit {
             Self::Authority(AuthorityError::Pair(reason) | AuthorityError::Files { reason, .. }) => {
                 Some(reason)
             }
-            Self::Authority(AuthorityError::Read { .. }) | Self::Expired(_) => None,
+            Self::Authority(AuthorityError::Read { .. } | AuthorityError::TokenKey { .. })
+            | Self::Expired(_)
+            | Self::NotYetValid(_) => None,
         }
     }
 
     fn fix(&self) -> &'static str {
         match self {
+            Self::Authority(AuthorityError::TokenKey { .. }) => {
+                "give the pkcs11: URI of a key that can sign, or a PEM file"
+            }
             Self::Authority(_) => "give exactly one CA certificate, and its own key",
             Self::Expired(_) => "give a CA certificate that is valid",
+            Self::NotYetValid(_) => {
+                "give a CA certificate that is valid, and look whether the clock is right"
+            }
         }
     }
 }

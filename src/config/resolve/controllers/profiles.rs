@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::SigningCa;
 use super::authority::Files;
-use crate::certificates::profile::{CustomRules, SignerName};
+use crate::certificates::profile::{CustomRules, Profile, SignerName};
 use crate::certificates::usage::Usage;
 use crate::config::error::{ConfigError, Position};
 use crate::config::file::{Envelope, document};
@@ -91,14 +91,15 @@ impl Resolver<'_> {
             }
         };
         let authority = files.as_ref().and_then(|files| self.authority(files));
-        let signing = files.zip(authority.as_ref());
-        let signing = signing.map(|(files, (authority, _))| SigningCa::of_own(&files, authority));
+        let signing = files.as_ref().zip(authority.as_ref());
+        let signing = signing.map(|(files, (authority, _))| SigningCa::of_own(files, authority));
         let errors = self.errors.len();
         let patterns = "write a text with at most one *, at its beginning or its end";
         let rules = CustomRules {
             common_names: self.parsed(given, "common-names", &keys.common_names, patterns),
             organizations: self.parsed(given, "organizations", &keys.organizations, patterns),
             dns_names: self.parsed(given, "dns-names", &keys.dns_names, patterns),
+            allow_wildcards: keys.allow_wildcards,
             ip_ranges: self.parsed(given, "ip-ranges", &keys.ip_ranges, "write it as 10.0.0.0/8"),
             emails: self.parsed(given, "emails", &keys.emails, patterns),
             uris: self.parsed(given, "uris", &keys.uris, patterns),
@@ -110,9 +111,10 @@ impl Resolver<'_> {
         if self.errors.len() == errors {
             self.between(given, &rules);
         }
-        let made = name.zip(authority);
-        let signer =
-            made.map(|(name, (authority, digest))| SignerSettings::custom(&name, rules, authority, digest));
+        let signer = name.zip(authority).zip(files).and_then(|((name, (authority, digest)), files)| {
+            let fits = self.fits(&files, &authority, &Profile::custom(&name, rules.clone()));
+            fits.then(|| SignerSettings::custom(&name, rules, authority, digest))
+        });
         (signer, signing)
     }
 
