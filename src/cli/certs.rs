@@ -11,8 +11,10 @@ mod issue;
 mod kind;
 mod kubeconfig;
 mod listing;
+mod making;
 mod passphrase;
 mod progress;
+mod renew;
 mod requests;
 mod sign;
 mod signing;
@@ -34,6 +36,9 @@ pub(super) enum CertsCommand {
     /// Make authorities: a root, and below it one for clients, one for servers and one for front proxies.
     #[command(after_help = init::EXAMPLE)]
     Init(init::InitFlags),
+    /// Renew an authority: another certificate by the root's key, for the same key or for a new one.
+    #[command(after_help = renew::EXAMPLE)]
+    RenewCa(renew::RenewFlags),
     /// Issue a certificate with a new key.
     #[command(after_help = issue::EXAMPLE)]
     Issue(issue::IssueFlags),
@@ -63,7 +68,8 @@ pub(super) enum CertsCommand {
     /// List what an authority has signed.
     ///
     /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
-    /// of JSON with its serial number, subject, profile, end and SHA-256, written before the certificate is.
+    /// of JSON with its serial number, subject, profile, end and SHA-256, and the SHA-256 of its authority's certificate,
+    /// written before the certificate is.
     Index(listing::IndexFlags),
 }
 
@@ -71,6 +77,7 @@ impl CertsCommand {
     pub(super) fn run(&self) -> ExitCode {
         let done = match self {
             Self::Init(flags) => init::run(flags),
+            Self::RenewCa(flags) => renew::run(flags),
             Self::Issue(flags) => issue::run(flags),
             Self::Sign(flags) => sign::run(flags),
             Self::Inspect(flags) => inspect::run(flags),

@@ -1,5 +1,6 @@
 //! `portcullis certs` as people meet it: what it prints, what it writes, what it refuses, and who takes its certificates.
 
+mod authorities;
 mod cluster;
 mod files;
 mod gateway;
@@ -111,8 +112,8 @@ fn mode(path: &Path) -> u32 {
 fn help_teaches() {
     let directory = tempfile::tempdir().unwrap();
     for command in [
-        "", "init", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve", "deny",
-        "watch",
+        "", "init", "renew-ca", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve",
+        "deny", "watch",
     ] {
         let mut arguments: Vec<&str> = command.split_whitespace().collect();
         arguments.push("-h");

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use secrecy::zeroize::Zeroizing;
 
 use super::error::CommandError;
 use super::index::{Entry, Index};
@@ -14,10 +15,13 @@ use crate::certificates::signer::{KeyError, PemKey};
 pub(super) const ROOT: &str = "ca";
 
 /// The authorities below the root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Role {
+    /// That of clients: client-ca.
     Client,
+    /// That of servers: serving-ca.
     Serving,
+    /// That of front proxies: front-proxy-ca.
     FrontProxy,
 }
 
@@ -81,7 +85,8 @@ impl AuthorityFlags {
             Some(key) => KeySource::parse(key),
             None => KeySource::File(self.dir.join(role.file()).with_extension("key")),
         };
-        if self.ca_cert.is_none() && !certificate.exists() {
+        // Not `exists`: a directory that may not be read is another mistake than a file that is not there.
+        if self.ca_cert.is_none() && matches!(certificate.try_exists(), Ok(false)) {
             return Err(CommandError::Failed(format!(
                 "{}: there is no such authority; make one with: portcullis certs init --dir {}, or name another one \
                  with --ca-cert and --ca-key",
@@ -103,8 +108,10 @@ impl AuthorityFlags {
     }
 
     fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<Authority, CommandError> {
-        let read =
-            |path: &Path| std::fs::read(path).map_err(|error| CommandError::about(path.display(), error));
+        let read = |path: &Path| {
+            let read = std::fs::read(path).map(Zeroizing::new);
+            read.map_err(|error| CommandError::about(path.display(), error))
+        };
         let certificate_pem = read(certificate)?;
         let key_pem = read(file)?;
         let key = match PemKey::from_pem(&key_pem) {
@@ -121,7 +128,9 @@ impl AuthorityFlags {
 impl Issuing {
     /// Writes down what was signed; until then it is not handed out.
     pub(super) fn record(&self, entry: &Entry) -> Result<(), CommandError> {
-        self.index.record(entry).map_err(|error| CommandError::Failed(error.to_string()))
+        self.index
+            .record(std::slice::from_ref(entry))
+            .map_err(|error| CommandError::Failed(error.to_string()))
     }
 }
 

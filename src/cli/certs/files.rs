@@ -1,11 +1,14 @@
-//! New files, all of them or none: each is written whole beside its place, readable by its owner alone, and then moved
-//! there. What is already there is left alone, unless it is to be replaced; then it comes back if a later file fails.
+//! New files, all of them or none: each is written whole before it gets its name, readable by its owner alone. What is
+//! already there is left alone, unless it is to be replaced; then the new file gets its owner and its mode, and it comes
+//! back if a later file fails.
 
-use std::fs::{self, DirBuilder, File};
+use std::fmt;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
+use secrecy::zeroize::Zeroizing;
 use tempfile::{Builder, NamedTempFile};
 
 /// Why a file was not written.
@@ -25,6 +28,28 @@ pub(in crate::cli) enum FileError {
         /// Where it should have been.
         directory: PathBuf,
     },
+    /// The directory takes no files.
+    #[error("no file can be made in {}: {source}", directory.display())]
+    NotWritable {
+        /// The directory.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file that is to be replaced belongs to another user.
+    #[error(
+        "{}: it belongs to the user {owner}, and the file in its place could not ({source}); run this as that user, or \
+         remove the file first",
+        path.display()
+    )]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refuses.
     #[error("{}: {source}", path.display())]
     Io {
@@ -40,12 +65,31 @@ fn at(path: &Path) -> impl Fn(io::Error) -> FileError + use<> {
     move |source| FileError::Io { path: path.clone(), source }
 }
 
-/// Files that are about to be there. Dropped without [`commit`](Self::commit), it leaves nothing.
+/// Files that are about to be there. Dropped without [`commit`](Self::commit), it leaves nothing; killed, it leaves nothing
+/// either: what is to be written is in memory until then, and has no name on disk before it has its own.
 #[derive(Debug)]
 pub(in crate::cli) struct NewFiles {
     force: bool,
-    staged: Vec<(PathBuf, NamedTempFile)>,
+    staged: Vec<Staged>,
 }
+
+struct Staged {
+    path: PathBuf,
+    content: Zeroizing<Vec<u8>>,
+    /// What others may do with a file that replaces another one, if they could do it with that.
+    shared: u32,
+}
+
+impl fmt::Debug for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(f)
+    }
+}
+
+/// A file that replaces one stays readable for the group that the old one had.
+const SECRET: u32 = 0o640;
+/// And what is no secret, for everybody who could read the old one.
+const PUBLIC: u32 = 0o644;
 
 impl NewFiles {
     /// With `force`, what is there is replaced.
@@ -53,32 +97,36 @@ impl NewFiles {
         Self { force, staged: Vec::new() }
     }
 
-    /// Writes the content beside its place. An obstacle that can be seen now is told now.
+    /// Takes content that may hold a key. An obstacle that can be seen now is told now.
     pub(in crate::cli) fn stage(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        if self.staged.iter().any(|(known, _)| known == path) {
+        self.add(path, content, SECRET)
+    }
+
+    /// Takes content that holds no key: a certificate that replaces one stays readable for the servers that read that.
+    pub(in crate::cli) fn stage_public(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
+        self.add(path, content, PUBLIC)
+    }
+
+    fn add(&mut self, path: &Path, content: &[u8], shared: u32) -> Result<(), FileError> {
+        if self.staged.iter().any(|known| known.path == path) {
             return Err(FileError::Twice(path.to_owned()));
         }
         must_be_free(path, self.force)?;
-        let directory = directory_of(path);
-        // A file of this crate is open to its owner alone (0600) from the first moment.
-        let mut file = Builder::new().prefix(".portcullis-").tempfile_in(directory).map_err(|source| {
-            match source.kind() {
-                io::ErrorKind::NotFound => {
-                    FileError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() }
-                }
-                _ => FileError::Io { path: path.to_owned(), source },
-            }
-        })?;
-        file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
-        self.staged.push((path.to_owned(), file));
+        NewFile::create(path).map(drop)?;
+        let content = Zeroizing::new(content.to_vec());
+        self.staged.push(Staged { path: path.to_owned(), content, shared });
         Ok(())
     }
 
-    /// Moves every file into its place; if one cannot be, those before it are as they were.
+    /// Writes every file and moves it into its place; if one cannot be, those before it are as they were.
     pub(in crate::cli) fn commit(self) -> Result<NewlyPlaced, FileError> {
+        let mut written = Vec::new();
+        for staged in &self.staged {
+            written.push(Written::of(staged, self.force)?);
+        }
         let mut done: Vec<Placed> = Vec::new();
-        for (path, file) in self.staged {
-            match place(&path, file, self.force) {
+        for file in written {
+            match file.place(self.force) {
                 Ok(placed) => done.push(placed),
                 Err(error) => {
                     NewlyPlaced(done).undo();
@@ -109,41 +157,163 @@ impl NewlyPlaced {
 #[derive(Debug)]
 struct Placed {
     path: PathBuf,
-    before: Option<NamedTempFile<()>>,
+    before: Option<Before>,
+}
+
+/// A file that was replaced. Its content is kept in memory: a second name on disk would outlive a command that is killed.
+struct Before {
+    content: Zeroizing<Vec<u8>>,
+    metadata: Metadata,
+}
+
+impl fmt::Debug for Before {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.metadata.permissions().fmt(f)
+    }
+}
+
+impl Before {
+    /// The file that is to be replaced.
+    fn read(path: &Path) -> io::Result<Option<Self>> {
+        let metadata = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata?,
+        };
+        Ok(Some(Self { content: Zeroizing::new(fs::read(path)?), metadata }))
+    }
 }
 
 impl Placed {
     fn undo(self) {
         // There is an error to be told already, and this is the best that can still be done.
         match self.before {
-            Some(before) => drop(before.into_temp_path().persist(&self.path)),
+            Some(Before { content, metadata }) => {
+                let mode = metadata.permissions().mode() & 0o777;
+                let staged = Staged { path: self.path, content, shared: mode };
+                drop(Written::of(&staged, true).and_then(|written| written.place(true)));
+            }
             None => drop(fs::remove_file(&self.path)),
         }
     }
 }
 
-fn place(path: &Path, file: NamedTempFile, force: bool) -> Result<Placed, FileError> {
-    if !force {
-        // Not a look and then a move: a file that appeared between the two would be lost.
-        return match file.persist_noclobber(path) {
-            Ok(_) => Ok(Placed { path: path.to_owned(), before: None }),
-            Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(FileError::Exists(path.to_owned()))
-            }
-            Err(failed) => Err(at(path)(failed.error)),
+/// A file that has its content and not yet its name.
+struct Written {
+    path: PathBuf,
+    file: NewFile,
+    before: Option<Before>,
+}
+
+impl Written {
+    fn of(staged: &Staged, force: bool) -> Result<Self, FileError> {
+        let failed = at(&staged.path);
+        // A symbolic link stays one: what it names is replaced.
+        let path = match fs::symlink_metadata(&staged.path) {
+            Ok(found) if force && found.is_symlink() => fs::canonicalize(&staged.path).map_err(&failed)?,
+            _ => staged.path.clone(),
         };
+        let before = if force { Before::read(&path).map_err(&failed)? } else { None };
+        let mut file = NewFile::create(&path)?;
+        let opened = file.as_file();
+        if let Some(Before { metadata, .. }) = &before {
+            like(opened, metadata, staged.shared).map_err(|source| FileError::Owner {
+                path: path.clone(),
+                owner: metadata.uid(),
+                source,
+            })?;
+        }
+        opened.write_all(&staged.content).and_then(|()| opened.sync_all()).map_err(&failed)?;
+        Ok(Self { path, file, before })
     }
-    // A second name for what is there, which goes away with the value.
-    let second_name = Builder::new()
-        .prefix(".portcullis-")
-        .make_in(directory_of(path), |second| fs::hard_link(path, second));
-    let before = match second_name {
-        Ok(before) => Some(before),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(at(path)(error)),
-    };
-    file.persist(path).map_err(|failed| at(path)(failed.error))?;
-    Ok(Placed { path: path.to_owned(), before })
+
+    fn place(self, force: bool) -> Result<Placed, FileError> {
+        let Self { path, file, before } = self;
+        match file.name(&path, force) {
+            Ok(()) => Ok(Placed { path, before }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
+                Err(FileError::Exists(path))
+            }
+            Err(error) => Err(at(&path)(error)),
+        }
+    }
+}
+
+/// Gives a file the owner of the one it replaces, and what of its mode is `shared`.
+fn like(file: &File, replaced: &Metadata, shared: u32) -> io::Result<()> {
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (replaced.uid(), replaced.gid()) {
+        let uid = (own.uid() != replaced.uid()).then_some(replaced.uid());
+        fchown(file, uid, Some(replaced.gid()))?;
+    }
+    file.set_permissions(Permissions::from_mode(0o600 | replaced.permissions().mode() & shared))
+}
+
+/// A file that is open to its owner alone (0600) from the first moment.
+enum NewFile {
+    /// It has no name, and is gone with the process.
+    #[cfg(target_os = "linux")]
+    Unnamed(File),
+    /// Where the file system has no such files.
+    Named(NamedTempFile),
+}
+
+impl NewFile {
+    /// Beside the place it is for.
+    fn create(path: &Path) -> Result<Self, FileError> {
+        let directory = directory_of(path);
+        Self::create_in(directory).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound if !directory.is_dir() => {
+                FileError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() }
+            }
+            _ => FileError::NotWritable { directory: directory.to_owned(), source },
+        })
+    }
+
+    fn create_in(directory: &Path) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{Mode, OFlags};
+            let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+            if let Ok(file) = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+                return Ok(Self::Unnamed(file.into()));
+            }
+        }
+        Builder::new().prefix(".portcullis-").tempfile_in(directory).map(Self::Named)
+    }
+
+    fn as_file(&mut self) -> &mut File {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => file,
+            Self::Named(file) => file.as_file_mut(),
+        }
+    }
+
+    /// Gives it its name; with `force`, in the place of what has it.
+    // Not a look and then a move: a file that appeared between the two would be lost.
+    fn name(self, path: &Path, force: bool) -> io::Result<()> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => {
+                if !force {
+                    return link(&file, path);
+                }
+                let named = Builder::new()
+                    .prefix(".portcullis-")
+                    .make_in(directory_of(path), |beside| link(&file, beside))?;
+                named.into_temp_path().persist(path).map_err(|failed| failed.error)
+            }
+            Self::Named(file) if force => file.persist(path).map(drop).map_err(|failed| failed.error),
+            Self::Named(file) => file.persist_noclobber(path).map(drop).map_err(|failed| failed.error),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD};
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+    Ok(rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// An error if there is something of that name that must stay.
@@ -174,7 +344,6 @@ pub(super) fn directory_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
 
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(directory)
@@ -191,7 +360,7 @@ mod tests {
         let mut files = NewFiles::new(false);
         files.stage(&directory.path().join("a.crt"), b"a").unwrap();
         files.stage(&directory.path().join("a.key"), b"b").unwrap();
-        assert!(names(directory.path()).iter().all(|name| name.starts_with(".portcullis-")));
+        assert!(names(directory.path()).is_empty(), "a command that is killed now leaves nothing");
         files.commit().unwrap();
         assert_eq!(names(directory.path()), ["a.crt", "a.key"]);
         for name in ["a.crt", "a.key"] {
@@ -235,6 +404,50 @@ mod tests {
         files.commit().unwrap();
         assert_eq!(fs::read_to_string(&first).unwrap(), "new");
         assert_eq!(names(directory.path()), ["a.crt", "a.key"]);
+    }
+
+    #[test]
+    fn a_file_that_replaces_another_is_read_by_the_same_people_and_by_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for (name, mode, public, expected) in [
+            ("a.crt", 0o644, true, 0o644),
+            ("b.crt", 0o755, true, 0o644),
+            ("c.crt", 0o400, true, 0o600),
+            ("a.key", 0o640, false, 0o640),
+            ("b.key", 0o644, false, 0o640),
+        ] {
+            fs::write(path(name), "old").unwrap();
+            fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+            let mut files = NewFiles::new(true);
+            let stage = if public { NewFiles::stage_public } else { NewFiles::stage };
+            stage(&mut files, &path(name), b"new").unwrap();
+            let placed = files.commit().unwrap();
+            let found = fs::metadata(path(name)).unwrap();
+            assert_eq!((found.permissions().mode() & 0o777, found.len()), (expected, 3), "{name}");
+            placed.undo();
+            assert_eq!(fs::read_to_string(path(name)).unwrap(), "old", "{name}");
+            assert_eq!(
+                fs::metadata(path(name)).unwrap().permissions().mode() & 0o177,
+                mode & 0o077,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_symbolic_link_is_followed_and_stays_one() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("real")).unwrap();
+        let (real, link) = (directory.path().join("real/a.crt"), directory.path().join("a.crt"));
+        fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink("real/a.crt", &link).unwrap();
+        let mut files = NewFiles::new(true);
+        files.stage_public(&link, b"new").unwrap();
+        files.commit().unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("real/a.crt"));
+        assert_eq!(fs::read_to_string(&real).unwrap(), "new");
+        assert_eq!((names(directory.path()).len(), names(&directory.path().join("real")).len()), (2, 1));
     }
 
     #[test]

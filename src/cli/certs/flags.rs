@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::certificates::alt_names::AltNames;
+use crate::certificates::dns;
 use crate::certificates::signer::KeyKind;
-use crate::certificates::subject::Subject;
+use crate::certificates::subject::{self, Subject};
 use crate::request::deadline::parse_duration;
 
 const DAY: u64 = 86_400;
@@ -64,8 +65,8 @@ pub(in crate::cli) struct NameFlags {
     /// An Organization: a group of a client. Repeatable.
     #[arg(long, short = 'O', value_name = "GROUP")]
     pub(super) organization: Vec<String>,
-    /// A DNS name of a server, comma-separated or repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// A DNS name of a server, comma-separated or repeated. *.example.com stands for every name one label below.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = dns_name)]
     pub(super) dns: Vec<String>,
     /// An IP address of a server, comma-separated or repeated.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
@@ -83,6 +84,19 @@ impl NameFlags {
 
     pub(super) fn alt_names(&self) -> AltNames {
         AltNames { dns: self.dns.clone(), ips: self.ip.clone(), ..AltNames::default() }
+    }
+}
+
+/// A name as it can be shown, and carried in a header of HTTP.
+pub(in crate::cli) fn name(text: &str) -> Result<String, String> {
+    subject::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn dns_name(text: &str) -> Result<String, String> {
+    match dns::check(text, true) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(dns::NotDnsName::Address) => Err("it is an IP address: give it with --ip".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

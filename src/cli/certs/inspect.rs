@@ -7,15 +7,19 @@ mod material;
 mod public_key;
 mod server;
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use secrecy::SecretString;
+use secrecy::zeroize::Zeroizing;
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::check::{Output, print};
 use super::error::CommandError;
+use super::passphrase::PassphraseFlags;
 use super::table;
 use crate::clock::{Clock, UnixTime};
 
@@ -32,7 +36,7 @@ and counts with --fail-on-warnings.";
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct InspectFlags {
     /// Certificates, requests or keys, PEM or DER, or kubeconfigs. Files given together are looked at together: does the
-    /// key fit the certificate?
+    /// key fit the certificate? `-` is the standard input.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Ask a server for its certificates, by a TLS handshake that verifies nothing.
@@ -44,6 +48,8 @@ pub(in crate::cli) struct InspectFlags {
     /// The CAs of a client that verifies the server, PEM. Default: the system's.
     #[arg(long, value_name = "FILE", requires = "server", help_heading = "Server")]
     ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    passphrase: PassphraseFlags,
     /// Exit 1 for what is only noteworthy, too.
     #[arg(long, help_heading = "Output")]
     fail_on_warnings: bool,
@@ -53,7 +59,56 @@ pub(in crate::cli) struct InspectFlags {
 }
 
 /// Names and values, in an order to be read in.
-type Facts = Vec<(&'static str, String)>;
+type Facts = Vec<(&'static str, Fact)>;
+
+/// A value, for people and for programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fact {
+    Text(String),
+    /// Usages and purposes.
+    Several(Vec<String>),
+    /// An authority, and how many levels of authorities may stand below it.
+    Authority(Option<u32>),
+}
+
+impl From<String> for Fact {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Fact {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl Fact {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Several(texts) => texts.join(", "),
+            Self::Authority(None) => "yes".to_owned(),
+            Self::Authority(Some(0)) => "yes, for no authority below".to_owned(),
+            Self::Authority(Some(1)) => "yes, for one level of authorities below".to_owned(),
+            Self::Authority(Some(below)) => format!("yes, for {below} levels of authorities below"),
+        }
+    }
+
+    fn value(&self) -> Value {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Several(texts) => {
+                // `Digital Signature`, but `OCSPSigning` and OIDs as they are.
+                let name =
+                    |text: &String| if text.contains(' ') { in_camel_case(text) } else { text.clone() };
+                texts.iter().map(name).collect::<Vec<_>>().into()
+            }
+            Self::Authority(None) => json!({"isCA": true}),
+            Self::Authority(Some(below)) => json!({"isCA": true, "pathLength": below}),
+        }
+    }
+}
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -69,18 +124,22 @@ struct Item {
 /// Facts of which there may be several.
 const LISTS: [&str; 4] = ["names", "asks for", "clients", "has"];
 
-fn in_order<S: Serializer>(facts: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+fn in_order<S: Serializer>(facts: &[(&'static str, Fact)], serializer: S) -> Result<S::Ok, S::Error> {
     let mut all: Vec<(String, Value)> = Vec::new();
     for (name, value) in facts {
         let key = in_camel_case(name);
-        // How far away a time is, is for people.
-        let value =
-            if ["from", "until"].contains(name) { value.split(' ').next().unwrap_or(value) } else { value };
+        let value = match value {
+            // How far away a time is, is for people.
+            Fact::Text(text) if ["from", "until"].contains(name) => {
+                text.split(' ').next().unwrap_or_default().into()
+            }
+            value => value.value(),
+        };
         let known = all.iter_mut().find(|(known, _)| *known == key);
         match (LISTS.contains(name), known) {
-            (true, Some((_, Value::Array(values)))) => values.push(value.into()),
-            (true, _) => all.push((key, vec![value].into())),
-            (false, _) => all.push((key, value.into())),
+            (true, Some((_, Value::Array(values)))) => values.push(value),
+            (true, _) => all.push((key, Value::Array(vec![value]))),
+            (false, _) => all.push((key, value)),
         }
     }
     serializer.collect_map(all)
@@ -140,12 +199,12 @@ impl Findings {
     }
 
     fn text(&self) -> String {
-        let mut rows: Facts = Vec::new();
+        let mut rows: Vec<(&str, String)> = Vec::new();
         for item in &self.items {
             rows.push((item.kind, item.name.clone()));
             let mut last = "";
             for (name, value) in &item.facts {
-                rows.push((if *name == last { "" } else { name }, value.clone()));
+                rows.push((if *name == last { "" } else { name }, value.text()));
                 last = name;
             }
             rows.push(("", String::new()));
@@ -177,20 +236,30 @@ pub(super) fn run(flags: &InspectFlags) -> Result<ExitCode, CommandError> {
             let problem = "nothing to inspect: give files, or --server HOST:PORT";
             return Err(CommandError::Usage(problem.to_owned()));
         }
-        None => files(&flags.files, now)?,
+        None => files(&flags.files, flags.passphrase.given()?.as_ref(), now)?,
     };
     let printed = print(&flags.output.rendered(&findings).unwrap_or_else(|| findings.text()));
     let bad = findings.has(Severity::Error) || flags.fail_on_warnings && findings.has(Severity::Warning);
     Ok(if bad { ExitCode::FAILURE } else { printed })
 }
 
-fn files(paths: &[PathBuf], now: UnixTime) -> Result<Findings, CommandError> {
+fn files(
+    paths: &[PathBuf],
+    passphrase: Option<&SecretString>,
+    now: UnixTime,
+) -> Result<Findings, CommandError> {
     let mut findings = Findings::default();
     let mut found = Vec::new();
     for path in paths {
         let name = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|error| CommandError::about(&name, error))?;
-        let pieces = material::pieces(&name, &bytes);
+        let mut bytes = Zeroizing::new(Vec::new());
+        let read = if name == "-" {
+            std::io::stdin().lock().read_to_end(&mut bytes).map(drop)
+        } else {
+            std::fs::read(path).map(|read| *bytes = read)
+        };
+        read.map_err(|error| CommandError::about(&name, error))?;
+        let pieces = material::pieces(&name, &bytes, passphrase);
         if pieces.is_empty() {
             kubeconfig::inspect(path, &bytes, now, &mut findings)?;
         }

@@ -39,9 +39,9 @@ pub(in crate::cli) struct IssueFlags {
     kind: Kind,
     #[command(flatten)]
     names: NameFlags,
-    /// How long it is good, at most as long as its authority.
-    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = life, help_heading = "Certificate")]
-    duration: Duration,
+    /// How long it is good, at most as long as its authority. Default: 30d for a client, who cannot be revoked, else 365d.
+    #[arg(long, value_name = "DURATION", value_parser = life, help_heading = "Certificate")]
+    duration: Option<Duration>,
     /// The kind of its key.
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, help_heading = "Certificate")]
     key_type: KeyType,
@@ -73,7 +73,8 @@ pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
         .map_err(|error| CommandError::about("making the key", error))?;
     let request = request::build(&subject, &names, &key)
         .map_err(|error| CommandError::about("making the request", error))?;
-    let order = Order { kind, request: &request, usages: &[], duration: flags.duration };
+    let order =
+        Order { kind, request: &request, usages: &[], duration: flags.duration, system_masters: true };
     let mut signed = order.sign(&issuing, now)?;
 
     let (certificate, key) = (signed.chain(&issuing), key.to_pem());
@@ -81,7 +82,7 @@ pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
     if let Some(out) = &flags.out {
         let [certificate_file, key_file] =
             ["crt", "key"].map(|extension| out.with_added_extension(extension));
-        files.stage(&certificate_file, certificate.as_bytes())?;
+        files.stage_public(&certificate_file, certificate.as_bytes())?;
         files.stage(&key_file, key.expose_secret().as_bytes())?;
         signed.report.certificate_file = Some(certificate_file);
         signed.report.key_file = Some(key_file);

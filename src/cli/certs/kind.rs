@@ -1,5 +1,7 @@
 //! The kinds of certificates that are signed by hand: which authority signs them, by which profile, for which usages.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 
 use super::authority::Role;
@@ -48,6 +50,20 @@ impl Kind {
             Self::FrontProxy => Profile::front_proxy(),
             Self::KubeletClient => Profile::kubelet_client(),
             Self::KubeletServing => Profile::kubelet_serving(),
+        }
+    }
+
+    /// Whether its certificates are shown by clients.
+    pub(super) fn is_client(self) -> bool {
+        self.role() != Role::Serving
+    }
+
+    /// How long its certificates are good unless a flag says otherwise. Kubernetes cannot revoke the certificate of a user.
+    pub(super) fn duration(self) -> Duration {
+        const DAY: Duration = Duration::from_hours(24);
+        match self {
+            Self::Client => 30 * DAY,
+            Self::Serving | Self::FrontProxy | Self::KubeletClient | Self::KubeletServing => 365 * DAY,
         }
     }
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::json;
+use serde::Serialize;
 
 use super::super::cluster::Cluster;
 use super::error::CommandError;
@@ -85,25 +86,99 @@ pub(super) fn render(
     certificate: &str,
     key: &SecretString,
 ) -> Result<SecretString, CommandError> {
-    let cluster = "cluster";
-    let mut about = json!({"server": server.url});
-    if let (Some(pem), Some(about)) = (&server.authority, about.as_object_mut()) {
-        about.insert("certificate-authority-data".to_owned(), STANDARD.encode(pem).into());
-    }
-    if let (Some(name), Some(about)) = (&server.tls_server_name, about.as_object_mut()) {
-        about.insert("tls-server-name".to_owned(), name.as_str().into());
-    }
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": cluster, "cluster": about}],
-        "users": [{"name": user, "user": {
-            "client-certificate-data": STANDARD.encode(certificate),
-            "client-key-data": STANDARD.encode(key.expose_secret()),
-        }}],
-        "contexts": [{"name": user, "context": {"cluster": cluster, "user": user}}],
-        "current-context": user,
-    });
-    let text = serde_saphyr::to_string(&config);
-    text.map(SecretString::from).map_err(|error| CommandError::about("writing a kubeconfig", error))
+    let data = |text: &str| Zeroizing::new(STANDARD.encode(text));
+    let (authority, certificate) = (server.authority.as_deref().map(data), data(certificate));
+    let key = data(key.expose_secret());
+    let config = Config {
+        api_version: "v1",
+        kind: "Config",
+        clusters: [Named {
+            name: CLUSTER,
+            content: ClusterEntry {
+                cluster: ClusterFields {
+                    server: &server.url,
+                    certificate_authority_data: authority.as_ref().map(|data| data.as_str()),
+                    tls_server_name: server.tls_server_name.as_deref(),
+                },
+            },
+        }],
+        users: [Named {
+            name: user,
+            content: UserEntry {
+                user: UserFields { client_certificate_data: &certificate, client_key_data: &key },
+            },
+        }],
+        contexts: [Named {
+            name: user,
+            content: ContextEntry { context: ContextFields { cluster: CLUSTER, user } },
+        }],
+        current_context: user,
+    };
+    // Room for all of it: a text that grows leaves copies of the key behind.
+    let room = 4096 + 2 * (key.len() + certificate.len() + authority.as_ref().map_or(0, |data| data.len()));
+    let mut text = Zeroizing::new(String::with_capacity(room));
+    serde_saphyr::to_fmt_writer(&mut *text, &config)
+        .map_err(|error| CommandError::about("writing a kubeconfig", error))?;
+    Ok(SecretString::from(text.as_str()))
+}
+
+/// The only cluster.
+const CLUSTER: &str = "cluster";
+
+// client-go: tools/clientcmd/api/v1/types.go. Borrowed, so that the key is in memory once.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Config<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    clusters: [Named<'a, ClusterEntry<'a>>; 1],
+    users: [Named<'a, UserEntry<'a>>; 1],
+    contexts: [Named<'a, ContextEntry<'a>>; 1],
+    #[serde(rename = "current-context")]
+    current_context: &'a str,
+}
+
+#[derive(Serialize)]
+struct Named<'a, T> {
+    name: &'a str,
+    #[serde(flatten)]
+    content: T,
+}
+
+#[derive(Serialize)]
+struct ClusterEntry<'a> {
+    cluster: ClusterFields<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ClusterFields<'a> {
+    server: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority_data: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_server_name: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct UserEntry<'a> {
+    user: UserFields<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct UserFields<'a> {
+    client_certificate_data: &'a str,
+    client_key_data: &'a str,
+}
+
+#[derive(Serialize)]
+struct ContextEntry<'a> {
+    context: ContextFields<'a>,
+}
+
+#[derive(Serialize)]
+struct ContextFields<'a> {
+    cluster: &'a str,
+    user: &'a str,
 }

@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::super::check::{Output, print};
 use super::error::CommandError;
 use super::index::{Entry, Index};
-use super::table;
+use super::{fingerprint, table};
+use crate::x509::CaBundle;
 
 /// The flags of `portcullis certs index`.
 #[derive(Debug, Clone, Args)]
@@ -28,13 +29,22 @@ pub(in crate::cli) struct IndexFlags {
 #[derive(Debug, Serialize)]
 struct Listed {
     authority: String,
+    /// Whether an authority has signed it that was replaced since.
+    #[serde(skip)]
+    is_former: bool,
     #[serde(flatten)]
     entry: Entry,
 }
 
 pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
     let indexes = match &flags.ca_cert {
-        Some(certificate) => vec![Index::beside(certificate)],
+        Some(certificate) => {
+            let index = Index::beside(certificate);
+            if matches!((certificate.try_exists(), index.path().try_exists()), (Ok(false), Ok(false))) {
+                return Err(CommandError::about(certificate.display(), "there is no such authority"));
+            }
+            vec![index]
+        }
         None => in_directory(&flags.dir)?,
     };
     let mut listed = Vec::new();
@@ -42,19 +52,31 @@ pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
         let name = index.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let authority = name.trim_end_matches(".index.jsonl").to_owned();
         let entries = index.read()?;
-        listed.extend(entries.into_iter().map(|entry| Listed { authority: authority.clone(), entry }));
+        let current = fingerprint_of(&index.path().with_file_name(format!("{authority}.crt")));
+        listed.extend(entries.into_iter().map(|entry| {
+            let is_former =
+                current.is_some() && entry.issuer_sha256.is_some() && entry.issuer_sha256 != current;
+            Listed { authority: authority.clone(), is_former, entry }
+        }));
     }
     let text = flags.output.rendered(&listed).unwrap_or_else(|| {
         if listed.is_empty() {
             return "nothing was signed yet\n".to_owned();
         }
-        let rows = listed.iter().map(|Listed { authority, entry }| {
+        let rows = listed.iter().map(|Listed { authority, is_former, entry }| {
             let Entry { serial, subject, profile, issued_at, not_after, .. } = entry.clone();
-            [authority.clone(), profile, subject, issued_at, not_after, serial]
+            let authority = if *is_former { format!("{authority} (former)") } else { authority.clone() };
+            [authority, profile, subject, issued_at, not_after, serial]
         });
         table::columns(["AUTHORITY", "PROFILE", "SUBJECT", "ISSUED", "UNTIL", "SERIAL"], rows)
     });
     Ok(print(&text))
+}
+
+/// That of the certificate in a file, if there is one.
+fn fingerprint_of(certificate: &Path) -> Option<String> {
+    let bundle = CaBundle::from_pem(&std::fs::read(certificate).ok()?).ok()?;
+    bundle.certificates().first().map(|certificate| fingerprint(&certificate.der))
 }
 
 fn in_directory(directory: &Path) -> Result<Vec<Index>, CommandError> {

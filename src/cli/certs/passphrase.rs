@@ -9,6 +9,7 @@ use clap::Args;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::authority::Role;
 use super::error::CommandError;
 
 /// Longer ones are a mistake in the file's name.
@@ -18,10 +19,10 @@ const LONGEST: u64 = 4096;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Passphrase")]
 pub(super) struct PassphraseFlags {
-    /// The passphrase of the authority's key is the first line of this file.
+    /// The passphrase of the key is the first line of this file.
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_fd")]
     passphrase_file: Option<PathBuf>,
-    /// The passphrase of the authority's key is the first line that this open file descriptor gives.
+    /// The passphrase of the key is the first line that this open file descriptor gives.
     #[arg(long, value_name = "N")]
     passphrase_fd: Option<u32>,
 }
@@ -45,23 +46,86 @@ impl PassphraseFlags {
             None => ask(&format!("passphrase of {}: ", key.display())),
         }
     }
+}
 
-    /// The one for new keys, if they are to have one: as the flags say, else as is typed, twice, if `ask_for_it`.
-    pub(super) fn for_new_keys(&self, ask_for_it: bool) -> Result<Option<SecretString>, CommandError> {
-        if let Some(passphrase) = self.given()? {
-            return Ok(Some(passphrase));
+/// Which new keys are encrypted, and where the passphrase is.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Passphrase")]
+pub(super) struct NewKeyPassphraseFlags {
+    /// Ask at the terminal for a passphrase to encrypt all keys with. `serve` reads no encrypted keys.
+    #[arg(long, conflicts_with_all = ["passphrase_file", "passphrase_fd"])]
+    passphrase: bool,
+    #[command(flatten)]
+    all: PassphraseFlags,
+    /// Encrypt the root's key alone; the passphrase is the first line of this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["passphrase", "passphrase_file", "passphrase_fd"])]
+    root_passphrase_file: Option<PathBuf>,
+    /// Encrypt no key, and ask for no passphrase. So it is, too, where there is no terminal and no other flag.
+    #[arg(long, conflicts_with_all = ["passphrase", "passphrase_file", "passphrase_fd", "root_passphrase_file"])]
+    no_passphrase: bool,
+}
+
+/// Which of an authority's new keys are encrypted.
+pub(super) enum Protection {
+    None,
+    Root(SecretString),
+    All(SecretString),
+}
+
+impl NewKeyPassphraseFlags {
+    /// What the flags say; else what is typed for the root's key, whose use is rare and whose loss is the worst.
+    pub(super) fn ask(&self) -> Result<Protection, CommandError> {
+        if let Some(passphrase) = self.all.given()? {
+            return Ok(Protection::All(passphrase));
         }
-        if !ask_for_it {
-            return Ok(None);
+        if let Some(file) = &self.root_passphrase_file {
+            return read(file, "--root-passphrase-file").map(Protection::Root);
         }
-        let [first, second] = [ask("passphrase of the new keys: ")?, ask("once more: ")?];
-        if first.expose_secret() != second.expose_secret() {
-            return Err(CommandError::Failed(
-                "the two passphrases differ; nothing was made, try again".to_owned(),
-            ));
+        if self.passphrase {
+            return ask_twice("passphrase of the new keys: ").map(Protection::All);
         }
-        Ok(Some(first))
+        if self.no_passphrase || !std::io::stdin().is_terminal() {
+            return Ok(Protection::None);
+        }
+        ask_twice("passphrase of the root's key (--no-passphrase for none): ").map(Protection::Root)
     }
+}
+
+impl Protection {
+    /// The passphrase of the root's key, or of the key of a role.
+    pub(super) fn of(&self, role: Option<Role>) -> Option<&SecretString> {
+        match (self, role) {
+            (Self::All(passphrase), _) | (Self::Root(passphrase), None) => Some(passphrase),
+            (Self::None, _) | (Self::Root(_), Some(_)) => None,
+        }
+    }
+
+    /// What is told of the keys.
+    pub(super) fn described(&self) -> &'static str {
+        match self {
+            Self::None => {
+                "Their keys, *.key, are not encrypted: whoever reads them can be anyone. --root-passphrase-file encrypts \
+                 that of the root, --passphrase all of them."
+            }
+            Self::Root(_) => {
+                "The root's key, ca.key, is encrypted; the other keys are not: whoever reads them can be anyone."
+            }
+            Self::All(_) => {
+                "Their keys, *.key, are encrypted; the passphrase is needed whenever something is signed, and serve \
+                 cannot use them."
+            }
+        }
+    }
+}
+
+fn ask_twice(prompt: &str) -> Result<SecretString, CommandError> {
+    let [first, second] = [ask(prompt)?, ask("once more: ")?];
+    if first.expose_secret() != second.expose_secret() {
+        return Err(CommandError::Failed(
+            "the two passphrases differ; nothing was made, try again".to_owned(),
+        ));
+    }
+    Ok(first)
 }
 
 fn read(file: &Path, flag: &str) -> Result<SecretString, CommandError> {

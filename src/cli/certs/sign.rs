@@ -7,13 +7,14 @@ use std::time::Duration;
 use clap::Args;
 
 use super::super::check::{Output, print};
+use super::super::terminal::harmless;
 use super::authority::AuthorityFlags;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
 use super::kind::Kind;
 use super::signing::Order;
-use crate::certificates::request::CertificateRequest;
+use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::clock::Clock;
 
 pub(super) const EXAMPLE: &str = "\
@@ -34,12 +35,16 @@ pub(in crate::cli) struct SignFlags {
     /// What the certificate is for; this decides which authority of --dir signs it.
     #[arg(long, value_enum, value_name = "KIND")]
     profile: Kind,
-    /// Its usages, comma-separated, as in the API: `digital signature,client auth`. Default: those of the profile.
+    /// Its usages, comma-separated, as in the API: `client auth` without `digital signature`, say. Default: all of the
+    /// profile, which signs no others.
     #[arg(long, value_name = "USAGES", value_delimiter = ',')]
     usages: Vec<String>,
-    /// How long it is good, at most as long as its authority.
-    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = life)]
-    duration: Duration,
+    /// How long it is good, at most as long as its authority. Default: 30d for a client, who cannot be revoked, else 365d.
+    #[arg(long, value_name = "DURATION", value_parser = life)]
+    duration: Option<Duration>,
+    /// Sign a request for the group system:masters, which may do everything.
+    #[arg(long)]
+    allow_system_masters: bool,
     #[command(flatten)]
     authority: AuthorityFlags,
     /// The file to write the certificate to, followed by its intermediate. Default: FILE with .crt for its extension.
@@ -61,16 +66,41 @@ pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
     } else {
         CertificateRequest::from_der(&bytes)
     };
-    let request = parsed.map_err(|error| CommandError::about(&name, error))?;
+    let request = parsed.map_err(|error| CommandError::about(&name, explained(&error, &bytes)))?;
     let issuing = flags.authority.open(flags.profile.role())?;
     let now = Clock::system().now();
-    let order =
-        Order { kind: flags.profile, request: &request, usages: &flags.usages, duration: flags.duration };
+    let order = Order {
+        kind: flags.profile,
+        request: &request,
+        usages: &flags.usages,
+        duration: flags.duration,
+        system_masters: flags.allow_system_masters,
+    };
     let mut signed = order.sign(&issuing, now)?;
     let out = flags.out.clone().unwrap_or_else(|| flags.request.with_extension("crt"));
     let mut files = NewFiles::new(flags.force);
-    files.stage(&out, signed.chain(&issuing).as_bytes())?;
+    files.stage_public(&out, signed.chain(&issuing).as_bytes())?;
     signed.report.certificate_file = Some(out);
     let report = signed.hand_out(&issuing, files, now)?;
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
+}
+
+/// What is wrong with a file that is no request, in words for those who have mixed up their files.
+fn explained(error: &RequestError, bytes: &[u8]) -> String {
+    let is_text = bytes.trim_ascii_start().starts_with(b"-----BEGIN");
+    match error {
+        RequestError::Malformed(_) if !is_text => {
+            "neither PEM nor DER of a certificate request (PKCS#10); `certs inspect` says what it is"
+                .to_owned()
+        }
+        RequestError::NotPem => {
+            let first = bytes.trim_ascii_start().strip_prefix(b"-----BEGIN ").unwrap_or_default();
+            let kind = first.split(|octet| *octet == b'-').next().unwrap_or_default();
+            let kind = harmless(&String::from_utf8_lossy(kind));
+            format!(
+                "a PEM file of the type {kind}, and not a CERTIFICATE REQUEST; `certs inspect` says what it is"
+            )
+        }
+        error => error.to_string(),
+    }
 }

@@ -11,12 +11,13 @@ use super::error::CommandError;
 use super::files::NewFiles;
 use super::index::Entry;
 use super::kind::Kind;
-use super::{fingerprint, table};
+use super::{fingerprint, hex, table};
 use crate::certificates::alt_names::AltNames;
 use crate::certificates::issue::{Issued, Wanted};
 use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::certificates::request::CertificateRequest;
-use crate::certificates::subject::Subject;
+use crate::certificates::subject::{Subject, check_name};
+use crate::certificates::validity::{BACKDATE, SHORT};
 use crate::clock::{self, UnixTime};
 use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
 
@@ -30,7 +31,10 @@ pub(super) struct Order<'a> {
     pub(super) request: &'a CertificateRequest,
     /// None: those of the kind.
     pub(super) usages: &'a [String],
-    pub(super) duration: Duration,
+    /// None: that of the kind.
+    pub(super) duration: Option<Duration>,
+    /// Whether a client may be in the group that may do everything.
+    pub(super) system_masters: bool,
 }
 
 /// A certificate, signed and not yet handed out.
@@ -69,25 +73,24 @@ pub(super) struct Report {
 impl Order<'_> {
     /// Signs it, if the profile and the authority allow.
     pub(super) fn sign(&self, issuing: &Issuing, now: UnixTime) -> Result<Signed, CommandError> {
-        let Self { kind, request, usages, duration } = self;
-        if kind.role() == Role::Client {
-            must_arrive(request.subject())
-                .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
-        }
+        let Self { kind, request, usages, .. } = self;
+        self.check_names()?;
+        let duration = self.duration.unwrap_or(kind.duration());
         let key = request.public_key().to_string();
         let usages = if usages.is_empty() { kind.usages(&key) } else { usages.to_vec() };
-        let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: *duration };
+        // The backdating is taken off the end of what is not short; here a duration is what it says.
+        let signing_duration = if duration < SHORT { duration } else { duration.saturating_add(BACKDATE) };
+        let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration };
         let issued = issuing
             .authority
             .prepare(&kind.profile(), &wanted, now)
             .and_then(|prepared| issuing.authority.issue(prepared))
             .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
         let mut remarks = Vec::new();
-        if issued.not_after().saturating_add(NOTHING) < now.saturating_add(*duration) {
+        if issued.not_after().saturating_add(NOTHING) < now.saturating_add(duration) {
             remarks.push("it ends before its time, with its authority".to_owned());
         }
-        let is_client = kind.usages("").iter().any(|usage| usage == "client auth");
-        if is_client && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
+        if kind.is_client() && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
             remarks.push(format!(
                 "the group {SYSTEM_MASTERS} may do everything, whatever RBAC says, until the certificate ends"
             ));
@@ -112,6 +115,35 @@ impl Order<'_> {
             until: when(seconds, now),
         };
         Ok(Signed { issued, report })
+    }
+}
+
+impl Order<'_> {
+    /// Refuses a client whom the gateway would refuse, and one who may do everything unless that is said.
+    fn check_names(&self) -> Result<(), CommandError> {
+        if !self.kind.is_client() {
+            return Ok(());
+        }
+        let subject = self.request.subject();
+        let refused = |problem: String| {
+            Err(CommandError::about(format!("not signed as {}", self.kind.name()), problem))
+        };
+        if !self.system_masters && subject.organization.iter().any(|group| group == SYSTEM_MASTERS) {
+            return refused(format!(
+                "the request is for the group {SYSTEM_MASTERS}, which may do everything, whatever RBAC says, until the \
+                 certificate ends; sign it with --allow-system-masters if that is meant"
+            ));
+        }
+        if self.kind.role() == Role::Client {
+            must_arrive(subject).or_else(|error| refused(error.to_string()))?;
+        }
+        let named = std::iter::once(("common name", &subject.common_name));
+        for (field, name) in named.chain(subject.organization.iter().map(|group| ("organization", group))) {
+            if let Err(error) = check_name(name) {
+                return refused(format!("subject {field} {name:?}: {error}"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -144,6 +176,7 @@ impl Signed {
             issued_at: clock::rfc3339(now),
             not_after: report.not_after.clone(),
             sha256: report.sha256.clone(),
+            issuer_sha256: Some(hex(issuing.authority.fingerprint())),
         })?;
         files.commit()?;
         Ok(report)

@@ -56,7 +56,7 @@ fn init_tells_programs_the_same() {
     let said =
         certs(directory.path(), &["init", "--name", "example", "--validity", "90d", "--output", "json"]);
     let json: Value = serde_json::from_str(&said.good()).unwrap();
-    assert_eq!(json["encrypted"], false);
+    assert_eq!(json["authorities"][0]["keyEncrypted"], false);
     let subjects: Vec<_> = json["authorities"].as_array().unwrap().iter().map(|ca| &ca["subject"]).collect();
     let expected = ["root", "client", "serving", "front-proxy"].map(|kind| format!("CN=example {kind} CA"));
     assert_eq!(subjects, expected.iter().collect::<Vec<_>>());
@@ -198,6 +198,37 @@ fn the_index_lists_what_was_signed() {
     let sha256 = shell(directory.path(), "openssl x509 -outform der -in alice.crt | sha256sum");
     assert_eq!(entry["sha256"], sha256.split(' ').next().unwrap());
     assert_eq!(entry["profile"], "client");
+}
+
+#[test]
+fn an_authority_that_is_not_there_has_no_empty_list() {
+    let directory = tempfile::tempdir().unwrap();
+    certs(directory.path(), &["index", "--ca-cert", "nope.crt"])
+        .bad(1, &["nope.crt: there is no such authority"]);
+}
+
+#[test]
+fn a_directory_that_takes_no_files_is_told_from_one_that_is_not_there() {
+    let directory = authorities();
+    let issue = ["issue", "client", "--cn", "a", "--out", "/proc/x"];
+    let said = certs(directory.path(), &issue).bad(1, &["no file can be made in /proc"]);
+    assert!(!said.contains("make it first"), "{said}");
+}
+
+#[test]
+fn a_certificate_that_is_replaced_stays_readable() {
+    let directory = authorities();
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice", "--force"];
+    certs(directory.path(), &issue).good();
+    shell(
+        directory.path(),
+        "chmod 644 alice.crt alice.key; mkdir real; mv alice.crt real; ln -s real/alice.crt .",
+    );
+    certs(directory.path(), &issue).good();
+    assert_eq!(mode(&directory.path().join("real/alice.crt")), 0o644);
+    assert!(directory.path().join("alice.crt").is_symlink());
+    // The key is for its group at most, whatever it was.
+    assert_eq!(mode(&directory.path().join("alice.key")), 0o640);
 }
 
 #[test]

@@ -257,3 +257,31 @@ fn masters_are_found_however_they_are_written() {
         assert!(said.contains("in the group system:masters"), "{mask}: {said}");
     }
 }
+
+#[test]
+fn an_encrypted_key_is_compared_if_its_passphrase_is_given() {
+    let directory = authorities();
+    let dir = directory.path();
+    for name in ["alice", "bob"] {
+        certs(dir, &["issue", "client", "--cn", name, "--out", name]).good();
+        shell(dir, &format!("openssl pkey -in {name}.key -aes256 -passout pass:horse -out {name}.enc"));
+    }
+    std::fs::write(dir.join("passphrase"), "horse\n").unwrap();
+    std::fs::write(dir.join("wrong"), "battery\n").unwrap();
+    let (found, code) = problems(dir, &["alice.crt", "alice.enc"]);
+    assert!(code == 0 && found[0].0 == "warning" && found[0].1.contains("not compared"), "{found:?}");
+    let with = |key, file| problems(dir, &["alice.crt", key, "--passphrase-file", file]);
+    assert_eq!(with("alice.enc", "passphrase"), (Vec::new(), 0));
+    let (found, code) = with("bob.enc", "passphrase");
+    assert!(code == 1 && found[0].1.contains("not that of the certificate"), "{found:?}");
+    let (found, code) = with("alice.enc", "wrong");
+    assert!(code == 1 && found[0].1.contains("passphrase is wrong"), "{found:?}");
+}
+
+#[test]
+fn the_standard_input_is_inspected() {
+    let directory = authorities();
+    let portcullis = env!("CARGO_BIN_EXE_portcullis");
+    let said = shell(directory.path(), &format!("cat pki/ca.crt | {portcullis} certs inspect -"));
+    assert!(said.contains("CN=portcullis root CA") && said.contains("nothing is wrong"), "{said}");
+}

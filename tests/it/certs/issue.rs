@@ -103,7 +103,20 @@ fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_is_signed() {
     let directory = authorities();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 18] = [
+        (
+            &["issue", "serving", "--cn", "a", "--dns", "bücher.example", "--out", "a"],
+            64,
+            "--dns <NAME>': a DNS name is ASCII: write other letters in their xn-- form",
+        ),
+        (&["issue", "serving", "--cn", "a", "--dns", "", "--out", "a"], 64, "--dns"),
+        (&["issue", "serving", "--cn", "a", "--dns", "a b", "--out", "a"], 64, "--dns <NAME>': each label"),
+        (&["issue", "serving", "--cn", "a", "--dns", "http://x", "--out", "a"], 64, "it is a URL"),
+        (&["issue", "serving", "--cn", "a", "--dns", "*", "--out", "a"], 64, "as in *.example.com"),
+        (&["issue", "serving", "--cn", "a", "--dns", "10.0.0.1", "--out", "a"], 64, "give it with --ip"),
+        (&["issue", "client", "--cn", "alice ", "--out", "a"], 1, "would not arrive byte for byte"),
+        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "one that cannot be seen"),
+        (&["init", "--name", "", "--dir", "other"], 64, "--name"),
         (&["issue", "serving", "--cn", "a", "--out", "a"], 64, "give --dns or --ip"),
         (&["issue", "client", "--out", "a"], 64, "--common-name"),
         (&["issue", "client", "--cn", "a"], 64, "--out"),
@@ -150,6 +163,49 @@ fn masters_are_told_of() {
     let flags = ["issue", "client", "--cn", "root", "-O", "system:masters", "--out", "root"];
     let said = certs(directory.path(), &flags).good();
     assert!(said.contains("system:masters may do everything"), "{said}");
+    // What another wrote is signed only if that is said.
+    request(directory.path(), "mallory", "/O=system:masters/CN=mallory", "");
+    let sign = ["sign", "mallory.csr", "--profile", "client"];
+    certs(directory.path(), &sign)
+        .bad(1, &["system:masters, which may do everything", "--allow-system-masters"]);
+    assert!(!directory.path().join("mallory.crt").exists());
+    certs(directory.path(), &[&sign[..], &["--profile", "serving"]].concat()).bad(64, &["--profile"]);
+    certs(directory.path(), &[&sign[..], &["--allow-system-masters"]].concat()).good();
+}
+
+#[test]
+fn no_client_is_signed_whom_the_gateway_would_refuse() {
+    let directory = authorities();
+    for (name, subject) in
+        [("blank", "'/CN=alice '"), ("group", "'/O= dev/CN=alice'"), ("unseen", "$'/CN=al\\u200bice' -utf8")]
+    {
+        request(directory.path(), name, subject, "");
+        let problem =
+            if name == "unseen" { "one that cannot be seen" } else { "would not arrive byte for byte" };
+        certs(directory.path(), &["sign", &format!("{name}.csr"), "--profile", "client"])
+            .bad(1, &["not signed as client", problem]);
+    }
+}
+
+#[test]
+fn a_duration_is_what_it_says() {
+    let directory = authorities();
+    let issue = |name, more: &[&str]| {
+        certs(directory.path(), &[&["issue", "client", "--cn", name, "--out", name], more].concat()).good();
+    };
+    let lasts = |name, seconds: u64| {
+        let line =
+            format!("openssl x509 -noout -checkend {seconds} -in {name}.crt > /dev/null && echo yes || true");
+        shell(directory.path(), &line).contains("yes")
+    };
+    let day = 86_400;
+    issue("year", &["--duration", "365d"]);
+    assert!(lasts("year", 365 * day - 60) && !lasts("year", 365 * day + 60));
+    issue("hour", &["--duration", "1h"]);
+    assert!(lasts("hour", 3600 - 60) && !lasts("hour", 3600 + 60));
+    // A user cannot be revoked.
+    issue("usual", &[]);
+    assert!(lasts("usual", 30 * day - 60) && !lasts("usual", 30 * day + 60));
 }
 
 #[test]
@@ -193,7 +249,18 @@ fn a_request_that_cannot_be_signed_says_why() {
     let line = "openssl req -in alice.csr -outform der | head -c -1 > bad.der; printf x >> bad.der";
     shell(directory.path(), line);
     let before = names(directory.path());
-    let cases: [(&[&str], &str); 6] = [
+    certs(directory.path(), &["issue", "client", "--cn", "x", "--out", "x", "--dir", "pki"]).good();
+    std::fs::remove_file(directory.path().join("pki/client-ca.index.jsonl")).unwrap();
+    let before = [before, vec!["x.crt".to_owned(), "x.key".to_owned()]].concat();
+    let cases: [(&[&str], &str); 8] = [
+        (
+            &["sign", "none.csr", "--profile", "client"],
+            "none.csr: neither PEM nor DER of a certificate request",
+        ),
+        (
+            &["sign", "x.crt", "--profile", "client", "--force"],
+            "x.crt: a PEM file of the type CERTIFICATE, and not",
+        ),
         (&["sign", "alice.csr", "--profile", "kubelet-client"], "not signed as kubelet-client: "),
         (&["sign", "weak.csr", "--profile", "client"], "weak.csr: "),
         (&["sign", "none.csr", "--profile", "client"], "none.csr: "),

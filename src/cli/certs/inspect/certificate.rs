@@ -11,7 +11,7 @@ use x509_parser::prelude::FromDer as _;
 use super::super::super::terminal::when;
 use super::super::{fingerprint, hex, serial};
 use super::public_key::Known;
-use super::{Facts, Findings};
+use super::{Fact, Facts, Findings};
 use crate::certificates::profile::SYSTEM_MASTERS;
 use crate::certificates::request::CertificateRequest;
 use crate::clock::UnixTime;
@@ -44,48 +44,38 @@ pub(super) enum Use {
 /// Its facts.
 pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
     let mut facts: Facts = vec![
-        ("subject", named(&certificate.subject().to_string())),
-        ("issuer", named(&certificate.issuer().to_string())),
-        ("serial", serial(certificate)),
-        ("from", when(certificate.validity().not_before.timestamp(), now)),
-        ("until", when(certificate.validity().not_after.timestamp(), now)),
-        ("key", Known::of(certificate.public_key()).name),
-        ("signature", signature(certificate)),
+        ("subject", named(&certificate.subject().to_string()).into()),
+        ("issuer", named(&certificate.issuer().to_string()).into()),
+        ("serial", serial(certificate).into()),
+        ("from", when(certificate.validity().not_before.timestamp(), now).into()),
+        ("until", when(certificate.validity().not_after.timestamp(), now).into()),
+        ("key", Known::of(certificate.public_key()).name.into()),
+        ("signature", signature(certificate).into()),
     ];
     facts.extend(names(certificate.extensions().iter().map(X509Extension::parsed_extension)));
     if let Ok(Some(usage)) = certificate.key_usage() {
-        facts.push(("key usage", usage.value.to_string()));
+        facts.push(("key usage", several(&usage.value.to_string())));
     }
     if let Ok(Some(usage)) = certificate.extended_key_usage() {
-        facts.push(("purpose", purposes(usage.value)));
+        facts.push(("purpose", several(&purposes(usage.value))));
     }
     if certificate.is_ca() {
         let below = certificate.basic_constraints().ok().flatten();
         let below = below.and_then(|constraints| constraints.value.path_len_constraint);
-        facts.push((
-            "authority",
-            below.map_or_else(
-                || "yes".to_owned(),
-                |below| match below {
-                    0 => "yes, for no authority below".to_owned(),
-                    1 => "yes, for one level of authorities below".to_owned(),
-                    below => format!("yes, for {below} levels of authorities below"),
-                },
-            ),
-        ));
+        facts.push(("authority", Fact::Authority(below)));
     }
     let extensions = || certificate.extensions().iter().map(X509Extension::parsed_extension);
     facts.extend(extensions().filter_map(|extension| match extension {
-        ParsedExtension::SubjectKeyIdentifier(id) => Some(("key id", hex(id.0))),
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(("key id", hex(id.0).into())),
         _ => None,
     }));
     facts.extend(extensions().filter_map(|extension| match extension {
         ParsedExtension::AuthorityKeyIdentifier(id) => {
-            Some(("issuer's id", hex(id.key_identifier.as_ref()?.0)))
+            Some(("issuer's id", hex(id.key_identifier.as_ref()?.0).into()))
         }
         _ => None,
     }));
-    facts.push(("SHA-256", fingerprint(certificate.as_raw())));
+    facts.push(("SHA-256", fingerprint(certificate.as_raw()).into()));
     facts
 }
 
@@ -187,13 +177,15 @@ pub(super) fn request(item: &str, der: &[u8], findings: &mut Findings) -> Facts 
         return Vec::new();
     };
     let info = &request.certification_request_info;
-    let mut facts: Facts =
-        vec![("subject", named(&info.subject.to_string())), ("key", Known::of(&info.subject_pki).name)];
+    let mut facts: Facts = vec![
+        ("subject", named(&info.subject.to_string()).into()),
+        ("key", Known::of(&info.subject_pki).name.into()),
+    ];
     facts.extend(names(request.requested_extensions().into_iter().flatten()));
     for extension in request.requested_extensions().into_iter().flatten() {
         match extension {
-            ParsedExtension::KeyUsage(usage) => facts.push(("asks for", usage.to_string())),
-            ParsedExtension::ExtendedKeyUsage(usage) => facts.push(("asks for", purposes(usage))),
+            ParsedExtension::KeyUsage(usage) => facts.push(("asks for", usage.to_string().into())),
+            ParsedExtension::ExtendedKeyUsage(usage) => facts.push(("asks for", purposes(usage).into())),
             ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
                 findings.warning(item, "it asks for an authority's certificate; that is never signed");
             }
@@ -216,6 +208,10 @@ fn named(name: &str) -> String {
     if name.is_empty() { "(empty)".to_owned() } else { name.to_owned() }
 }
 
+fn several(list: &str) -> Fact {
+    Fact::Several(list.split(", ").map(str::to_owned).collect())
+}
+
 fn signature(certificate: &X509Certificate<'_>) -> String {
     let id = certificate.signature_algorithm.algorithm.to_id_string();
     let known = SIGNATURES.iter().find(|(known, _)| *known == id);
@@ -227,7 +223,7 @@ fn names<'a>(extensions: impl Iterator<Item = &'a ParsedExtension<'a>>) -> Facts
         ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
         _ => None,
     });
-    all.flatten().map(|name| ("names", general_name(name))).collect()
+    all.flatten().map(|name| ("names", general_name(name).into())).collect()
 }
 
 fn general_name(name: &GeneralName<'_>) -> String {

@@ -26,7 +26,8 @@ pub(super) fn inspect(
         CommandError::about(
             &name,
             format!(
-                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig"
+                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig (what is \
+                 in PKCS#12 or PKCS#7 becomes PEM by `openssl pkcs12 -in FILE` or `openssl pkcs7 -print_certs -in FILE`)"
             ),
         )
     };
@@ -34,7 +35,11 @@ pub(super) fn inspect(
     if str::from_utf8(bytes).is_err() {
         return Err(unknown("it is not text".to_owned()));
     }
-    let config = Kubeconfig::read_from(path).map_err(|error| unknown(unreadable(&error)))?;
+    let parsed = match str::from_utf8(bytes) {
+        Ok(text) if path == Path::new("-") => Kubeconfig::from_yaml(text),
+        _ => Kubeconfig::read_from(path),
+    };
+    let config = parsed.map_err(|error| unknown(unreadable(&error)))?;
     if config.clusters.is_empty() && config.auth_infos.is_empty() {
         return Err(unknown("it has no clusters and no users".to_owned()));
     }
@@ -42,7 +47,7 @@ pub(super) fn inspect(
     for named in &config.clusters {
         let item = format!("{name}, cluster {}", named.name);
         let Some(cluster) = &named.cluster else { continue };
-        let mut facts: Facts = vec![("server", cluster.server.clone().unwrap_or_default())];
+        let mut facts: Facts = vec![("server", cluster.server.clone().unwrap_or_default().into())];
         if cluster.insecure_skip_tls_verify == Some(true) {
             findings.error(
                 &item,
@@ -53,7 +58,7 @@ pub(super) fn inspect(
         let file = cluster.certificate_authority.as_deref();
         let held = held(data, file, base);
         if held.is_none() {
-            facts.push(("CA", "none: the system's are taken".to_owned()));
+            facts.push(("CA", "none: the system's are taken".into()));
         }
         findings.items.push(Item { kind: "cluster", name: item.clone(), facts });
         look(&item, "certificate-authority", held, None, now, findings);
@@ -72,7 +77,7 @@ pub(super) fn inspect(
             (user.auth_provider.is_some(), "an auth provider"),
             (user.username.is_some() || user.password.is_some(), "a user name and password"),
         ];
-        let others = others.iter().filter(|(given, _)| *given).map(|(_, what)| ("has", (*what).to_owned()));
+        let others = others.iter().filter(|(given, _)| *given).map(|(_, what)| ("has", (*what).into()));
         findings.items.push(Item { kind: "user", name: item.clone(), facts: others.collect() });
         match (&certificate, &key) {
             (Some(_), None) => findings.error(&item, "a client certificate without its client-key"),
@@ -108,7 +113,7 @@ fn read(item: &str, field: &str, held: Option<Held>, findings: &mut Findings) ->
             Vec::new()
         }
         Some(Ok(bytes)) => {
-            let pieces = material::pieces(&name, &bytes);
+            let pieces = material::pieces(&name, &bytes, None);
             if pieces.is_empty() {
                 findings.error(&name, "it holds no PEM");
             }

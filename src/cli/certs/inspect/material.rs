@@ -1,5 +1,6 @@
 //! Certificates, requests and keys as they lie in files, and how they fit together.
 
+use secrecy::SecretString;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::error::X509Error;
@@ -10,8 +11,11 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use super::certificate::{self, Use};
 use super::public_key::Known;
 use super::{Facts, Findings, Item};
+use crate::certificates::limits::in_words;
 use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::UnixTime;
+use crate::x509::certificate::Certificate;
+use crate::x509::constraints;
 
 /// One thing in a file.
 #[derive(Debug)]
@@ -30,7 +34,7 @@ enum Content {
 }
 
 /// What is in a file; nothing if it is neither PEM nor DER of something known.
-pub(super) fn pieces(name: &str, bytes: &[u8]) -> Vec<Piece> {
+pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>) -> Vec<Piece> {
     let piece = |content| vec![Piece { name: name.to_owned(), content }];
     if X509Certificate::from_der(bytes).is_ok() {
         return piece(Content::Certificate(bytes.to_vec()));
@@ -49,7 +53,7 @@ pub(super) fn pieces(name: &str, bytes: &[u8]) -> Vec<Piece> {
                 "CERTIFICATE" => Content::Certificate(block.contents),
                 "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST" => Content::Request(block.contents),
                 // The file as a whole, once: its key may stand behind the parameters of its curve.
-                label if label.ends_with("PRIVATE KEY") => Content::Key(public_part(bytes)),
+                label if label.ends_with("PRIVATE KEY") => Content::Key(public_part(bytes, passphrase)),
                 "EC PARAMETERS" => continue,
                 label => Content::Other(label.to_owned()),
             },
@@ -66,8 +70,12 @@ pub(super) fn pieces(name: &str, bytes: &[u8]) -> Vec<Piece> {
     pieces
 }
 
-fn public_part(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
-    PemKey::from_pem(pem).map(|key| key.public_key().to_vec())
+fn public_part(pem: &[u8], passphrase: Option<&SecretString>) -> Result<Vec<u8>, KeyError> {
+    let key = match (PemKey::from_pem(pem), passphrase) {
+        (Err(KeyError::Encrypted), Some(passphrase)) => PemKey::from_encrypted_pem(pem, passphrase),
+        (read, _) => read,
+    };
+    key.map(|key| key.public_key().to_vec())
 }
 
 /// Looks at things that belong together; `wanted` is what the first certificate is for, if that is known.
@@ -99,7 +107,7 @@ pub(super) fn inspect(pieces: &[Piece], wanted: Option<Use>, now: UnixTime, find
                 keys.extend(key.as_ref().ok().map(|public| (piece, public)));
                 ("private key", facts)
             }
-            Content::Other(label) => ("other", vec![("type", label.clone())]),
+            Content::Other(label) => ("other", vec![("type", label.as_str().into())]),
         };
         findings.items.push(Item { kind, name: piece.name.clone(), facts });
     }
@@ -111,7 +119,11 @@ fn of_key(item: &str, key: &Result<Vec<u8>, KeyError>, findings: &mut Findings) 
     let public = match key {
         Ok(public) => public,
         Err(KeyError::Encrypted) => {
-            return vec![("key", "encrypted; only its passphrase shows what it is".to_owned())];
+            findings.warning(
+                item,
+                "encrypted, and so not compared with anything; give its passphrase with --passphrase-file",
+            );
+            return vec![("key", "encrypted; only its passphrase shows what it is".into())];
         }
         Err(error) => {
             findings.error(item, error.to_string());
@@ -123,7 +135,7 @@ fn of_key(item: &str, key: &Result<Vec<u8>, KeyError>, findings: &mut Findings) 
     if let Some(weakness) = known.weakness {
         findings.error(item, weakness);
     }
-    vec![("key", known.name)]
+    vec![("key", known.name.into())]
 }
 
 /// Whether each key is that of a certificate or request beside it.
@@ -165,6 +177,7 @@ fn chain(certificates: &[(&Piece, X509Certificate<'_>)], as_leaf: bool, findings
                 &piece.name,
                 format!("incomplete chain: the next certificate, {}, is not its issuer's", above.name),
             );
+            return;
         } else if is_false(certificate, issuer) {
             findings.error(
                 &piece.name,
@@ -173,7 +186,45 @@ fn chain(certificates: &[(&Piece, X509Certificate<'_>)], as_leaf: bool, findings
                     above.name
                 ),
             );
+            return;
         }
+    }
+    limits(certificates, findings);
+}
+
+/// Whether the authorities of a chain may sign what they have signed: purposes, levels and names.
+// go: crypto/x509/verify.go, isValid, checkChainForKeyUsage; constraints.go, checkChainConstraints
+fn limits(certificates: &[(&Piece, X509Certificate<'_>)], findings: &mut Findings) {
+    // Files given together may hold several leaves; the chain is what follows the first.
+    let above = certificates.iter().skip(1).take_while(|(_, certificate)| certificate.is_ca());
+    let chain: Vec<_> = certificates.first().into_iter().chain(above).collect();
+    let read = chain.iter().map(|(_, certificate)| Certificate::parse(certificate.as_raw().to_vec().into()));
+    let Ok(read) = read.collect::<Result<Vec<_>, _>>() else { return };
+    let Some((leaf, authorities)) = read.split_first() else { return };
+    for (place, (authority, (piece, _))) in authorities.iter().zip(chain.iter().skip(1)).enumerate() {
+        let allowed = &authority.extensions.extended_key_usage;
+        let missing = leaf.extensions.extended_key_usage.purposes.iter().find(|oid| !allowed.permits(oid));
+        if let Some(purpose) = missing {
+            findings.error(
+                &piece.name,
+                format!(
+                    "this authority is not for {}, though what stands below it is: no verifier accepts that",
+                    in_words(purpose)
+                ),
+            );
+        }
+        let below = authority.extensions.basic_constraints.and_then(|constraints| constraints.path_length);
+        if below.is_some_and(|below| u64::try_from(place).unwrap_or(u64::MAX) > below) {
+            findings.error(
+                &piece.name,
+                format!("too many authorities below this one: it allows {}", below.unwrap_or_default()),
+            );
+        }
+    }
+    if let (Err(problem), Some((piece, _))) =
+        (constraints::check_chain(&read.iter().collect::<Vec<_>>()), chain.first())
+    {
+        findings.error(&piece.name, format!("an authority may not sign for its names: {problem}"));
     }
 }
 

@@ -3,6 +3,8 @@
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use crate::certificates;
+
 const CURVES: [(&str, &str); 3] =
     [("1.2.840.10045.3.1.7", "P-256"), ("1.3.132.0.34", "P-384"), ("1.3.132.0.35", "P-521")];
 // RFC 8410 section 3
@@ -20,6 +22,15 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Self {
+        let mut known = Self::read(key);
+        if known.weakness.is_none() {
+            // What is not signed here is not to be used elsewhere.
+            known.weakness = certificates::public_key::PublicKey::weakness(key.raw);
+        }
+        known
+    }
+
+    fn read(key: &SubjectPublicKeyInfo<'_>) -> Self {
         let algorithm = key.algorithm.algorithm.to_id_string();
         match key.parsed() {
             Ok(PublicKey::RSA(rsa)) => {

@@ -49,17 +49,23 @@ pub(super) fn inspect(
     let slow = || format!("no TLS handshake within {} s", PATIENCE.as_secs());
     let shown = shown.unwrap_or_else(|_| Err(slow())).map_err(|error| CommandError::about(address, error))?;
     let mut findings = Findings::default();
-    let mut facts: Facts = vec![("protocol", shown.protocol), ("cipher", shown.cipher), ("ALPN", shown.alpn)];
+    let mut facts: Facts = vec![
+        ("protocol", shown.protocol.into()),
+        ("cipher", shown.cipher.into()),
+        ("ALPN", shown.alpn.into()),
+    ];
     match &shown.client_authorities {
-        None => facts.push(("clients", "no certificate is asked for".to_owned())),
+        None => facts.push(("clients", "no certificate is asked for".into())),
         Some(names) if names.is_empty() => {
-            facts.push(("clients", "a certificate of any CA is asked for".to_owned()));
+            facts.push(("clients", "a certificate of any CA is asked for".into()));
         }
-        Some(names) => facts
-            .extend(names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for")))),
+        Some(names) => facts.extend(
+            names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for").into())),
+        ),
     }
     let says = verdict(&shown.chain, &server_name, roots, now);
-    facts.push(("verified", says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"))));
+    let verified = says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"));
+    facts.push(("verified", verified.into()));
     findings.items.push(Item { kind: "server", name: address.to_owned(), facts });
     if let Err(problem) = says {
         let with = ca_file.map_or_else(
@@ -70,7 +76,7 @@ pub(super) fn inspect(
     }
     let mut pieces = Vec::new();
     for (place, certificate) in shown.chain.iter().enumerate() {
-        pieces.extend(material::pieces(&format!("{address} ({})", place + 1), certificate));
+        pieces.extend(material::pieces(&format!("{address} ({})", place + 1), certificate, None));
     }
     material::inspect(&pieces, Some(Use::Server), now, &mut findings);
     Ok(findings)

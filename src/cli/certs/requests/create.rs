@@ -318,7 +318,7 @@ impl RequestFlags {
         }
         let mut files = NewFiles::new(self.force);
         if let Some(file) = &self.out_cert {
-            files.stage(file, certificate)?;
+            files.stage_public(file, certificate)?;
         }
         if let Some(file) = &self.out_kubeconfig {
             let server = ServerPart::of(cluster);

@@ -1,0 +1,202 @@
+//! Certificates of authorities: a root, and intermediates below it. Each intermediate signs for one purpose alone (its
+//! extended key usage says so, RFC 5280 section 4.2.1.12), so the authority of servers can make no clients.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
+};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::authority::{ROOT, Role};
+use super::error::CommandError;
+use super::files::NewFiles;
+use super::flags::KeyType;
+use super::index::Entry;
+use super::progress::patiently;
+use super::{fingerprint, serial};
+use crate::certificates::signer::{KeyError, PemKey};
+use crate::clock::{self, UnixTime};
+
+/// Clocks of virtual machines lag; a certificate made now must be good for them too.
+const BACKDATED: Duration = Duration::from_mins(5);
+/// Intermediates end one after another, so that no morning finds all of them expired.
+const MAX_STAGGER: Duration = Duration::from_hours(28 * 24);
+
+/// What a certificate of an authority is made of.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) role: Option<Role>,
+    /// The whole CommonName.
+    pub(super) common_name: String,
+    pub(super) not_before: UnixTime,
+    pub(super) not_after: UnixTime,
+    /// That of the certificate before it; empty: that of the key.
+    pub(super) key_id: Vec<u8>,
+}
+
+impl Plan {
+    /// The root, or an intermediate below it, that begins now.
+    pub(super) fn new(role: Option<Role>, name: &str, life: Duration, now: UnixTime) -> Self {
+        let title = role.map_or("root", Role::title);
+        Self {
+            role,
+            common_name: format!("{name} {title} CA"),
+            not_before: now.saturating_sub(BACKDATED),
+            not_after: now.saturating_add(life),
+            key_id: Vec::new(),
+        }
+    }
+
+    /// The same certificate, but no longer than its authority.
+    pub(super) fn until(mut self, end: UnixTime) -> Self {
+        self.not_after = self.not_after.min(end);
+        self
+    }
+
+    pub(super) fn params(&self) -> Result<CertificateParams, rcgen::Error> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.not_before = date(self.not_before);
+        params.not_after = date(self.not_after);
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
+        let below = u8::from(self.role.is_none());
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
+        // RFC 5280 section 4.2.1.3: what an authority does, and nothing else.
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        if let Some(role) = self.role {
+            params.use_authority_key_identifier_extension = true;
+            params.extended_key_usages = vec![match role {
+                Role::Client | Role::FrontProxy => ExtendedKeyUsagePurpose::ClientAuth,
+                Role::Serving => ExtendedKeyUsagePurpose::ServerAuth,
+            }];
+        }
+        if !self.key_id.is_empty() {
+            params.key_identifier_method = KeyIdMethod::PreSpecified(self.key_id.clone());
+        }
+        Ok(params)
+    }
+
+    /// Signs it.
+    pub(super) fn signed_by(
+        &self,
+        key: &impl PublicKeyData,
+        issuer: &Issuer<'_, KeyPair>,
+    ) -> Result<Certificate, CommandError> {
+        self.params().and_then(|params| params.signed_by(key, issuer)).map_err(failed)
+    }
+}
+
+/// How long an intermediate lives: as long as was asked, a little less for each one after the first.
+pub(super) fn staggered(role: Role, life: Duration) -> Duration {
+    let place = Role::ALL.iter().position(|known| *known == role).unwrap_or_default();
+    let step = MAX_STAGGER.min(life / 20);
+    life.saturating_sub(step * u32::try_from(place).unwrap_or_default())
+}
+
+pub(super) fn failed(error: rcgen::Error) -> CommandError {
+    CommandError::about("making an authority", error)
+}
+
+/// Makes a key: as PEM, and for `rcgen`.
+pub(super) fn new_key(kind: KeyType) -> Result<(SecretString, KeyPair), CommandError> {
+    let failed = |problem: String| CommandError::about("making a key", problem);
+    let key = patiently(&format!("making a key ({kind})"), || PemKey::generate(kind.kind()));
+    let pem = key.map_err(|error: KeyError| failed(error.to_string()))?.to_pem();
+    let pair = KeyPair::from_pem(pem.expose_secret()).map_err(|error| failed(error.to_string()))?;
+    Ok((pem, pair))
+}
+
+/// What was made.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Made {
+    name: &'static str,
+    subject: String,
+    key: String,
+    not_after: String,
+    sha256: String,
+    certificate_file: std::path::PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<std::path::PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_encrypted: Option<bool>,
+}
+
+impl Made {
+    /// Stages the certificate, and its key if that is new.
+    pub(super) fn stage(
+        plan: &Plan,
+        directory: &Path,
+        certificate: &Certificate,
+        key: &str,
+        new_key: Option<(&SecretString, Option<&SecretString>)>,
+        files: &mut NewFiles,
+    ) -> Result<Self, CommandError> {
+        let name = plan.role.map_or(ROOT, Role::file);
+        let path = directory.join(name);
+        let made = Self {
+            name,
+            subject: format!("CN={}", plan.common_name),
+            key: key.to_owned(),
+            not_after: clock::rfc3339(plan.not_after),
+            sha256: fingerprint(certificate.der()),
+            certificate_file: path.with_extension("crt"),
+            key_file: new_key.map(|_| path.with_extension("key")),
+            key_encrypted: new_key.map(|(_, passphrase)| passphrase.is_some()),
+        };
+        files.stage_public(&made.certificate_file, certificate.pem().as_bytes())?;
+        if let (Some((key, passphrase)), Some(file)) = (new_key, &made.key_file) {
+            let encrypted = passphrase.map(|passphrase| encrypted(key, passphrase)).transpose()?;
+            files.stage(file, encrypted.as_ref().unwrap_or(key).expose_secret().as_bytes())?;
+        }
+        Ok(made)
+    }
+
+    pub(super) fn row(&self) -> [String; 5] {
+        let file = self.certificate_file.display().to_string();
+        [self.name.to_owned(), self.subject.clone(), self.key.clone(), self.not_after.clone(), file]
+    }
+}
+
+/// The heads of the columns of [`Made::row`].
+pub(super) const COLUMNS: [&str; 5] = ["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"];
+
+fn encrypted(key: &SecretString, passphrase: &SecretString) -> Result<SecretString, CommandError> {
+    PemKey::from_pem(key.expose_secret().as_bytes())
+        .and_then(|key| key.to_encrypted_pem(passphrase))
+        .map_err(|error| CommandError::about("encrypting a key", error))
+}
+
+/// The line of the index of the root that has signed it.
+pub(super) fn entry(
+    plan: &Plan,
+    certificate: &Certificate,
+    root: &[u8],
+    now: UnixTime,
+) -> Result<Entry, CommandError> {
+    use x509_parser::prelude::FromDer as _;
+    let (_, read) = x509_parser::certificate::X509Certificate::from_der(certificate.der())
+        .map_err(|error| CommandError::about("reading the new authority again", error))?;
+    Ok(Entry {
+        serial: serial(&read),
+        subject: format!("CN={}", plan.common_name),
+        alt_names: Vec::new(),
+        profile: plan.role.map_or("root", |_| "intermediate").to_owned(),
+        issued_at: clock::rfc3339(now),
+        not_after: clock::rfc3339(plan.not_after),
+        sha256: fingerprint(certificate.der()),
+        issuer_sha256: Some(fingerprint(root)),
+    })
+}
+
+fn date(time: UnixTime) -> OffsetDateTime {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    seconds
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}

@@ -1,0 +1,406 @@
+//! `portcullis certs renew-ca`: another certificate for an authority, by the root's key; the authority keeps its key or
+//! gets a new one. What an authority is (its name, its purpose, what may stand below it) never changes here.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use rcgen::{Certificate, Issuer, KeyPair, SubjectPublicKeyInfo};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Serialize;
+
+use super::super::check::{Output, print};
+use super::authority::{ROOT, Role};
+use super::error::CommandError;
+use super::files::NewFiles;
+use super::flags::{KeyType, life};
+use super::index::Index;
+use super::making::{COLUMNS, Made, Plan, entry, failed, new_key, staggered};
+use super::passphrase::PassphraseFlags;
+use super::table;
+use crate::certificates::request::armour;
+use crate::certificates::signer::{KeyError, PemKey, Signer as _};
+use crate::clock::{self, Clock, UnixTime};
+use crate::x509::CaBundle;
+use crate::x509::certificate::Certificate as Parsed;
+
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis certs renew-ca client                        # the same key, a new end
+  portcullis certs renew-ca client --new-key              # the key was lost, or may be known to others
+  portcullis certs renew-ca serving --root-dir /media/root-ca
+  portcullis certs renew-ca root
+
+With the same key, everything that was issued stays good. With a new key, NAME.bundle.crt holds both
+certificates, for those who verify, until what the old key has signed has ended.
+A root with a new key is a new root: make it with `init --dir`, and distribute both.";
+
+/// Which authority is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// The root itself: ca.
+    Root,
+    /// That of clients: client-ca.
+    Client,
+    /// That of servers: serving-ca.
+    Serving,
+    /// That of front proxies: front-proxy-ca.
+    FrontProxy,
+}
+
+/// The flags of `portcullis certs renew-ca`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct RenewFlags {
+    /// The authority that gets another certificate.
+    #[arg(value_enum, value_name = "AUTHORITY")]
+    which: Which,
+    /// The directory that `init` made the authorities in.
+    #[arg(long, value_name = "DIR", default_value = "pki")]
+    dir: PathBuf,
+    /// The directory with the root's ca.crt and ca.key. Default: that of --dir.
+    #[arg(long, value_name = "DIR")]
+    root_dir: Option<PathBuf>,
+    /// Make a new key, too: for one that was lost, or that others may know.
+    #[arg(long)]
+    new_key: bool,
+    /// The kind of the new key.
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, requires = "new_key")]
+    key_type: KeyType,
+    /// How long it is good, at most as long as the root. Default: 5y, and 10y for the root.
+    #[arg(long, value_name = "DURATION", value_parser = life)]
+    validity: Option<Duration>,
+    #[command(flatten)]
+    passphrase: PassphraseFlags,
+    /// How to print the result.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+}
+
+const YEAR: Duration = Duration::from_hours(365 * 24);
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    authority: Made,
+    /// The end of the certificate before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_not_after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bundle_file: Option<PathBuf>,
+    index_file: PathBuf,
+    #[serde(skip)]
+    role: Option<Role>,
+}
+
+/// The root that signs.
+struct Root {
+    certificate: Parsed,
+    key: PemKey,
+    /// None if the key is not encrypted.
+    passphrase: Option<SecretString>,
+    index: Index,
+}
+
+impl Which {
+    fn role(self) -> Option<Role> {
+        match self {
+            Self::Root => None,
+            Self::Client => Some(Role::Client),
+            Self::Serving => Some(Role::Serving),
+            Self::FrontProxy => Some(Role::FrontProxy),
+        }
+    }
+}
+
+pub(super) fn run(flags: &RenewFlags) -> Result<ExitCode, CommandError> {
+    let role = flags.which.role();
+    if role.is_none() && flags.new_key {
+        return Err(CommandError::Usage(
+            "--new-key: a root with a new key is a new root: make it with `portcullis certs init --dir NEW`, have \
+             everybody trust both roots, and issue everything anew before the old one goes"
+                .to_owned(),
+        ));
+    }
+    let now = Clock::system().now();
+    let root = Root::open(flags, now)?;
+    let report = match role {
+        None => renew_root(flags, &root, now)?,
+        Some(role) => renew_intermediate(flags, &root, role, now)?,
+    };
+    Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text(flags))))
+}
+
+impl Root {
+    fn open(flags: &RenewFlags, now: UnixTime) -> Result<Self, CommandError> {
+        let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
+        let [certificate_file, key_file] =
+            ["crt", "key"].map(|extension| directory.join(ROOT).with_extension(extension));
+        let certificate = parsed(&certificate_file)?.ok_or_else(|| {
+            let hint = "there is no root; give the directory that has ca.crt and ca.key with --root-dir";
+            CommandError::about(certificate_file.display(), hint)
+        })?;
+        let about = |problem: &dyn std::fmt::Display| CommandError::about(key_file.display(), problem);
+        let pem = std::fs::read(&key_file).map(secrecy::zeroize::Zeroizing::new);
+        let pem = pem.map_err(|error| {
+            about(&format!("{error}; the root's key is needed: give its directory with --root-dir"))
+        })?;
+        let mut passphrase = None;
+        let key = match PemKey::from_pem(&pem) {
+            Err(KeyError::Encrypted) => {
+                let given = passphrase.insert(flags.passphrase.to_open(&key_file)?);
+                PemKey::from_encrypted_pem(&pem, given)
+            }
+            read => read,
+        };
+        let key = key.map_err(|error| about(&error))?;
+        if key.public_key() != certificate.spki {
+            return Err(about(&format!("it is not the key of {}", certificate_file.display())));
+        }
+        // The root may renew itself after its end; what it signs for others would be good for nothing.
+        if flags.which != Which::Root && end(&certificate) <= now {
+            let hint = "the root has expired; renew it first: portcullis certs renew-ca root";
+            return Err(CommandError::about(certificate_file.display(), hint));
+        }
+        Ok(Self { certificate, key, passphrase, index: Index::beside(&certificate_file) })
+    }
+
+    fn pair(&self) -> Result<KeyPair, CommandError> {
+        KeyPair::from_pem(self.key.to_pem().expose_secret()).map_err(failed)
+    }
+
+    /// What it is called, without `root CA`.
+    fn name(&self) -> &str {
+        let name = self.certificate.subject.name.common_name.as_str();
+        name.strip_suffix(" root CA").unwrap_or(name)
+    }
+}
+
+fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, CommandError> {
+    let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
+    let life = flags.validity.unwrap_or(10 * YEAR);
+    let plan = like(Plan::new(None, root.name(), life, now), &root.certificate);
+    let pair = root.pair()?;
+    let certificate = plan.params().and_then(|params| params.self_signed(&pair)).map_err(failed)?;
+    must_be_like(&certificate, &root.certificate, &directory.join(ROOT).with_extension("crt"))?;
+    let mut files = NewFiles::new(true);
+    let key = root.certificate.public_key.to_string();
+    let authority = Made::stage(&plan, directory, &certificate, &key, None, &mut files)?;
+    root.index.record(&[entry(&plan, &certificate, certificate.der(), now)?])?;
+    files.commit()?;
+    Ok(Report {
+        authority,
+        replaced_not_after: Some(clock::rfc3339(end(&root.certificate))),
+        bundle_file: None,
+        index_file: root.index.path().to_owned(),
+        role: None,
+    })
+}
+
+fn renew_intermediate(
+    flags: &RenewFlags,
+    root: &Root,
+    role: Role,
+    now: UnixTime,
+) -> Result<Report, CommandError> {
+    let file = flags.dir.join(role.file()).with_extension("crt");
+    let before = parsed(&file)?;
+    let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
+    let mut plan = Plan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
+    let issuer = Issuer::new(
+        like(Plan::new(None, "", life, now), &root.certificate).params().map_err(failed)?,
+        root.pair()?,
+    );
+    let mut files = NewFiles::new(true);
+    let (certificate, authority) = if flags.new_key {
+        if let Some(before) = &before {
+            plan.common_name.clone_from(&before.subject.name.common_name);
+        }
+        let (pem, key) = new_key(flags.key_type)?;
+        let passphrase = new_passphrase(flags, root, role)?;
+        let certificate = plan.signed_by(&key, &issuer)?;
+        let new_key = Some((&pem, passphrase.as_ref()));
+        let kind = flags.key_type.to_string();
+        let made = Made::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
+        (certificate, made)
+    } else {
+        let Some(before) = &before else {
+            let hint = "there is no certificate to renew; make the authority with --new-key";
+            return Err(CommandError::about(file.display(), hint));
+        };
+        plan = like(plan, before);
+        let key = SubjectPublicKeyInfo::from_der(&before.spki).map_err(failed)?;
+        let certificate = plan.signed_by(&key, &issuer)?;
+        let kind = before.public_key.to_string();
+        let made = Made::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
+        (certificate, made)
+    };
+    if let Some(before) = &before {
+        must_be_like(&certificate, before, &file)?;
+    }
+    let new = Parsed::parse(certificate.der().clone())
+        .map_err(|error| CommandError::about("reading the new authority again", error))?;
+    if new.issuer != root.certificate.raw_subject {
+        return Err(CommandError::about(ROOT, NOT_OF_INIT));
+    }
+    let bundle_file = match &before {
+        Some(before) if flags.new_key => Some(stage_bundle(&file, &certificate, before, now, &mut files)?),
+        _ => None,
+    };
+    root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)?])?;
+    files.commit()?;
+    Ok(Report {
+        authority,
+        replaced_not_after: before.as_ref().map(|before| clock::rfc3339(end(before))),
+        bundle_file,
+        index_file: root.index.path().to_owned(),
+        role: Some(role),
+    })
+}
+
+/// The passphrase for a new key: that of the root's, if the key before it was encrypted as well.
+fn new_passphrase(flags: &RenewFlags, root: &Root, role: Role) -> Result<Option<SecretString>, CommandError> {
+    let file = flags.dir.join(role.file()).with_extension("key");
+    let was_encrypted = std::fs::read(&file)
+        .map(secrecy::zeroize::Zeroizing::new)
+        .is_ok_and(|pem| matches!(PemKey::from_pem(&pem), Err(KeyError::Encrypted)));
+    match (&root.passphrase, was_encrypted) {
+        (_, false) => Ok(None),
+        (Some(passphrase), true) => Ok(Some(passphrase.clone())),
+        (None, true) => flags.passphrase.to_open(&file).map(Some),
+    }
+}
+
+/// Both certificates, and those of an earlier bundle that are still good: what a verifier trusts for a while.
+fn stage_bundle(
+    certificate_file: &Path,
+    new: &Certificate,
+    before: &Parsed,
+    now: UnixTime,
+    files: &mut NewFiles,
+) -> Result<PathBuf, CommandError> {
+    let file = certificate_file.with_extension("bundle.crt");
+    let earlier = match std::fs::read(&file) {
+        Ok(pem) => CaBundle::from_pem(&pem)
+            .map_err(|error| CommandError::about(file.display(), error))?
+            .certificates()
+            .to_vec(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(CommandError::about(file.display(), error)),
+    };
+    let mut ders = vec![new.der().as_ref()];
+    for certificate in std::iter::once(before).chain(&earlier) {
+        if end(certificate) > now && !ders.contains(&certificate.der.as_ref()) {
+            ders.push(&certificate.der);
+        }
+    }
+    let pem: String = ders.into_iter().map(|der| armour("CERTIFICATE", der)).collect();
+    files.stage_public(&file, pem.as_bytes())?;
+    Ok(file)
+}
+
+/// A certificate in a file; `None` if there is no such file.
+fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
+    let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
+    let pem = match std::fs::read(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| about(&error))?,
+    };
+    let bundle = CaBundle::from_pem(&pem).map_err(|error| about(&error))?;
+    match bundle.certificates() {
+        [certificate] => Ok(Some(certificate.clone())),
+        several => Err(about(&format!("expected 1 certificate, found {}", several.len()))),
+    }
+}
+
+/// A plan for the same name and key identifier.
+fn like(mut plan: Plan, before: &Parsed) -> Plan {
+    plan.common_name.clone_from(&before.subject.name.common_name);
+    plan.key_id.clone_from(&before.extensions.subject_key_id);
+    plan
+}
+
+const NOT_OF_INIT: &str = "it is not an authority as `certs init` makes them (another subject, purpose, path length, or \
+                           name constraints), and would become another one: renew it with what made it";
+
+/// Compares what an authority is allowed before and after: nothing of it may be lost on the way.
+fn must_be_like(new: &Certificate, before: &Parsed, file: &Path) -> Result<(), CommandError> {
+    let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
+    let new = Parsed::parse(new.der().clone()).map_err(|error| about(&error))?;
+    let of = |certificate: &Parsed| {
+        let extensions = &certificate.extensions;
+        let below =
+            extensions.basic_constraints.map(|constraints| (constraints.is_ca, constraints.path_length));
+        let usage = &extensions.extended_key_usage;
+        (
+            certificate.raw_subject.clone(),
+            below,
+            extensions.key_usage,
+            (usage.any, usage.purposes.clone()),
+            extensions.constraints.is_some(),
+            extensions.unhandled_critical,
+        )
+    };
+    if of(&new) == of(before) { Ok(()) } else { Err(about(&NOT_OF_INIT)) }
+}
+
+fn end(certificate: &Parsed) -> UnixTime {
+    UnixTime::from_secs(u64::try_from(certificate.not_after).unwrap_or_default())
+}
+
+impl Report {
+    fn text(&self, flags: &RenewFlags) -> String {
+        let mut text = table::columns(COLUMNS, [self.authority.row()]);
+        let dir = flags.dir.display();
+        let old_end = self.replaced_not_after.as_deref().unwrap_or_default();
+        text += "\nNext:\n";
+        let mut step = |line: String| text += &format!("  {line}\n");
+        match (self.role, &self.bundle_file) {
+            (None, _) => {
+                let root = flags.root_dir.as_ref().unwrap_or(&flags.dir).display();
+                step(format!(
+                    "everybody who trusts the root: the new {root}/{ROOT}.crt in place of the old, before {old_end}"
+                ));
+                step("name and key are the same: what was issued stays good, under the old and the new certificate".to_owned());
+            }
+            (Some(role), Some(bundle)) => {
+                let (name, bundle) = (role.file(), bundle.display());
+                for line in trusts(role, &format!("{bundle}, which has the old certificate too")) {
+                    step(format!("1. {line}"));
+                }
+                step(format!(
+                    "2. issue anew what {name} has signed: portcullis certs index --ca-cert {dir}/{name}.crt"
+                ));
+                for line in trusts(role, &format!("{dir}/{name}.crt alone; then remove {bundle}")) {
+                    step(format!("3. {line}"));
+                }
+                step(format!(
+                    "if others know the old key: take 3. before 1. and 2., for it can sign until {old_end}"
+                ));
+            }
+            (Some(role), None) => {
+                let name = role.file();
+                for line in trusts(role, &format!("{dir}/{name}.crt")) {
+                    step(line);
+                }
+                if !old_end.is_empty() && !flags.new_key {
+                    step(format!(
+                        "what was issued stays good; what carries the old {name}.crt behind its own certificate is issued anew before {old_end}"
+                    ));
+                }
+            }
+        }
+        text + &format!("Recorded in {}.\n", self.index_file.display())
+    }
+}
+
+/// Who verifies by an authority, and with what.
+fn trusts(role: Role, file: &str) -> Vec<String> {
+    match role {
+        Role::Client => vec![format!("gateways and API servers: --client-ca-file={file}")],
+        Role::FrontProxy => vec![format!("gateways and API servers: --requestheader-client-ca-file={file}")],
+        Role::Serving => {
+            vec![format!("clients that trust the root need nothing; those that trust this authority: {file}")]
+        }
+    }
+}
