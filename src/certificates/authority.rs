@@ -269,6 +269,11 @@ impl Authority {
         self.issuer.validity.not_before
     }
 
+    /// SHA-256 of the certificate.
+    pub fn fingerprint(&self) -> &[u8] {
+        &self.issuer.fingerprint
+    }
+
     /// Whether verifiers would accept what this authority signs by the profile; the limit in the way if not.
     pub fn is_fit_for(&self, profile: &Profile) -> Result<(), AuthorityLimit> {
         limits::check_usages(&self.issuer.certificate, profile.purposes())

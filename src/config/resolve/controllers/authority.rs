@@ -73,7 +73,9 @@ impl Resolver<'_> {
                 Some(PairError::Key(KeyError::Encrypted)) => (true, DECRYPT),
                 Some(PairError::Mismatch | PairError::Key(_)) => (true, FIT),
                 Some(PairError::Empty(_)) => (!certificate_pem.is_empty(), FIT),
-                None if matches!(unfit, Unfit::Authority(AuthorityError::TokenKey { .. })) => (true, unfit.fix()),
+                None if matches!(unfit, Unfit::Authority(AuthorityError::TokenKey { .. })) => {
+                    (true, unfit.fix())
+                }
                 Some(_) | None => (false, unfit.fix()),
             };
             if !of_key {
