@@ -10,7 +10,7 @@ pub(crate) mod constraints;
 pub(crate) mod der;
 pub(crate) mod key_pair;
 pub(crate) mod name;
-pub(crate) mod pem;
+pub mod pem;
 mod policy;
 pub(crate) mod signature;
 pub(crate) mod time;

@@ -1,50 +1,245 @@
-//! PEM as Go reads it: blocks of any type, and nothing else in the file matters.
+//! PEM blocks, read by the algorithm of Go's `encoding/pem`, step by step.
+//!
+//! This is the only PEM reader of the program. Kubernetes' components read PEM with Go's package; a reader that takes
+//! another block of the same text lets a client have one request approved and another one signed. Go's reader differs
+//! from RFC 7468 in many places, and each of them is part of the contract here: the last BEGIN before the first END
+//! counts, headers are recognised by their colon, a block that does not decode is passed over.
 
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// One block.
-pub(crate) struct Block {
-    /// What its first line calls it.
-    pub(crate) kind: Vec<u8>,
+/// A PEM block.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The type that its BEGIN and END lines name.
+    pub kind: Vec<u8>,
     /// Whether there are headers before its content.
-    pub(crate) headers: bool,
+    pub headers: bool,
     /// Its content, decoded.
-    pub(crate) content: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
-/// Every block; broken ones are passed over.
-// go: encoding/pem, Decode
-pub(crate) fn blocks(pem: &[u8]) -> Vec<Block> {
-    // Like Go's, the decoder does not look at unused bits of the last character.
-    const BASE64: GeneralPurpose = GeneralPurpose::new(
+/// Without the content, which may be a private key.
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = String::from_utf8_lossy(&self.kind);
+        f.debug_struct("Block").field("kind", &kind).field("headers", &self.headers).finish_non_exhaustive()
+    }
+}
+
+const BEGIN: &[u8] = b"-----BEGIN ";
+const END: &[u8] = b"\n-----END ";
+const DASHES: &[u8] = b"-----";
+
+/// Every block up to the point where [`decode`] finds none.
+pub fn blocks(mut data: &[u8]) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    while let Some((block, rest)) = decode(data) {
+        blocks.push(block);
+        data = rest;
+    }
+    blocks
+}
+
+/// The first block, and what follows its END line.
+// go: encoding/pem/pem.go, Decode
+pub fn decode(data: &[u8]) -> Option<(Block, &[u8])> {
+    let mut from = 0;
+    loop {
+        let end = from + find(data.get(from..)?, END)?;
+        match read(data, from, end)? {
+            Reading::Block(block) => {
+                let end_line = data.get(end + END.len() - 1..)?;
+                return Some((block, line(end_line).1));
+            }
+            Reading::PassedOver => from = end + END.len(),
+        }
+    }
+}
+
+enum Reading {
+    Block(Block),
+    PassedOver,
+}
+
+/// Reads the block that ends at the line feed at `end`, the first one before an END at or after `from`; `None` if no
+/// block can be found any more.
+fn read(data: &[u8], from: usize, end: usize) -> Option<Reading> {
+    let before = data.get(from..end)?;
+    let Some(begin) = before.windows(BEGIN.len()).rposition(|window| window == BEGIN) else {
+        return Some(Reading::PassedOver);
+    };
+    if begin.checked_sub(1).is_some_and(|previous| before.get(previous) != Some(&b'\n')) {
+        return Some(Reading::PassedOver);
+    }
+    let (begin_line, body) = line(data.get(from + begin + BEGIN.len()..)?);
+    let Some(kind) = begin_line.strip_suffix(DASHES) else { return Some(Reading::PassedOver) };
+    let (headers, body) = after_headers(body)?;
+    let start = data.len() - body.len();
+    // Go gives up on the whole input, not on this block alone, if the END line itself was taken for a header.
+    if start > end + END.len() {
+        return None;
+    }
+    Some(content(data, kind, headers, start, end).map_or(Reading::PassedOver, |content| {
+        Reading::Block(Block { kind: kind.to_vec(), headers, content })
+    }))
+}
+
+/// Whether there are headers, and what follows them; `None` if the data ends there. Each line with a colon is one,
+/// wherever the colon is; no empty line is needed.
+fn after_headers(mut data: &[u8]) -> Option<(bool, &[u8])> {
+    let mut headers = false;
+    while !data.is_empty() {
+        let (header, rest) = line(data);
+        if !header.contains(&b':') {
+            return Some((headers, data));
+        }
+        (headers, data) = (true, rest);
+    }
+    None
+}
+
+/// The content of a block from `start` to `end`; `None` if its END line is not that of its BEGIN line, or if the content
+/// is not base64.
+fn content(data: &[u8], kind: &[u8], headers: bool, start: usize, end: usize) -> Option<Vec<u8>> {
+    // Without content there must be a line feed of its own between headers and END.
+    if headers && start > end {
+        return None;
+    }
+    let end_line = data.get(end + END.len()..)?.strip_prefix(kind)?.strip_prefix(DASHES)?;
+    if !line(end_line).0.is_empty() {
+        return None;
+    }
+    // The line feed at `end` may be that of the BEGIN line.
+    base64(data.get(start..end).unwrap_or_default())
+}
+
+/// The first line, without blanks and tabs at its end, and the rest. A carriage return counts as part of the line's end
+/// only before a line feed.
+// go: encoding/pem/pem.go, getLine
+fn line(data: &[u8]) -> (&[u8], &[u8]) {
+    let (line, rest) = match data.iter().position(|byte| *byte == b'\n') {
+        Some(at) => {
+            let (line, rest) = data.split_at(at);
+            (line.strip_suffix(b"\r").unwrap_or(line), rest.get(1..).unwrap_or_default())
+        }
+        None => (data, &[][..]),
+    };
+    let length = line.iter().rposition(|byte| !matches!(byte, b' ' | b'\t')).map_or(0, |last| last + 1);
+    (line.get(..length).unwrap_or_default(), rest)
+}
+
+/// Decodes base64 with padding and does not look at unused bits of the last character. Blanks, tabs, carriage returns
+/// and line feeds are skipped wherever they stand, and nothing else is.
+// go: encoding/pem/pem.go, removeSpacesAndTabs; encoding/base64/base64.go, decodeQuantum
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    const ENGINE: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
         GeneralPurposeConfig::new()
             .with_decode_allow_trailing_bits(true)
             .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
     );
-    let mut blocks = Vec::new();
-    // The type, whether there were headers, and the text so far.
-    let mut open: Option<(Vec<u8>, bool, Vec<u8>)> = None;
-    for line in pem.split(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
-        if let Some(kind) = line.strip_prefix(b"-----BEGIN ").and_then(|rest| rest.strip_suffix(b"-----")) {
-            open = Some((kind.to_vec(), false, Vec::new()));
-        } else if let Some(end) = line.strip_prefix(b"-----END ") {
-            if let Some((kind, headers, text)) = open.take()
-                && end.strip_suffix(b"-----") == Some(kind.as_slice())
-                && let Ok(content) = BASE64.decode(&text)
-            {
-                blocks.push(Block { kind, headers, content });
-            }
-        } else if let Some((_, headers, text)) = &mut open {
-            if text.is_empty() && line.contains(&b':') {
-                *headers = true;
-            } else {
-                text.extend(line.iter().filter(|byte| !matches!(byte, b' ' | b'\t' | b'\r')));
-            }
-        }
+    let text: Vec<u8> =
+        text.iter().copied().filter(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n')).collect();
+    ENGINE.decode(text).ok()
+}
+
+fn find(data: &[u8], wanted: &[u8]) -> Option<usize> {
+    data.windows(wanted.len()).position(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{blocks, decode};
+
+    const A: &str = "-----BEGIN A-----\nQUFB\n-----END A-----\n";
+    const B: &str = "-----BEGIN B-----\nQkJC\n-----END B-----\n";
+
+    /// The blocks, as `kind=content`, with `+` for headers.
+    fn read(text: &str) -> String {
+        let shown = blocks(text.as_bytes()).into_iter().map(|block| {
+            let headers = if block.headers { "+" } else { "" };
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            format!("{}{headers}={}", text(&block.kind), text(&block.content))
+        });
+        shown.collect::<Vec<_>>().join(" ")
     }
-    blocks
+
+    // Each was read by Go 1.26; `tests/it/parsers` compares others.
+    #[test]
+    fn blocks_are_those_that_go_finds() {
+        let cases: Vec<(&str, String, &str)> = vec![
+            ("one", A.to_owned(), "A=AAA"),
+            ("two and text", format!("x\n{A}y\n{B}z"), "A=AAA B=BBB"),
+            ("CRLF", A.replace('\n', "\r\n"), "A=AAA"),
+            ("no line feed at the end", A.trim_end().to_owned(), "A=AAA"),
+            ("a carriage return at the end alone", format!("{}\r", A.trim_end()), ""),
+            ("blanks and tabs at the ends of lines", A.replace('\n', " \t\n"), "A=AAA"),
+            ("blanks in the content", A.replace("QUFB", " Q\tU\r\nF B"), "A=AAA"),
+            ("a form feed in the content", A.replace("QUFB", "QUFB\x0c"), ""),
+            ("a form feed behind BEGIN", A.replacen("-----\n", "-----\x0c\n", 1), ""),
+            ("no content", "-----BEGIN A-----\n-----END A-----\n".to_owned(), "A="),
+            ("an empty line for content", "-----BEGIN A-----\n\n-----END A-----\n".to_owned(), "A="),
+            ("no type", "-----BEGIN -----\n-----END -----\n".to_owned(), "="),
+            ("types that differ", A.replace("END A", "END B"), ""),
+            ("types that differ, then one", format!("{}{B}", A.replace("END A", "END B")), "B=BBB"),
+            ("BEGIN twice", format!("-----BEGIN A-----\nQUFB\n{B}"), "B=BBB"),
+            ("BEGIN within a line", format!("x{A}"), ""),
+            ("BEGIN within the block", A.replace("QUFB", "x: -----BEGIN B-----\nQUFB"), ""),
+            (
+                "BEGIN within the block, then one",
+                format!("{}{B}", A.replace("QUFB", "x: -----BEGIN \n\nQUFB")),
+                "B=BBB",
+            ),
+            ("END within a line", A.replace("\n-----END", "\nx-----END"), ""),
+            ("text behind END", A.replace("END A-----", "END A-----x"), ""),
+            (
+                "BEGIN behind an END",
+                "x\n-----END -----BEGIN A-----\nQUFB\n-----END A-----".to_owned(),
+                "A=AAA",
+            ),
+            ("headers", A.replace("QUFB", "x: y\nz:\n\nQUFB"), "A+=AAA"),
+            ("headers without an empty line", A.replace("QUFB", "x: y\nQUFB"), "A+=AAA"),
+            ("an empty line before a header", A.replace("QUFB", "\nx: y\n\nQUFB"), ""),
+            ("headers and no content", "-----BEGIN A-----\nx:\n\n-----END A-----\n".to_owned(), "A+="),
+            ("headers and no empty line", "-----BEGIN A-----\nx:\n-----END A-----\n".to_owned(), ""),
+            (
+                "headers and no empty line, then one",
+                format!("-----BEGIN A-----\nx:\n-----END A-----\n{B}"),
+                "B=BBB",
+            ),
+            ("END as a header", format!("-----BEGIN A:-----\nx:\n-----END A:-----\n{B}"), ""),
+            ("nothing but headers", "\n-----END \n-----BEGIN A-----\nx:".to_owned(), ""),
+            ("unused bits", A.replace("QUFB", "QR=="), "A=A"),
+            ("padding on the next line", A.replace("QUFB", "QQ=\n="), "A=A"),
+            ("too little padding", A.replace("QUFB", "QQ="), ""),
+            ("no padding", A.replace("QUFB", "QQ"), ""),
+            ("padding alone", A.replace("QUFB", "===="), ""),
+            ("content behind padding", A.replace("QUFB", "QQ==QQ=="), ""),
+            ("not base64, then one", format!("{}{B}", A.replace("QUFB", "Q-FB")), "B=BBB"),
+        ];
+        let wrong: Vec<String> = cases
+            .iter()
+            .filter(|(_, text, expected)| read(text) != *expected)
+            .map(|(name, text, expected)| format!("{name}: {:?}, not {expected:?}", read(text)))
+            .collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn the_rest_begins_behind_the_end_line() {
+        let rest =
+            |text: &str| decode(text.as_bytes()).map(|(_, rest)| String::from_utf8_lossy(rest).into_owned());
+        assert_eq!(rest(&format!("x\n{A}{B}")).as_deref(), Some(B));
+        assert_eq!(rest(A.trim_end()).as_deref(), Some(""));
+        assert_eq!(rest(&A.replace('\n', " \r\n")).as_deref(), Some(""));
+        assert_eq!(rest("x"), None);
+    }
+
+    #[test]
+    fn a_block_is_shown_without_its_content() {
+        let shown = format!("{:?}", blocks(A.as_bytes()));
+        assert_eq!(shown, "[Block { kind: \"A\", headers: false, .. }]");
+    }
 }
