@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::Kubeconfig;
 use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject as _;
 
 use super::jws;
 use super::pins::Pins;
 use super::token::{Token, TokenId};
+use crate::x509::pem;
 
 /// Its namespace.
 pub const NAMESPACE: &str = "kube-public";
@@ -112,8 +112,10 @@ impl Location {
         let no_ca = Distrust::Malformed("holds no CA certificate");
         let ca = cluster.certificate_authority_data.as_deref().ok_or_else(|| no_ca.clone())?;
         let ca_pem = STANDARD.decode(ca).map_err(|_| no_ca.clone())?;
-        let authorities = CertificateDer::pem_slice_iter(&ca_pem).collect::<Result<Vec<_>, _>>();
-        let authorities = authorities.ok().filter(|found| !found.is_empty()).ok_or(no_ca)?;
+        let authorities = pem::authorities(&ca_pem);
+        if authorities.is_empty() {
+            return Err(no_ca);
+        }
         Ok(Self { server, ca_pem, authorities })
     }
 

@@ -26,6 +26,8 @@ use crate::x509::signature::{Algorithm, SignatureError};
 /// The longest request that is read, in DER. A limit of our own: the longest sensible ones are a few kilobytes.
 pub const MAX_REQUEST: usize = 64 * 1024;
 
+/// The type of the PEM block.
+const KIND: &[u8] = b"CERTIFICATE REQUEST";
 /// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// 2.5.29.17
@@ -47,6 +49,11 @@ pub enum RequestError {
     // kubernetes: pkg/apis/certificates/helpers.go, ParseCSR
     #[error("PEM block type must be CERTIFICATE REQUEST")]
     NotPem,
+    /// There is more than one PEM block: headers in it, or text around it.
+    #[error(
+        "the certificate request is not one PEM block alone: remove its headers and all text before and after it"
+    )]
+    NotBare,
     /// The DER is no request.
     #[error("{0}")]
     Malformed(String),
@@ -72,22 +79,28 @@ impl RequestError {
     /// condition. Everything else is retried, as kube-controller-manager does.
     pub fn is_policy(&self) -> bool {
         match self {
-            Self::WeakKey(_) | Self::WeakSignature(_) | Self::TooLarge => true,
+            Self::WeakKey(_) | Self::WeakSignature(_) | Self::TooLarge | Self::NotBare => true,
             Self::NotPem | Self::Malformed(_) | Self::Signature(_) | Self::Sign(_) => false,
         }
     }
 }
 
 impl CertificateRequest {
-    /// Reads `spec.request`: the first PEM block counts, text around it does not.
+    /// Reads `spec.request`. It must be one PEM block and nothing else: a text in which another reader finds another
+    /// request would be approved for one and signed for the other.
     // kubernetes: pkg/apis/certificates/helpers.go, ParseCSR
+    // threat: csr-other-reading
     pub fn from_pem(pem: &[u8]) -> Result<Self, RequestError> {
         // Four characters carry three octets; lines, headers and text around the block have the other half.
         if pem.len() > 4 * MAX_REQUEST {
             return Err(RequestError::TooLarge);
         }
-        let first = pem::blocks(pem).into_iter().next().filter(|block| block.kind == b"CERTIFICATE REQUEST");
-        Self::from_der(&first.ok_or(RequestError::NotPem)?.content)
+        let first = pem::decode(pem).filter(|(block, _)| block.kind == KIND);
+        let (block, _) = first.ok_or(RequestError::NotPem)?;
+        if !pem::is_bare(pem, KIND) {
+            return Err(RequestError::NotBare);
+        }
+        Self::from_der(&block.content)
     }
 
     /// Reads a request that fills `der` entirely.

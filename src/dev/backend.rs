@@ -21,8 +21,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -45,6 +43,7 @@ use crate::request::info::{self, RequestInfo};
 use crate::status::Status;
 use crate::status::render::{Negotiation, render};
 use crate::x509::CaBundle;
+use crate::x509::pem;
 
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
@@ -120,12 +119,14 @@ fn tls(paths: &Paths) -> Result<ServerConfig, BackendError> {
     let [ca, certificate, key] =
         ["front-proxy-ca.crt", "backend.crt", "backend.key"].map(|file| paths.pki(file));
     let mut front_proxies = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_file(&ca).map_err(unusable(&ca))?;
-    front_proxies.add(authority).map_err(unusable(&ca))?;
+    let read = |path: &Path| std::fs::read(path).map_err(unusable(path));
+    for authority in pem::authorities(&read(&ca)?) {
+        front_proxies.add(authority).map_err(unusable(&ca))?;
+    }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(front_proxies.into(), Arc::clone(&provider));
-    let chain = vec![CertificateDer::from_pem_file(&certificate).map_err(unusable(&certificate))?];
-    let key = PrivateKeyDer::from_pem_file(&key).map_err(unusable(&key))?;
+    let chain = pem::certificate_chain(&read(&certificate)?);
+    let key = pem::private_key(&read(&key)?).ok_or_else(|| unusable(&key)("not a private key in PEM"))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(unusable(&certificate))?

@@ -20,6 +20,7 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::clock::UnixTime;
+use crate::x509::pem;
 
 /// The common name of the certificate that the gateway shows to its backend; the only one the backend accepts.
 pub const GATEWAY_CLIENT_NAME: &str = "portcullis";
@@ -327,19 +328,17 @@ fn check(paths: &Paths) -> Result<OffsetDateTime, PkiError> {
         let key = read(paths, &format!("{file}.key"))?;
         fs::set_permissions(&key_path, Permissions::from_mode(0o600)).map_err(at(&key_path))?;
 
-        let (_, pem) =
-            x509_parser::pem::parse_x509_pem(&certificate).map_err(|_| broken("crt", "not PEM"))?;
-        let (_, issuer_pem) =
-            x509_parser::pem::parse_x509_pem(&issuer).map_err(|_| broken("crt", "not PEM"))?;
+        let not_pem = || broken("crt", "not PEM");
+        let (block, _) = pem::decode(&certificate).ok_or_else(not_pem)?;
+        let (issuer_block, _) = pem::decode(&issuer).ok_or_else(not_pem)?;
         let not_certificate = |_| broken("crt", "not a certificate");
-        let (_, certificate) = X509Certificate::from_der(&pem.contents).map_err(not_certificate)?;
-        let (_, issuer) = X509Certificate::from_der(&issuer_pem.contents).map_err(not_certificate)?;
+        let (_, certificate) = X509Certificate::from_der(&block.content).map_err(not_certificate)?;
+        let (_, issuer) = X509Certificate::from_der(&issuer_block.content).map_err(not_certificate)?;
         if certificate.verify_signature(Some(issuer.public_key())).is_err() {
             return Err(broken("crt", "not signed by the authority beside it"));
         }
-        let key = str::from_utf8(&key)
-            .ok()
-            .and_then(|text| KeyPair::from_pem(text).ok())
+        let key = pem::private_key(&key)
+            .and_then(|key| KeyPair::try_from(&key).ok())
             .ok_or_else(|| broken("key", "not a private key in PEM"))?;
         if key.public_key_raw() != certificate.public_key().subject_public_key.data.as_ref() {
             return Err(broken("key", "not the key of the certificate beside it"));

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use aws_lc_rs::digest;
 use rustls::DistinguishedName;
-use rustls_pki_types::CertificateDer;
 
 use super::certificate::{Certificate, ParseError};
 use super::pem;
@@ -37,10 +36,8 @@ impl CaBundle {
     // client-go: util/cert/pem.go, ParseCertsPEM; util/cert/io.go, NewPoolFromBytes
     pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
         let mut certificates: Vec<Certificate> = Vec::new();
-        let blocks =
-            pem::blocks(pem).into_iter().filter(|block| block.kind == b"CERTIFICATE" && !block.headers);
-        for block in blocks {
-            let certificate = Certificate::parse(CertificateDer::from(block.content))?;
+        for der in pem::authorities(pem) {
+            let certificate = Certificate::parse(der)?;
             if !certificates.iter().any(|known| known.der == certificate.der) {
                 certificates.push(certificate);
             }

@@ -182,14 +182,7 @@ pub(crate) fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 /// The first private key in PEM, whatever its form; else why there is none.
 // go: crypto/tls/tls.go, X509KeyPair
 pub(crate) fn private_key_block(pem: &[u8]) -> Result<pem::Block, String> {
-    let mut skipped = Vec::new();
-    for block in pem::blocks(pem) {
-        if block.kind == b"PRIVATE KEY" || block.kind.ends_with(b" PRIVATE KEY") {
-            return Ok(block);
-        }
-        skipped.push(String::from_utf8_lossy(&block.kind).into_owned());
-    }
-    Err(match skipped.as_slice() {
+    pem::private_key_block(pem).map_err(|skipped| match skipped.as_slice() {
         [] => "tls: failed to find any PEM data in key input".to_owned(),
         [one] if one == "CERTIFICATE" => {
             "tls: found a certificate rather than a key in the PEM for the private key".to_owned()

@@ -8,6 +8,7 @@
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A PEM block.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,6 +32,7 @@ impl std::fmt::Debug for Block {
 const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"\n-----END ";
 const DASHES: &[u8] = b"-----";
+const CERTIFICATE: &[u8] = b"CERTIFICATE";
 
 /// Every block up to the point where [`decode`] finds none.
 pub fn blocks(mut data: &[u8]) -> Vec<Block> {
@@ -40,6 +42,50 @@ pub fn blocks(mut data: &[u8]) -> Vec<Block> {
         data = rest;
     }
     blocks
+}
+
+/// Whether the data is one block of this type without headers, and nothing else but blanks, tabs and line ends: text of
+/// which every reader that finds a block finds the same one.
+pub fn is_bare(data: &[u8], kind: &[u8]) -> bool {
+    let content = || {
+        let begin = trimmed(data).strip_prefix(BEGIN)?.strip_prefix(kind)?.strip_prefix(DASHES)?;
+        begin.strip_suffix(DASHES)?.strip_suffix(kind)?.strip_suffix(END)
+    };
+    let is_content = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/= \t\r\n".contains(byte);
+    content().is_some_and(|content| content.iter().all(is_content))
+}
+
+/// The certificates of a chain, as a server or a client presents it.
+// go: crypto/tls/tls.go, X509KeyPair
+pub fn certificate_chain(data: &[u8]) -> Vec<CertificateDer<'static>> {
+    let certificates = blocks(data).into_iter().filter(|block| block.kind == CERTIFICATE);
+    certificates.map(|block| block.content.into()).collect()
+}
+
+/// The certificates of trusted authorities: of these, Go leaves out blocks with headers.
+// client-go: util/cert/pem.go, ParseCertsPEM; go: crypto/x509/cert_pool.go, AppendCertsFromPEM
+pub fn authorities(data: &[u8]) -> Vec<CertificateDer<'static>> {
+    let certificates = blocks(data).into_iter().filter(|block| block.kind == CERTIFICATE && !block.headers);
+    certificates.map(|block| block.content.into()).collect()
+}
+
+/// The first block that is a private key, or the types of all blocks if none is.
+// go: crypto/tls/tls.go, X509KeyPair
+pub fn private_key_block(data: &[u8]) -> Result<Block, Vec<String>> {
+    let mut skipped = Vec::new();
+    for block in blocks(data) {
+        if block.kind == b"PRIVATE KEY" || block.kind.ends_with(b" PRIVATE KEY") {
+            return Ok(block);
+        }
+        skipped.push(String::from_utf8_lossy(&block.kind).into_owned());
+    }
+    Err(skipped)
+}
+
+/// The first private key, if it is one and is not encrypted. The form counts, and not the type that the block names.
+// go: crypto/tls/tls.go, parsePrivateKey
+pub fn private_key(data: &[u8]) -> Option<PrivateKeyDer<'static>> {
+    PrivateKeyDer::try_from(private_key_block(data).ok()?.content).ok()
 }
 
 /// The first block, and what follows its END line.
@@ -145,13 +191,20 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     ENGINE.decode(text).ok()
 }
 
+fn trimmed(data: &[u8]) -> &[u8] {
+    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+    let Some(first) = data.iter().position(is_text) else { return &[] };
+    let last = data.iter().rposition(is_text).unwrap_or(first);
+    data.get(first..=last).unwrap_or_default()
+}
+
 fn find(data: &[u8], wanted: &[u8]) -> Option<usize> {
     data.windows(wanted.len()).position(|window| window == wanted)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{blocks, decode};
+    use super::{blocks, decode, is_bare};
 
     const A: &str = "-----BEGIN A-----\nQUFB\n-----END A-----\n";
     const B: &str = "-----BEGIN B-----\nQkJC\n-----END B-----\n";
@@ -235,6 +288,30 @@ mod tests {
         assert_eq!(rest(A.trim_end()).as_deref(), Some(""));
         assert_eq!(rest(&A.replace('\n', " \r\n")).as_deref(), Some(""));
         assert_eq!(rest("x"), None);
+    }
+
+    #[test]
+    fn only_a_block_alone_is_bare() {
+        let cases = [
+            (A.to_owned(), true),
+            (A.trim_end().to_owned(), true),
+            (format!(" \t\r\n{}", A.replace('\n', " \t\r\n")), true),
+            (A.replace("QUFB", "QU\n FB"), true),
+            (format!("{A}{A}"), false),
+            (format!("x\n{A}"), false),
+            (format!("{A}x"), false),
+            (format!("{A}\x0c"), false),
+            (format!("{A}\0"), false),
+            (A.replace("QUFB", "x: y\n\nQUFB"), false),
+            (A.replace("QUFB", "QUFB-"), false),
+            (format!("-----BEGIN A-----\n{A}"), false),
+            (B.to_owned(), false),
+            (String::new(), false),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(is_bare(text.as_bytes(), b"A"), expected, "{text:?}");
+            assert!(!expected || read(&text) == "A=AAA", "{text:?}");
+        }
     }
 
     #[test]

@@ -101,6 +101,34 @@ fn imports_point_down() {
     assert!(upward.is_empty(), "upward imports:\n{}", upward.join("\n"));
 }
 
+/// Go's reading of PEM decides what is approved and trusted; a second reader may find other blocks in the same text.
+#[test]
+fn pem_has_one_reader() {
+    const OTHERS: [&str; 7] = [
+        "PemObject",
+        "x509_parser::pem",
+        "parse_x509_pem",
+        "rustls_pemfile",
+        "pem_rfc7468",
+        "DecodePem",
+        "KeyPair::from_pem(",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let is_test = |file: &Path| {
+        let names = ["tests", "tests.rs", "testing.rs", "fuzzing"];
+        file.strip_prefix(&root).unwrap().iter().any(|part| names.iter().any(|name| part == *name))
+    };
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| !is_test(file)) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        found.extend(OTHERS.iter().filter(|other| code.contains(*other)).map(|other| (file, other)));
+    }
+    assert!(found.is_empty(), "PEM is read by other means than x509::pem: {found:#?}");
+}
+
 #[test]
 fn the_request_path_is_the_one_that_is_told() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

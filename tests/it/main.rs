@@ -56,4 +56,6 @@ mod support;
 mod token_review;
 mod transcripts;
 mod tunnels;
+#[path = "../support/two_requests.rs"]
+mod two_requests;
 mod webhook;

@@ -53,6 +53,8 @@ mod servers;
 mod tokens;
 #[path = "../support/transcript.rs"]
 mod transcript;
+#[path = "../support/two_requests.rs"]
+mod two_requests;
 
 use std::process::ExitCode;
 use std::sync::Arc;

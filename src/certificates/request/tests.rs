@@ -87,29 +87,33 @@ fn requests_of_openssl_are_read_or_refused_with_a_reason() {
 }
 
 #[test]
-fn the_first_block_counts_and_text_does_not() {
+fn a_request_is_one_block_alone() {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     let request = CertificateRequest::from_der(&raw_request(&[0x30, 0], &[], &key)).unwrap();
     let pem = request.to_pem();
     let other = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let headers = pem.replacen("REQUEST-----\n", "REQUEST-----\nA: b\n\n", 1);
     let cases = [
-        ("as it is", pem.clone(), true),
-        ("between text", format!("before\n{pem}after"), true),
-        ("before another", format!("{pem}{other}"), true),
-        ("with headers", headers, true),
-        ("CRLF", pem.replace('\n', "\r\n"), true),
-        ("after another", format!("{other}{pem}"), false),
-        ("of Microsoft", pem.replace("BEGIN C", "BEGIN NEW C").replace("END C", "END NEW C"), false),
-        ("nothing", String::new(), false),
+        ("as it is", pem.clone(), None),
+        ("CRLF", pem.replace('\n', "\r\n"), None),
+        ("empty lines and blanks around it", format!("\n{} \n\t\r\n", pem), None),
+        ("between text", format!("before\n{pem}after"), Some(RequestError::NotBare)),
+        ("before another", format!("{pem}{other}"), Some(RequestError::NotBare)),
+        ("twice", format!("{pem}{pem}"), Some(RequestError::NotBare)),
+        ("with headers", headers, Some(RequestError::NotBare)),
+        ("after another", format!("{other}{pem}"), Some(RequestError::NotPem)),
+        (
+            "of Microsoft",
+            pem.replace("BEGIN C", "BEGIN NEW C").replace("END C", "END NEW C"),
+            Some(RequestError::NotPem),
+        ),
+        ("nothing", String::new(), Some(RequestError::NotPem)),
     ];
-    for (name, text, good) in cases {
-        let read = CertificateRequest::from_pem(text.as_bytes());
-        assert_eq!(read.is_ok(), good, "{name}");
-        if let Err(error) = read {
-            assert_eq!(error.to_string(), "PEM block type must be CERTIFICATE REQUEST", "{name}");
-        }
+    for (name, text, expected) in cases {
+        assert_eq!(CertificateRequest::from_pem(text.as_bytes()).err(), expected, "{name}");
     }
+    assert!(RequestError::NotBare.is_policy() && !RequestError::NotPem.is_policy());
+    assert_eq!(RequestError::NotPem.to_string(), "PEM block type must be CERTIFICATE REQUEST");
     assert_eq!(CertificateRequest::from_pem(pem.as_bytes()).unwrap().der(), request.der());
 }
 

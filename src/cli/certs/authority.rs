@@ -10,6 +10,7 @@ use super::index::{Entry, Index};
 use super::passphrase::PassphraseFlags;
 use crate::certificates::authority::{Authority, KeySource};
 use crate::certificates::signer::{KeyError, PemKey};
+use crate::x509::pem;
 
 /// The name of the root's files.
 pub(super) const ROOT: &str = "ca";
@@ -134,8 +135,8 @@ impl Issuing {
     }
 }
 
-fn is_self_signed(pem: &str) -> bool {
-    let parsed = x509_parser::pem::parse_x509_pem(pem.as_bytes());
-    let certificate = parsed.as_ref().ok().and_then(|(_, pem)| pem.parse_x509().ok());
-    certificate.is_some_and(|certificate| certificate.subject() == certificate.issuer())
+fn is_self_signed(certificate_pem: &str) -> bool {
+    let Some((block, _)) = pem::decode(certificate_pem.as_bytes()) else { return false };
+    let parsed = x509_parser::parse_x509_certificate(&block.content);
+    parsed.is_ok_and(|(_, certificate)| certificate.subject() == certificate.issuer())
 }

@@ -26,6 +26,9 @@ Examples:
 
 The names in the request are signed as they are, without a question: look at them first, with inspect.";
 
+/// What DER of a request begins with.
+const DER: &[u8] = b"\x30";
+
 /// The flags of `portcullis certs sign`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct SignFlags {
@@ -61,10 +64,9 @@ pub(in crate::cli) struct SignFlags {
 pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
     let name = flags.request.display();
     let bytes = std::fs::read(&flags.request).map_err(|error| CommandError::about(&name, error))?;
-    let parsed = if bytes.trim_ascii_start().starts_with(b"-----BEGIN") {
-        CertificateRequest::from_pem(&bytes)
-    } else {
-        CertificateRequest::from_der(&bytes)
+    let parsed = match CertificateRequest::from_pem(&bytes) {
+        Err(RequestError::NotPem) if bytes.starts_with(DER) => CertificateRequest::from_der(&bytes),
+        parsed => parsed,
     };
     let request = parsed.map_err(|error| CommandError::about(&name, explained(&error, &bytes)))?;
     let issuing = flags.authority.open(flags.profile.role())?;

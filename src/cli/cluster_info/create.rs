@@ -12,12 +12,12 @@ use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::{PemObject as _, SectionKind};
 
 use super::super::cluster::{Cluster, ClusterFlags};
 use super::super::token::{Failure, say};
 use crate::bootstrap::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
 use crate::user::ANONYMOUS;
+use crate::x509;
 
 /// Who makes the role and its binding.
 const MANAGER: &str = "portcullis";
@@ -63,12 +63,10 @@ fn authorities(file: &Path) -> Result<String, Failure> {
     let bad =
         |problem: String| Failure::Usage(format!("--certificate-authority {}: {problem}", file.display()));
     let content = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
-    let blocks = <(SectionKind, Vec<u8>)>::pem_slice_iter(&content).collect::<Result<Vec<_>, _>>();
-    let blocks = blocks.map_err(|error| bad(format!("it is not PEM: {error}")))?;
-    if blocks.iter().any(|(kind, _)| *kind != SectionKind::Certificate) {
+    if x509::pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
         return Err(bad("there is more than certificates in it, and everybody would read it".to_owned()));
     }
-    let ders: Vec<Vec<u8>> = blocks.into_iter().map(|(_, der)| der).collect();
+    let ders: Vec<Vec<u8>> = x509::pem::authorities(&content).iter().map(|der| der.to_vec()).collect();
     if ders.is_empty() {
         return Err(bad("there is no certificate in it".to_owned()));
     }
@@ -171,7 +169,7 @@ mod tests {
     fn pem_is_written_as_openssl_does() {
         let written = include_str!("../../bootstrap/cluster_info/pinned.pem");
         let ders: Vec<_> =
-            CertificateDer::pem_slice_iter(written.as_bytes()).map(|der| der.unwrap().to_vec()).collect();
+            x509::pem::authorities(written.as_bytes()).iter().map(|der| der.to_vec()).collect();
         assert_eq!(pem(&ders), written);
         // A last line that is full.
         let full = pem(&[vec![0; 48], vec![0; 49]]);

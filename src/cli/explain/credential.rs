@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
@@ -14,6 +13,7 @@ use crate::authn::bootstrap;
 use crate::authn::jwt::Jwt;
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
+use crate::x509::pem;
 
 /// A credential. Shown nowhere.
 pub(in crate::cli) enum Credential {
@@ -36,15 +36,12 @@ pub(super) enum Kind {
 impl Credential {
     /// The certificates in a file, PEM, as a client presents them; an error names the file.
     pub(in crate::cli) fn certificate(file: &Path) -> Result<Self, String> {
-        let certificates =
-            CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        match certificates {
-            Ok(certificates) if certificates.is_empty() => {
-                Err(format!("{}: no certificate in it", file.display()))
-            }
-            Ok(certificates) => Ok(Self::Certificate(certificates)),
-            Err(error) => Err(format!("{}: {error}", file.display())),
+        let content = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let certificates = pem::certificate_chain(&content);
+        if certificates.is_empty() {
+            return Err(format!("{}: no certificate in it", file.display()));
         }
+        Ok(Self::Certificate(certificates))
     }
 
     pub(super) fn kind(&self) -> Kind {

@@ -155,7 +155,7 @@ fn over(csr: &Csr, now: UnixTime) -> Option<Over> {
 // go: crypto/x509/parser.go, ParseCertificates
 fn not_after(csr: &Csr) -> Option<i64> {
     let certificate = csr.status.as_ref()?.certificate.as_ref()?;
-    let block = pem::blocks(&certificate.0).into_iter().next()?;
+    let (block, _) = pem::decode(&certificate.0)?;
     let mut rest = Der::new(&block.content);
     let mut first = None;
     while !rest.is_empty() {

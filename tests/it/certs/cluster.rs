@@ -22,6 +22,7 @@ use super::{Said, certs, command, mode, names, normal, shell};
 use crate::support::body::{Frames, fed};
 use crate::support::{Backend, BoxedBody, Pki, full, soon, until};
 use crate::transcripts::transcript;
+use crate::two_requests::ambiguous;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -345,6 +346,26 @@ async fn a_decision_is_shown_and_written() {
     let condition = cluster.found("root").unwrap()["status"]["conditions"][0].clone();
     let told = ["type", "reason", "message"].map(|key| condition[key].as_str().unwrap().to_owned());
     assert_eq!(told, ["Denied", "TooMuch", "ask for less"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_can_be_read_in_two_ways_is_denied_and_not_approved() {
+    let cluster = Cluster::start().await;
+    cluster.add("harmless", "/O=dev/CN=harmless");
+    cluster.add("attacker", "/O=system:masters/CN=attacker");
+    let pem = |name: &str| {
+        let request = cluster.found(name).unwrap()["spec"]["request"].as_str().unwrap().to_owned();
+        String::from_utf8(STANDARD.decode(request).unwrap()).unwrap()
+    };
+    for (name, text) in ambiguous(&pem("harmless"), &pem("attacker")) {
+        cluster.add("odd", "/CN=odd");
+        cluster.change("odd", |odd| odd["spec"]["request"] = STANDARD.encode(&text).into());
+        let said = cluster.run(&["approve", "odd", "--yes"]).await;
+        said.bad(1, &["odd is not approved: the certificate request is not one PEM block alone"]);
+        assert!(cluster.found("odd").unwrap().get("status").is_none(), "{name}");
+    }
+    cluster.run(&["deny", "odd", "--yes"]).await.good();
+    assert_eq!(cluster.found("odd").unwrap()["status"]["conditions"][0]["type"], "Denied");
 }
 
 fn days(said: &Said) -> String {

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{authorities, certs, mode, names, normal, shell};
+use crate::two_requests::ambiguous;
 
 /// A request made by openssl, with this subject and more of its flags.
 fn request(directory: &Path, name: &str, subject: &str, more: &str) {
@@ -248,11 +249,12 @@ fn a_request_that_cannot_be_signed_says_why() {
     // A request whose signature is not its own.
     let line = "openssl req -in alice.csr -outform der | head -c -1 > bad.der; printf x >> bad.der";
     shell(directory.path(), line);
+    shell(directory.path(), "openssl req -text -in alice.csr -out text.csr");
     let before = names(directory.path());
     certs(directory.path(), &["issue", "client", "--cn", "x", "--out", "x", "--dir", "pki"]).good();
     std::fs::remove_file(directory.path().join("pki/client-ca.index.jsonl")).unwrap();
     let before = [before, vec!["x.crt".to_owned(), "x.key".to_owned()]].concat();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (
             &["sign", "none.csr", "--profile", "client"],
             "none.csr: neither PEM nor DER of a certificate request",
@@ -262,6 +264,10 @@ fn a_request_that_cannot_be_signed_says_why() {
             "x.crt: a PEM file of the type CERTIFICATE, and not",
         ),
         (&["sign", "alice.csr", "--profile", "kubelet-client"], "not signed as kubelet-client: "),
+        (
+            &["sign", "text.csr", "--profile", "client"],
+            "text.csr: the certificate request is not one PEM block alone",
+        ),
         (&["sign", "weak.csr", "--profile", "client"], "weak.csr: "),
         (&["sign", "none.csr", "--profile", "client"], "none.csr: "),
         (&["sign", "bad.der", "--profile", "client"], "bad.der: "),
@@ -274,6 +280,27 @@ fn a_request_that_cannot_be_signed_says_why() {
     }
     assert_eq!(names(directory.path()), before);
     assert!(!directory.path().join("pki/client-ca.index.jsonl").exists());
+}
+
+#[test]
+fn what_inspect_shows_is_what_sign_signs() {
+    let directory = authorities();
+    let dir = directory.path();
+    request(dir, "harmless", "/O=dev/CN=harmless", "");
+    request(dir, "attacker", "/O=system:masters/CN=attacker", "");
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    for (place, (name, text)) in
+        ambiguous(&read("harmless.csr"), &read("attacker.csr")).into_iter().enumerate()
+    {
+        let file = format!("ambiguous-{place}.csr");
+        std::fs::write(dir.join(&file), text).unwrap();
+        let refusal = "the certificate request is not one PEM block alone";
+        certs(dir, &["sign", &file, "--profile", "client"]).bad(1, &[refusal]);
+        let said = certs(dir, &["inspect", &file]);
+        assert!(said.code == 1 && said.out.contains(refusal), "{name}: {said:?}");
+        let (harmless, attacker) = (said.out.find("CN=harmless"), said.out.find("CN=attacker"));
+        assert!(harmless.is_some_and(|first| attacker.is_none_or(|then| first < then)), "{name}: {said:?}");
+    }
 }
 
 #[test]

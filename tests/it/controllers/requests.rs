@@ -10,6 +10,7 @@ use super::*;
 use crate::pki::Issued;
 use crate::support::client::Client;
 use crate::support::until;
+use crate::two_requests::ambiguous;
 
 /// What a client shows who has got this certificate.
 fn identity(asked: &Asked, pem: &str) -> Issued {
@@ -74,6 +75,66 @@ async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
     let refused =
         format!("portcullis_certificates_refused_total{{cluster=\"backend\",signer=\"{kubelet}\"}} 1");
     gateway.until_counted(&refused).await;
+}
+
+/// A request of which the approver reads one thing and the signer another is the whole certificate of an attacker: what
+/// Go reads, and people approve, is harmless in each of these.
+#[tokio::test]
+async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
+    let scene = Scene::new().await;
+    let gateway = scene.gateway("csrsigning,csrapproving", &[]);
+    let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
+    let client = "kubernetes.io/kube-apiserver-client";
+    let text = |asked: &Asked| {
+        let pem = BASE64_STANDARD.decode(asked.spec["request"].as_str().unwrap()).unwrap();
+        String::from_utf8(pem).unwrap()
+    };
+    let harmful = text(&Asked::of(client, "attacker", &["system:masters"], &[]));
+    let victim = text(&Asked::of(kubelet, "system:node:victim", &["system:nodes"], &[]));
+    let mut texts = Vec::new();
+    let mut write = |spec: &Value, request: &str, status: &Value| {
+        let name = format!("ambiguous-{}", texts.len());
+        let mut spec = spec.clone();
+        spec["request"] = BASE64_STANDARD.encode(request).into();
+        scene.cluster.request(&name, &spec, status);
+        texts.push(name);
+    };
+    // Approved by a person, or by an approver that reads with Go.
+    let harmless = Asked::of(client, "harmless", &["dev"], &[]);
+    let own = Asked::node("own");
+    for (_, request) in ambiguous(&text(&harmless), &harmful) {
+        write(&harmless.spec, &request, &approved());
+    }
+    for (_, request) in ambiguous(&text(&own), &victim) {
+        write(&own.spec, &request, &approved());
+    }
+    for name in &texts {
+        let status = scene
+            .cluster
+            .until_status(name, |status| condition(status, "Failed").is_some() || is_issued(status));
+        let status = status.await;
+        let failed = condition(&status, "Failed").unwrap_or_else(|| panic!("{name} is signed: {status}"));
+        assert_eq!(failed["reason"], "SignerValidationFailure");
+        assert_eq!(
+            failed["message"],
+            "the certificate request is not one PEM block alone: remove its headers and all text before and after it"
+        );
+    }
+    // Pending: our own approver leaves them alone, and approves the kubelet that comes after them.
+    let mut pending = Vec::new();
+    for (place, (_, request)) in ambiguous(&text(&own), &victim).into_iter().enumerate() {
+        let mut spec = own.spec.clone();
+        spec["request"] = BASE64_STANDARD.encode(request).into();
+        pending.push(format!("pending-{place}"));
+        scene.cluster.request(&pending[place], &spec, &json!({}));
+    }
+    scene.cluster.request("good", &Asked::node("good").spec, &json!({}));
+    scene.cluster.until_status("good", is_issued).await;
+    for name in &pending {
+        assert_eq!(condition(&scene.cluster.status(name), "Approved"), None, "{name}");
+    }
+    assert_eq!(scene.cluster.certificates().len(), 1, "the kubelet's alone");
+    drop(gateway);
 }
 
 #[tokio::test]

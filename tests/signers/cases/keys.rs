@@ -3,6 +3,7 @@
 use crate::case::{Case, Expect, case};
 use crate::csr::Csr;
 use crate::pki::{KeyKind, SigAlg, boolean, oid, seq, tlv};
+use crate::two_requests::ambiguous;
 
 const GROUP: &str = "keys";
 const KEYS: &str = "authority.go: the request's signature is verified, its key copied";
@@ -102,6 +103,8 @@ fn extensions() -> Vec<Case> {
 /// How the request is written down.
 fn forms() -> Vec<Case> {
     let pem = || Csr::new().cn("form").pem();
+    // Which request is meant is for the reader to say: kube-controller-manager signs the first block that Go finds.
+    let refused = |case: Case| case.declared("D-csr-bare", Expect::Failed);
     let named = |name, request: String| {
         case(GROUP, name, "helpers.go: ParseCSR, the first block", &Csr::new()).request(request)
     };
@@ -111,14 +114,24 @@ fn forms() -> Vec<Case> {
         let body: String = text.lines().filter(|line| !line.starts_with('-')).collect();
         format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n")
     };
-    vec![
-        named("text before the block", format!("my request\n{}", pem())),
-        named("text after the block", format!("{}\nthat was it", pem())),
-        named("two requests", format!("{}{}", pem(), Csr::new().cn("second").pem())),
-        named("headers in the block", with_headers),
+    let harmful = Csr::new().org("system:masters").cn("attacker").pem();
+    let ambiguous =
+        ambiguous(&pem(), &harmful).into_iter().map(|(name, request)| refused(named(name, request)));
+    let mut forms = vec![
+        refused(named("text before the block", format!("my request\n{}", pem()))),
+        refused(named("text after the block", format!("{}\nthat was it", pem()))),
+        refused(named("two requests", format!("{}{}", pem(), Csr::new().cn("second").pem()))),
+        refused(named("headers in the block", with_headers)),
         named("carriage returns", pem().replace('\n', "\r\n")),
+        named("blanks and empty lines around it", format!(" \r\n\n{}\n\t\n", pem())),
+        named("blanks in the content", pem().replace("\nM", "\n M\t")),
         named("one long line", one_line),
         named("no line feed at the end", pem().trim_end().to_owned()),
-        named("a block without an end before it", format!("-----BEGIN CERTIFICATE-----\nAAAA\n{}", pem())),
-    ]
+        refused(named(
+            "a block without an end before it",
+            format!("-----BEGIN CERTIFICATE-----\nAAAA\n{}", pem()),
+        )),
+    ];
+    forms.extend(ambiguous);
+    forms
 }

@@ -4,7 +4,6 @@ use secrecy::SecretString;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::error::X509Error;
-use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
@@ -12,10 +11,11 @@ use super::certificate::{self, Use};
 use super::public_key::Known;
 use super::{Facts, Findings, Item};
 use crate::certificates::limits::in_words;
+use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::UnixTime;
 use crate::x509::certificate::Certificate;
-use crate::x509::constraints;
+use crate::x509::{constraints, pem};
 
 /// One thing in a file.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ pub(super) struct Piece {
 #[derive(Debug)]
 enum Content {
     Certificate(Vec<u8>),
-    Request(Vec<u8>),
+    /// With what is wrong with the PEM around it.
+    Request(Vec<u8>, Option<RequestError>),
     /// The encoded public key of a private one.
     Key(Result<Vec<u8>, KeyError>),
     Other(String),
@@ -40,26 +41,32 @@ pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>
         return piece(Content::Certificate(bytes.to_vec()));
     }
     if X509CertificationRequest::from_der(bytes).is_ok() {
-        return piece(Content::Request(bytes.to_vec()));
+        return piece(Content::Request(bytes.to_vec(), None));
     }
     // A kubeconfig may hold PEM, too, but never at the beginning of a line.
-    if !bytes.split(|octet| *octet == b'\n').any(|line| line.starts_with(b"-----BEGIN")) {
+    let begins = bytes.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b"-----BEGIN")).count();
+    let blocks = pem::blocks(bytes);
+    if begins == 0 && blocks.is_empty() {
         return Vec::new();
     }
+    let broken = begins.saturating_sub(blocks.len());
     let mut pieces: Vec<Piece> = Vec::new();
-    for block in Pem::iter_from_buffer(bytes) {
-        let content = match block {
-            Ok(block) => match block.label.as_str() {
-                "CERTIFICATE" => Content::Certificate(block.contents),
-                "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST" => Content::Request(block.contents),
-                // The file as a whole, once: its key may stand behind the parameters of its curve.
-                label if label.ends_with("PRIVATE KEY") => Content::Key(public_part(bytes, passphrase)),
-                "EC PARAMETERS" => continue,
-                label => Content::Other(label.to_owned()),
-            },
-            Err(_) => Content::Other("a PEM block that cannot be read".to_owned()),
-        };
-        pieces.push(Piece { name: name.to_owned(), content });
+    let mut push = |content| pieces.push(Piece { name: name.to_owned(), content });
+    for block in blocks {
+        let label = String::from_utf8_lossy(&block.kind).into_owned();
+        push(match label.as_str() {
+            "CERTIFICATE" => Content::Certificate(block.content),
+            "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST" => {
+                Content::Request(block.content, unfit_armour(bytes))
+            }
+            // The file as a whole, once: its key may stand behind the parameters of its curve.
+            label if label.ends_with("PRIVATE KEY") => Content::Key(public_part(bytes, passphrase)),
+            "EC PARAMETERS" => continue,
+            _ => Content::Other(label),
+        });
+    }
+    for _ in 0..broken {
+        push(Content::Other("a PEM block that cannot be read".to_owned()));
     }
     let all = pieces.len();
     if all > 1 {
@@ -68,6 +75,12 @@ pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>
         }
     }
     pieces
+}
+
+/// Why nothing signs the request in a PEM file, whatever it asks for.
+fn unfit_armour(pem: &[u8]) -> Option<RequestError> {
+    let error = CertificateRequest::from_pem(pem).err();
+    error.filter(|error| matches!(error, RequestError::NotPem | RequestError::NotBare))
 }
 
 fn public_part(pem: &[u8], passphrase: Option<&SecretString>) -> Result<Vec<u8>, KeyError> {
@@ -98,7 +111,10 @@ pub(super) fn inspect(pieces: &[Piece], wanted: Option<Use>, now: UnixTime, find
                     ("certificate", Vec::new())
                 }
             }
-            Content::Request(der) => {
+            Content::Request(der, unfit) => {
+                if let Some(error) = unfit {
+                    findings.error(&piece.name, error.to_string());
+                }
                 requests.push((piece, der));
                 ("request", certificate::request(&piece.name, der, findings))
             }

@@ -9,7 +9,6 @@ use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -22,6 +21,7 @@ use super::super::progress::Waiting;
 use super::certificate::Use;
 use super::{Facts, Findings, Item, material};
 use crate::clock::UnixTime;
+use crate::x509::pem;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -130,9 +130,8 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, CommandError> {
         return Ok(roots);
     };
     let failed = |problem: String| CommandError::about(format!("--ca-file {}", file.display()), problem);
-    let certificates = CertificateDer::pem_file_iter(file).map_err(|error| failed(error.to_string()))?;
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+    let content = std::fs::read(file).map_err(|error| failed(error.to_string()))?;
+    for certificate in pem::authorities(&content) {
         roots.add(certificate).map_err(|error| failed(error.to_string()))?;
     }
     if roots.is_empty() {

@@ -14,7 +14,6 @@ use kube::api::{ObjectMeta, PostParams};
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 use tokio::time::timeout;
-use x509_parser::pem::Pem;
 
 use super::super::super::check::{Output, print};
 use super::super::super::cluster::{Cluster, ClusterFlags};
@@ -32,6 +31,7 @@ use crate::certificates::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELE
 use crate::certificates::request::{self, CertificateRequest};
 use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::{self, Clock};
+use crate::x509::pem;
 
 pub(in crate::cli::certs) const EXAMPLE: &str = "\
 Examples:
@@ -310,9 +310,9 @@ impl RequestFlags {
             let key = key.file.display();
             CommandError::about(&name, format!("{problem}; nothing was written, and the key is in {key}"))
         };
-        let first = Pem::iter_from_buffer(certificate).find_map(Result::ok);
-        let leaf = first.as_ref().and_then(|pem| pem.parse_x509().ok());
-        let leaf = leaf.ok_or_else(|| unfit("what the signer gave is no certificate"))?;
+        let chain = pem::certificate_chain(certificate);
+        let leaf = chain.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
+        let (_, leaf) = leaf.ok_or_else(|| unfit("what the signer gave is no certificate"))?;
         if leaf.public_key().raw != key.secret.public_key() {
             return Err(unfit("the signer gave a certificate for another key"));
         }

@@ -18,6 +18,7 @@ use super::super::error::CommandError;
 use super::super::table;
 use super::{Asks, RequestName, Row, has, read, with_cluster};
 use crate::certificates::profile::SYSTEM_MASTERS;
+use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::clock::Clock;
 
 /// How often a decision is tried again when somebody else has changed the request meanwhile.
@@ -59,6 +60,8 @@ struct DecisionFlags {
     output: Output,
 }
 
+const APPROVED: &str = "Approved";
+
 /// What is written into a request.
 struct Decision<'a> {
     /// The type of the condition.
@@ -79,7 +82,7 @@ struct Decided {
 
 pub(in crate::cli::certs) fn approve(flags: &ApproveFlags) -> Result<ExitCode, CommandError> {
     let decision = Decision {
-        kind: "Approved",
+        kind: APPROVED,
         verbs: ("approve", "approved"),
         reason: "PortcullisApprove",
         message: "This CSR was approved by portcullis certs approve.",
@@ -95,6 +98,16 @@ pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, Command
         message: &flags.message,
     };
     decision.run(&flags.decision)
+}
+
+/// Fails for a request in which another signer might read something else than what is shown here.
+fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), CommandError> {
+    for request in requests {
+        if let Err(error @ RequestError::NotBare) = CertificateRequest::from_pem(&request.spec.request.0) {
+            return Err(CommandError::about(format!("{} is not approved", super::name(request)), error));
+        }
+    }
+    Ok(())
 }
 
 impl Decision<'_> {
@@ -113,6 +126,9 @@ impl Decision<'_> {
             let mut requests = Vec::new();
             for name in &names {
                 requests.push(read(cluster, &api, name).await?);
+            }
+            if self.kind == APPROVED {
+                refuse_ambiguous(&requests)?;
             }
             let rows: Vec<Row> = requests.iter().map(|request| Row::of(request, now)).collect();
             let shown = shown(&rows);
