@@ -6,4 +6,4 @@ pub mod deadline;
 pub mod info;
 
 pub mod selector;
-pub(crate) mod wellformed;
+pub mod wellformed;

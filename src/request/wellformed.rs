@@ -9,11 +9,11 @@ use crate::escape::decode_path;
 
 /// How many header lines a request may have, whatever the protocol. Go counts bytes alone; the map that headers are
 /// kept in has an end.
-pub(crate) const MAX_HEADER_LINES: usize = 4096;
+pub const MAX_HEADER_LINES: usize = 4096;
 
 /// Why a request is refused before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
+pub enum Malformed {
     /// HTTP/1.1 demands one.
     #[error("missing required Host header")]
     NoHost,
@@ -26,6 +26,9 @@ pub(crate) enum Malformed {
     /// The target or the pseudo-header says another host than the header.
     #[error("Host header differs from the request target")]
     HostMismatch,
+    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme.
+    #[error("invalid request target")]
+    BadTarget,
     /// A tunnel to anywhere is not what this is for.
     #[error("CONNECT is not supported")]
     Connect,
@@ -46,7 +49,7 @@ pub(crate) enum Malformed {
 impl Malformed {
     /// The code and the text of the answer: Go's, which has a reason for some only.
     // Go: net/http/server.go, readRequest and conn.serve
-    pub(crate) fn answer(self) -> (StatusCode, &'static str) {
+    pub fn answer(self) -> (StatusCode, &'static str) {
         match self {
             Self::NoHost => (StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header"),
             Self::BadHost => (StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"),
@@ -54,7 +57,9 @@ impl Malformed {
                 (StatusCode::BAD_REQUEST, "400 Bad Request: Host header differs from the request target")
             }
             Self::Connect => (StatusCode::BAD_REQUEST, "400 Bad Request: CONNECT is not supported"),
-            Self::ManyHosts | Self::BadEscape => (StatusCode::BAD_REQUEST, "400 Bad Request"),
+            Self::ManyHosts | Self::BadEscape | Self::BadTarget => {
+                (StatusCode::BAD_REQUEST, "400 Bad Request")
+            }
             Self::TransferCoding => (StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"),
             Self::HeaderTooLarge => {
                 (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "431 Request Header Fields Too Large")
@@ -65,7 +70,7 @@ impl Malformed {
 }
 
 /// Checks what does not depend on who sends it.
-pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
+pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if request.method() == Method::CONNECT {
         return Err(Malformed::Connect);
     }
@@ -78,6 +83,11 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
         return Err(Malformed::ManyHosts);
     }
     let authority = request.uri().authority();
+    // net/url: ParseRequestURI, getScheme
+    let is_scheme = |scheme: &str| scheme.starts_with(|first: char| first.is_ascii_alphabetic());
+    if authority.is_some() && !request.uri().scheme_str().is_some_and(is_scheme) {
+        return Err(Malformed::BadTarget);
+    }
     let same = |host: &HeaderValue, authority: &Authority| {
         host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
@@ -150,6 +160,21 @@ mod tests {
             get("absolute, other", "https://a/api", Version::HTTP_11, &["b"], Err(Malformed::HostMismatch)),
             get("absolute, no host", "https://a/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
             get("absolute, no host in 1.0", "https://a/api", Version::HTTP_10, &[], Ok(())),
+            get("a host for a target", "a", Version::HTTP_11, &["a"], Err(Malformed::BadTarget)),
+            get(
+                "a host and a port for a target",
+                "a:443",
+                Version::HTTP_11,
+                &["a:443"],
+                Err(Malformed::BadTarget),
+            ),
+            get(
+                "a digit before the scheme",
+                "8http://a/api",
+                Version::HTTP_11,
+                &["a"],
+                Err(Malformed::BadTarget),
+            ),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
             get(
                 "authority and other host",
