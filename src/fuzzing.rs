@@ -9,6 +9,7 @@ mod certificates;
 mod escape;
 mod headers;
 mod kubeconfig;
+mod pem;
 mod request;
 mod requests;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub use certificates::{pem_bundle, x509};
 pub use escape::extra_key;
 pub use headers::{credentials, forwarded_identity, wellformed};
 pub use kubeconfig::kubeconfig;
+pub use pem::pem;
 pub use request::request_info;
 pub use requests::csr;
 pub use token_csv::token_csv;

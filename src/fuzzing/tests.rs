@@ -8,12 +8,13 @@ use super::*;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 10] = [
+const TARGETS: [Target; 11] = [
     ("credentials", credentials),
     ("csr", csr),
     ("extra_key", extra_key),
     ("forwarded_identity", forwarded_identity),
     ("kubeconfig", kubeconfig),
+    ("pem", pem),
     ("pem_bundle", pem_bundle),
     ("request_info", request_info),
     ("token_csv", token_csv),
@@ -62,6 +63,8 @@ const VALUES: &str = "alice|system:masters|,|, | |\t|close|Upgrade|websocket|X-R
     X-Remote-Extra-K|audit-id|base64url.bearer.authorization.k8s.io.|dG9r|Bearer |trailers|é";
 const IDENTITY: &str = "\nuser |\nuid |\ngroup |\nextra |=|a|B|/|%|%4b| |\t|␊|\r|\0|\u{7f}|é|system:masters";
 const CSV: &str = "a|b|,|,|,|\"|\"\"|\n|\r\n|\r| |é|t,u,i\n|\"g,h\"";
+const PEM: &str = "-----BEGIN A-----\n|-----BEGIN A-----\n|-----END A-----\n|-----END A-----\n|-----BEGIN |-----END |-----|A|\n|\n\
+    |\r|\r\n| |\t|:|x: y\n|QUFB|QUFB\n|QQ==|=|\u{c}|\0|é";
 const REQUEST: &str = "a|:443|/|%zz|%41|?|@|[::1]|\nHost: |\nHost: a|\nTransfer-Encoding: |chunked|\nExpect: |\
     100-continue|,| HTTP/1.1| HTTP/1.0| HTTP/2.0";
 
@@ -124,6 +127,12 @@ proptest! {
     #[test]
     fn token_files_are_read(text in words(CSV, 16)) {
         token_csv(text.as_bytes());
+    }
+
+    #[test]
+    fn blocks_are_found(text in words(PEM, 20), data in damaged("pem")) {
+        pem(text.as_bytes());
+        pem(&data);
     }
 
     #[test]
