@@ -9,12 +9,11 @@ mod generated;
 mod patterns;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use portcullis::cel::{Expression, Purpose, Value, Variable};
 use serde_json::json;
+
+use crate::support::go::{GoProgram, seed};
 
 /// Where we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
 const STRICTER: &[(&str, &str)] = &[
@@ -80,28 +79,7 @@ fn ours(case: &Case) -> Verdict {
     }
 }
 
-/// Builds the Go program; `None` without Go.
-fn go_program() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cel");
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(&program).arg("./cel").current_dir(root.join("tests/backend"));
-    match build.status() {
-        Ok(status) => {
-            assert!(status.success(), "tests/backend/cel does not build");
-            Some(program)
-        }
-        Err(error) => {
-            assert!(
-                std::env::var_os("PORTCULLIS_REQUIRE_TWIN").is_none_or(|value| value != "1"),
-                "Go is required here: {error}"
-            );
-            None
-        }
-    }
-}
-
-fn theirs(program: &Path, cases: &[Case]) -> Vec<Verdict> {
+fn theirs(program: &GoProgram, cases: &[Case]) -> Vec<Verdict> {
     let questions: Vec<serde_json::Value> = cases
         .iter()
         .map(|case| {
@@ -113,26 +91,10 @@ fn theirs(program: &Path, cases: &[Case]) -> Vec<Verdict> {
             json!({"purpose": purpose, "expression": case.text, "claims": case.claims, "user": case.user})
         })
         .collect();
-    let mut child = Command::new(program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the Go program starts");
-    let mut stdin = child.stdin.take().unwrap();
-    let writer = std::thread::spawn(move || {
-        stdin.write_all(serde_json::Value::from(questions).to_string().as_bytes()).unwrap();
-    });
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    assert!(output.status.success());
-    let answers = String::from_utf8(output.stdout).unwrap();
-    let answers: Vec<Verdict> = answers.lines().map(verdict).collect();
-    assert_eq!(answers.len(), cases.len());
-    answers
+    program.ask(&questions).iter().map(verdict).collect()
 }
 
-fn verdict(line: &str) -> Verdict {
-    let answer: serde_json::Value = serde_json::from_str(line).unwrap();
+fn verdict(answer: &serde_json::Value) -> Verdict {
     let text = |key: &str| answer[key].as_str().unwrap().to_owned();
     match (text("compileError"), text("evalError")) {
         (error, _) if !error.is_empty() => Verdict::Refused(error),
@@ -142,7 +104,7 @@ fn verdict(line: &str) -> Verdict {
 }
 
 /// Compares both judges on all cases; which differences occurred.
-fn compare(program: &Path, cases: &[Case]) -> BTreeSet<&'static str> {
+fn compare(program: &GoProgram, cases: &[Case]) -> BTreeSet<&'static str> {
     let answers = theirs(program, cases);
     let (mut failures, mut seen) = (Vec::new(), BTreeSet::new());
     let (mut refused, mut failed, mut values) = (0, 0, 0);
@@ -191,12 +153,7 @@ fn compare(program: &Path, cases: &[Case]) -> BTreeSet<&'static str> {
 
 #[test]
 fn every_expression_is_judged_as_the_api_server_judges_it() {
-    let Some(program) = go_program() else {
-        eprintln!(
-            "SKIPPED: expressions are not compared with kube-apiserver's, because there is no `go` here"
-        );
-        return;
-    };
+    let Some(program) = GoProgram::build("cel") else { return };
     let cases = expressions::all();
     assert!(cases.len() >= 250);
     let seen = compare(&program, &cases);
@@ -207,23 +164,16 @@ fn every_expression_is_judged_as_the_api_server_judges_it() {
 
 #[test]
 fn random_expressions_are_judged_alike() {
-    let Some(program) = go_program() else {
-        eprintln!("SKIPPED: random expressions are not compared, because there is no `go` here");
-        return;
-    };
-    let seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let Some(program) = GoProgram::build("cel") else { return };
+    let seed = seed();
     eprintln!("seed {seed}");
     compare(&program, &generated::expressions(seed, 3000));
 }
 
 #[test]
 fn the_functions_are_those_of_the_api_server() {
-    let Some(program) = go_program() else {
-        eprintln!("SKIPPED: functions are not compared with kube-apiserver's, because there is no `go` here");
-        return;
-    };
-    let output = Command::new(&program).arg("functions").output().unwrap();
-    let theirs: BTreeMap<String, Vec<String>> = serde_json::from_slice(&output.stdout).unwrap();
+    let Some(program) = GoProgram::build("cel") else { return };
+    let theirs: BTreeMap<String, Vec<String>> = serde_json::from_slice(&program.run("functions")).unwrap();
     // What the parser makes of macros and conditions, and names of operators that no text can contain.
     let internal =
         ["_&&_", "_||_", "_?_:_", "_?._", "@not_strictly_false", "__not_strictly_false__", "in", "_in_"];

@@ -13,15 +13,12 @@
     reason = "test code"
 )]
 
-mod damage;
+pub(crate) mod damage;
 mod extensions;
 mod features;
 mod paths;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -32,6 +29,7 @@ use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use crate::pki::{self, Ca, Issued, Key, KeyKind};
+use crate::support::go::{GoProgram, Rng, inputs, seed};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;
@@ -146,50 +144,6 @@ fn theirs(value: &Value) -> Answer {
     Answer { outcome, error: text("error"), handshake: value["handshake"].as_bool().unwrap() }
 }
 
-/// Builds the Go program; `None` without Go.
-fn go_program() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-chains");
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(&program).arg("./chains").current_dir(root.join("tests/backend"));
-    match build.status() {
-        Ok(status) => {
-            assert!(status.success(), "tests/backend/chains does not build");
-            Some(program)
-        }
-        Err(error) => {
-            assert!(
-                std::env::var_os("PORTCULLIS_REQUIRE_TWIN").is_none_or(|value| value != "1"),
-                "Go is required here: {error}"
-            );
-            None
-        }
-    }
-}
-
-fn ask(program: &Path, questions: &[Value]) -> Vec<Value> {
-    let mut child = Command::new(program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the Go program starts");
-    let mut stdin = child.stdin.take().unwrap();
-    let lines: Vec<String> = questions.iter().map(Value::to_string).collect();
-    let writer = std::thread::spawn(move || {
-        for line in lines {
-            writeln!(stdin, "{line}").expect("the Go program reads");
-        }
-    });
-    let answers: Vec<Value> = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
-        .collect();
-    writer.join().unwrap();
-    assert!(child.wait().unwrap().success());
-    assert_eq!(answers.len(), questions.len());
-    answers
-}
-
 fn question(case: &Case) -> Value {
     let list = |certificates: &[CertificateDer<'_>]| -> Vec<String> {
         certificates.iter().map(|certificate| STANDARD.encode(certificate)).collect()
@@ -199,11 +153,8 @@ fn question(case: &Case) -> Value {
 
 #[test]
 fn every_chain_is_judged_as_go_judges_it() {
-    let Some(program) = go_program() else {
-        eprintln!("SKIPPED: chains are not compared with crypto/x509, because there is no `go` here");
-        return;
-    };
-    let seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let Some(program) = GoProgram::build("chains") else { return };
+    let seed = seed();
     let mut rng = Rng(seed);
     let mut groups: BTreeMap<&str, Vec<Case>> = BTreeMap::new();
     groups.insert("1 features", features::features());
@@ -215,12 +166,13 @@ fn every_chain_is_judged_as_go_judges_it() {
     groups.insert("7 damaged bytes", damage::damaged_bytes(&mut rng));
     groups.insert("8 damaged structure, signed again", damage::damaged_structure(&mut rng));
     groups.insert("9 made by Go", made_by_go(&program));
+    groups.insert("a their own authorities", damage::own_authorities(&mut rng, inputs(1000)));
 
     let (mut total, mut failures) = (0, Vec::new());
     let mut stricter: BTreeMap<&str, usize> = BTreeMap::new();
     for (group, cases) in &groups {
         let questions: Vec<Value> = cases.iter().map(question).collect();
-        let answers = ask(&program, &questions);
+        let answers = program.ask(&questions);
         let (mut users, mut unparsable, mut texts) = (0, 0, 0);
         for (case, value) in cases.iter().zip(&answers) {
             let (we, go) = (ours(case), theirs(value));
@@ -276,10 +228,7 @@ fn class(error: &str) -> &str {
 
 #[test]
 fn bundles_are_read_as_client_go_reads_them() {
-    let Some(program) = go_program() else {
-        eprintln!("SKIPPED: bundles are not compared with client-go's rules, because there is no `go` here");
-        return;
-    };
+    let Some(program) = GoProgram::build("chains") else { return };
     let (a, b) = (Ca::new("a").cert_pem(), Ca::new("b").cert_pem());
     let key = Key::generate(KeyKind::P256).pem();
     let broken = pki::pem("CERTIFICATE", b"no certificate");
@@ -311,7 +260,7 @@ fn bundles_are_read_as_client_go_reads_them() {
     ];
     let questions: Vec<Value> = cases.iter().map(|(_, pem)| json!({"pem": STANDARD.encode(pem)})).collect();
     let mut failures = Vec::new();
-    for ((name, pem), answer) in cases.iter().zip(ask(&program, &questions)) {
+    for ((name, pem), answer) in cases.iter().zip(program.ask(&questions)) {
         let ours = match CaBundle::from_pem(pem.as_bytes()) {
             Ok(bundle) => i64::try_from(bundle.subjects().len()).unwrap(),
             Err(BundleError::NoCertificates | BundleError::Malformed(_)) => -1,
@@ -323,46 +272,13 @@ fn bundles_are_read_as_client_go_reads_them() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-// ---- chance -----------------------------------------------------------------------------------------------------
-
-/// `SplitMix64`: the same chains for the same seed.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(end).unwrap()).unwrap()
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
-        &list[self.below(list.len())]
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[0]
-    }
-}
-
 /// Keys and signatures that aws-lc-rs verifies and does not make.
-fn made_by_go(program: &Path) -> Vec<Case> {
-    let output = Command::new(program).arg("-make").output().expect("the Go program runs");
-    assert!(output.status.success());
+fn made_by_go(program: &GoProgram) -> Vec<Case> {
     let list = |value: &Value| -> Vec<CertificateDer<'static>> {
         let decode = |one: &Value| CertificateDer::from(STANDARD.decode(one.as_str().unwrap()).unwrap());
         value.as_array().unwrap().iter().map(decode).collect()
     };
-    String::from_utf8(output.stdout)
+    String::from_utf8(program.run("-make"))
         .unwrap()
         .lines()
         .map(|line| {

@@ -28,6 +28,8 @@ mod configured_files;
 mod connections;
 mod controllers;
 mod credentials;
+#[path = "../support/csr.rs"]
+mod csr;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod drain;
@@ -44,6 +46,7 @@ mod identity;
 mod layers;
 mod limits;
 mod log_lines;
+mod parsers;
 #[path = "../support/pki.rs"]
 mod pki;
 mod prefixes;

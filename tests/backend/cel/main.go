@@ -1,6 +1,6 @@
 // Judges CEL expressions of an AuthenticationConfiguration by kube-apiserver's own code.
 //
-// Reads a JSON list of cases from standard input and writes one answer per line, in the order of the cases:
+// Reads a case per line as JSON from standard input and answers each with one line:
 // whether the expression compiles, and what it evaluates to. With the argument "functions" it lists instead the
 // overloads that the type checker of this release knows, in the order in which it tries them.
 package main
@@ -156,12 +156,13 @@ func main() {
 		functions(write)
 		return
 	}
-	var cases []testCase
-	if err := json.NewDecoder(bufio.NewReader(os.Stdin)).Decode(&cases); err != nil {
-		panic(err)
-	}
 	compiler := authenticationcel.NewDefaultCompiler()
-	for _, c := range cases {
+	cases := json.NewDecoder(bufio.NewReader(os.Stdin))
+	for cases.More() {
+		var c testCase
+		if err := cases.Decode(&c); err != nil {
+			panic(err)
+		}
 		write(judge(compiler, c))
 	}
 }

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use rustls_pki_types::CertificateDer;
 
-use super::{Case, Rng};
+use super::{Case, NOW};
 use crate::pki::{CN, Ca, Issued, KeyKind, O, OU, oid, seq, string, tlv};
+use crate::support::go::Rng;
 
 /// P-256 twice, since it is what most clients have.
 const KINDS: [KeyKind; 4] = [KeyKind::P256, KeyKind::P256, KeyKind::Ed25519, KeyKind::Rsa2048];
@@ -74,9 +75,32 @@ pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
         .collect()
 }
 
+/// Certificates with damaged elements that are trusted as they are: what they say is read without any signature.
+pub(super) fn own_authorities(rng: &mut Rng, count: usize) -> Vec<Case> {
+    let leaves = KINDS.map(|kind| rich(kind).2);
+    (0..count)
+        .map(|index| {
+            let mut whole = Node::list(rng.pick(&leaves).leaf()).expect("own certificates are DER").remove(0);
+            for _ in 0..=rng.below(3) {
+                // The first levels are the frame, which is damaged often enough.
+                let size = whole.count();
+                whole.damage(2 + rng.below(size - 2), rng);
+            }
+            let certificate = CertificateDer::from(whole.encode());
+            Case {
+                name: format!("own authority {index}"),
+                roots: vec![certificate.clone()],
+                chain: vec![certificate],
+                time: NOW,
+                nanos: 0,
+            }
+        })
+        .collect()
+}
+
 /// A DER element as a tree.
 #[derive(Debug, Clone)]
-enum Node {
+pub(crate) enum Node {
     Primitive(u8, Vec<u8>),
     Constructed(u8, Vec<Self>),
     /// Bytes to be written as they are.
@@ -85,7 +109,7 @@ enum Node {
 
 impl Node {
     /// Reads elements; `None` if the bytes are not made of them.
-    fn list(mut bytes: &[u8]) -> Option<Vec<Self>> {
+    pub(crate) fn list(mut bytes: &[u8]) -> Option<Vec<Self>> {
         let mut nodes = Vec::new();
         while let [tag, length, rest @ ..] = bytes {
             let (length, rest) = if *length < 0x80 {
@@ -107,7 +131,7 @@ impl Node {
         bytes.is_empty().then_some(nodes)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Primitive(tag, content) => tlv(*tag, content),
             Self::Raw(bytes) => bytes.clone(),
@@ -117,7 +141,7 @@ impl Node {
         }
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         match self {
             Self::Primitive(..) | Self::Raw(_) => 1,
             Self::Constructed(_, list) => 1 + list.iter().map(Self::count).sum::<usize>(),
@@ -125,7 +149,7 @@ impl Node {
     }
 
     /// Changes the `index`-th node, counted from the top.
-    fn damage(&mut self, index: usize, rng: &mut Rng) {
+    pub(crate) fn damage(&mut self, index: usize, rng: &mut Rng) {
         if index == 0 {
             if rng.one_in(12) {
                 *self = Self::Raw(with_odd_length(&self.encode(), rng));

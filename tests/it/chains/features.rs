@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::{Case, NOW, Rng};
+use super::{Case, NOW};
 use crate::pki::{
     self, ANY_EKU, Builder, CLIENT_AUTH, CN, Ca, Issued, Key, KeyKind, O, OU, SERVER_AUTH, SigAlg, UID,
     attribute, bits, boolean, integer, null, octets, oid, seq, string, time, tlv, usage,
 };
+use crate::support::go::Rng;
 
 type Change = fn(Builder) -> Builder;
 

@@ -44,6 +44,7 @@ pub mod cluster;
 pub mod frames;
 pub mod generation;
 pub mod go_server;
+pub mod go;
 pub mod issuer;
 pub mod large;
 pub mod others;

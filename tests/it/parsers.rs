@@ -1,0 +1,181 @@
+//! What clients send, read by us and by Go's own packages, where a difference would let a client be taken for another
+//! one: PEM, certificate requests, extra keys in header names, request targets.
+//!
+//! Inputs are random, made of the parts at which readers part ways, and of the corpus in `fuzz/` with damage. Where we
+//! refuse and Go does not is listed beside each reader; the other way round is never allowed. `PORTCULLIS_SEED` sets
+//! another seed and `PORTCULLIS_INPUTS` how many inputs of each kind are compared.
+#![allow(clippy::print_stderr, reason = "what is compared is told")]
+
+mod extra;
+mod requests;
+mod target;
+mod text;
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::support::go::{GoProgram, Rng, inputs, seed};
+
+/// What comes of a comparison: a word for the statistics, or what differs.
+type Compared = Result<&'static str, String>;
+
+/// Compares our reading with Go's on random inputs; what became of them, by word.
+fn compare<I: AsRef<[u8]>>(
+    kind: &str,
+    usual: usize,
+    mut make: impl FnMut(&mut Rng) -> I,
+    question: impl Fn(&I) -> Value,
+    judge: impl Fn(&I, &Value) -> Compared,
+) -> BTreeMap<&'static str, usize> {
+    const BATCH: usize = 20_000;
+    let mut words = BTreeMap::new();
+    let Some(program) = GoProgram::build("parsers") else { return words };
+    let (mut rng, all) = (Rng(seed()), inputs(usual));
+    let mut left = all;
+    while left > 0 {
+        let batch: Vec<I> = (0..left.min(BATCH)).map(|_| make(&mut rng)).collect();
+        left -= batch.len();
+        let questions: Vec<Value> = batch
+            .iter()
+            .map(|input| {
+                let mut question = question(input);
+                question["kind"] = kind.into();
+                question
+            })
+            .collect();
+        let mut failures = Vec::new();
+        for (input, answer) in batch.iter().zip(program.ask(&questions)) {
+            match judge(input, &answer) {
+                Ok(word) => *words.entry(word).or_insert(0) += 1,
+                Err(difference) => {
+                    failures.push(format!("{}\n  {difference}", input.as_ref().escape_ascii()));
+                }
+            }
+        }
+        failures.sort_by_key(String::len);
+        assert!(
+            failures.is_empty(),
+            "{kind}, seed {}: {} of {BATCH} inputs are read differently:\n{}",
+            seed(),
+            failures.len(),
+            failures.iter().take(12).cloned().collect::<Vec<_>>().join("\n")
+        );
+    }
+    eprintln!("{kind}: {all} inputs, seed {}: {words:?}", seed());
+    words
+}
+
+/// Fails unless each word occurred: a generator that makes nothing of a kind compares nothing.
+fn occurred(words: &BTreeMap<&'static str, usize>, expected: &[&str]) {
+    let missing: Vec<_> = expected.iter().filter(|word| !words.contains_key(**word)).collect();
+    assert!(words.is_empty() || missing.is_empty(), "{missing:?} are not among {words:?}");
+}
+
+/// Bytes that travel in base64; none for null.
+fn octets(value: &Value) -> Vec<u8> {
+    value.as_str().map(|text| STANDARD.decode(text).unwrap()).unwrap_or_default()
+}
+
+fn lists(value: &Value) -> Vec<Vec<u8>> {
+    value.as_array().map(|list| list.iter().map(octets).collect()).unwrap_or_default()
+}
+
+/// The files of a directory of `fuzz/corpus`.
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let directory = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+/// Some of these, one after the other.
+fn soup(rng: &mut Rng, words: &[&str], most: usize) -> Vec<u8> {
+    (0..rng.below(most)).flat_map(|_| rng.pick(words).as_bytes().to_vec()).collect()
+}
+
+fn whole(input: &Vec<u8>) -> Value {
+    json!({"data": STANDARD.encode(input)})
+}
+
+#[test]
+fn blocks_are_those_that_go_finds() {
+    use portcullis::x509::pem;
+    let corpora = [corpus("pem"), corpus("pem_bundle")].concat();
+    let words = compare(
+        "pem",
+        20_000,
+        |rng| text::any(rng, &corpora),
+        whole,
+        |input, answer| {
+            let mut rest = input.as_slice();
+            let mut found = Vec::new();
+            while let Some((block, after)) = pem::decode(rest) {
+                found.push((block, after.len()));
+                rest = after;
+            }
+            let expected = answer.as_array().unwrap().iter().map(|block| {
+                let headers = block["headers"].as_bool().unwrap();
+                let (kind, content) = (octets(&block["type"]), octets(&block["bytes"]));
+                (
+                    pem::Block { kind, headers, content },
+                    usize::try_from(block["rest"].as_u64().unwrap()).unwrap(),
+                )
+            });
+            let expected: Vec<_> = expected.collect();
+            if found != expected {
+                return Err(format!("ours {found:?}, Go {expected:?}"));
+            }
+            for (block, _) in &found {
+                if found.len() > 1 || block.headers {
+                    assert!(!pem::is_bare(input, &block.kind), "{}", input.escape_ascii());
+                }
+            }
+            Ok(match found.as_slice() {
+                [] => "none",
+                [(block, _)] if pem::is_bare(input, &block.kind) => "bare",
+                [(block, _)] if block.headers => "headers",
+                [_] => "one",
+                _ => "several",
+            })
+        },
+    );
+    occurred(&words, &["none", "bare", "headers", "one", "several"]);
+}
+
+#[test]
+fn requests_ask_for_what_go_reads() {
+    let known = requests::known();
+    let words = compare(
+        "csr",
+        4_000,
+        |rng| requests::any(rng, &known),
+        whole,
+        |input, answer| requests::judge(input, answer),
+    );
+    occurred(&words, &["as Go", "no PEM", "malformed", "signature", "stricter: not bare", "stricter: weak"]);
+}
+
+#[test]
+fn extra_keys_are_those_of_the_api_server() {
+    let words = compare("extra", 10_000, extra::any, whole, |input, answer| extra::judge(input, answer));
+    occurred(&words, &["as Go", "no header name", "stricter: not UTF-8"]);
+}
+
+#[test]
+fn targets_are_read_as_the_api_server_reads_them() {
+    let words = compare(
+        "target",
+        20_000,
+        target::any,
+        |input| json!({"method": input.method, "data": STANDARD.encode(input.forwarded())}),
+        |input, answer| target::judge(input, answer),
+    );
+    occurred(
+        &words,
+        &["resource", "other path", "no request info", "refused", "no path", "stricter: characters"],
+    );
+}
