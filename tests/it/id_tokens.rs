@@ -1,6 +1,6 @@
 //! ID tokens with odd JSON, judged by us and by kube-apiserver's own authenticator: the same are let in, as the same
 //! users. Where we are stricter, the token holds something that `docs/conformance.md` declares; being more lenient is
-//! never allowed. Tokens are random; `PORTCULLIS_SEED` and `PORTCULLIS_ROUNDS` try others and more.
+//! never allowed. Tokens are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` try others and more.
 
 mod parts;
 
@@ -19,7 +19,7 @@ use portcullis::user::UserInfo;
 use serde_json::{Value, json};
 
 use self::parts::{CLAIM_NAMES, CLAIM_SOURCES, DATES, HEADER_MEMBERS, NAMES, VALUES};
-use crate::go_program::{GoProgram, Rng, seed_and_rounds};
+use crate::support::go::{GoProgram, Rng, inputs, seed};
 use crate::pki::Ca;
 
 const ISSUER: &str = "https://issuer.example";
@@ -79,7 +79,7 @@ impl Mint {
         }
         if self.rng.one_in(2) {
             for _ in 0..=self.rng.below(2) {
-                members.push(self.rng.pick(HEADER_MEMBERS));
+                members.push(*self.rng.pick(HEADER_MEMBERS));
             }
         }
         let jwk = self.jwk().to_string();
@@ -103,14 +103,14 @@ impl Mint {
             members.remove(self.rng.below(members.len()));
         }
         for _ in 0..self.rng.below(4) {
-            let name = self.rng.pick(NAMES);
+            let name = *self.rng.pick(NAMES);
             let plain =
                 name.to_lowercase().replace("\\u0061", "a").replace("\\u0045", "e").replace('\u{17F}', "s");
             let value = match plain.as_str() {
-                "exp" | "iat" | "nbf" if !self.rng.one_in(5) => self.rng.pick(DATES),
-                "_claim_names" if !self.rng.one_in(8) => self.rng.pick(CLAIM_NAMES),
-                "_claim_sources" if !self.rng.one_in(8) => self.rng.pick(CLAIM_SOURCES),
-                _ => self.rng.pick(VALUES),
+                "exp" | "iat" | "nbf" if !self.rng.one_in(5) => *self.rng.pick(DATES),
+                "_claim_names" if !self.rng.one_in(8) => *self.rng.pick(CLAIM_NAMES),
+                "_claim_sources" if !self.rng.one_in(8) => *self.rng.pick(CLAIM_SOURCES),
+                _ => *self.rng.pick(VALUES),
             };
             members.push(format!("\"{name}\": {value}"));
         }
@@ -213,7 +213,7 @@ fn user(answer: &Value) -> UserInfo {
 async fn id_tokens_are_judged_as_the_api_server_judges_them() {
     const AT_ONCE: usize = 10_000;
     let Some(program) = GoProgram::build("idtokens") else { return };
-    let (seed, rounds) = seed_and_rounds(10_000);
+    let (seed, rounds) = (seed(), inputs(10_000));
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
     let certificate = STANDARD.encode(Ca::new("some CA").cert);
     let mut mint = Mint { key, certificate, rng: Rng(seed) };

@@ -38,7 +38,6 @@ mod endpoints;
 mod explain;
 mod failures;
 mod flood;
-mod go_program;
 mod hardening;
 mod health;
 mod id_tokens;

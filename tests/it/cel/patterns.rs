@@ -1,5 +1,5 @@
 //! Patterns and numbers in text, judged by us and by Go's `regexp` and `strconv`: what is refused, what matches, and
-//! which characters each class holds. Inputs are random; `PORTCULLIS_SEED` and `PORTCULLIS_ROUNDS` try others and more.
+//! which characters each class holds. Inputs are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` try others and more.
 
 mod parts;
 
@@ -7,7 +7,7 @@ use portcullis::cel::{pattern_characters, pattern_matches, read_double};
 use serde_json::{Value, json};
 
 use self::parts::{CLASS_PARTS, GROUPS, PARTS, REPEATS, TEXTS};
-use crate::go_program::{GoProgram, Rng, seed_and_rounds};
+use crate::support::go::{GoProgram, Rng, inputs, seed};
 
 /// What is refused here and not there: patterns that are too large for our limits, and halves of surrogate pairs, which
 /// Go takes for U+FFFD in some patterns and for nothing in others.
@@ -69,7 +69,7 @@ fn texts(rng: &mut Rng) -> Vec<String> {
         || (0..rng.below(8)).map(|_| *TEXTS.get(rng.below(TEXTS.len())).unwrap()).collect::<String>();
     let mut texts: Vec<String> = (0..4).map(|_| text()).collect();
     // Each on its own, because most classes are about one character.
-    texts.extend((0..6).map(|_| rng.pick(TEXTS).to_owned()));
+    texts.extend((0..6).map(|_| (*rng.pick(TEXTS)).to_owned()));
     texts
 }
 
@@ -77,7 +77,7 @@ fn texts(rng: &mut Rng) -> Vec<String> {
 fn patterns_are_those_of_go() {
     const AT_ONCE: usize = 20_000;
     let Some(program) = GoProgram::build("patterns") else { return };
-    let (seed, rounds) = seed_and_rounds(20_000);
+    let (seed, rounds) = (seed(), inputs(20_000));
     let mut rng = Rng(seed);
     let (mut failures, mut taken, mut refused, mut stricter) = (Vec::new(), 0, 0, 0);
     for round in (0..rounds).step_by(AT_ONCE) {
@@ -251,13 +251,13 @@ fn doubles_in_text_are_those_of_go() {
         "2.2250738585072",
     ];
     let Some(program) = GoProgram::build("patterns") else { return };
-    let (seed, rounds) = seed_and_rounds(20_000);
+    let (seed, rounds) = (seed(), inputs(20_000));
     // All at once, in memory.
     let rounds = rounds.min(400_000);
     let mut rng = Rng(seed);
     let mut texts: Vec<String> = (0..rounds)
         .map(|_| {
-            let mut text = rng.pick(SHAPES).to_owned();
+            let mut text = (*rng.pick(SHAPES)).to_owned();
             (0..rng.below(6)).for_each(|_| text.push_str(rng.pick(PARTS)));
             if rng.one_in(3) {
                 let exponent = i64::try_from(rng.below(2300)).unwrap() - 1150;
