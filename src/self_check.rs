@@ -25,7 +25,7 @@ use crate::forward::ask::{AskError, Line};
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 use crate::user::IdentityMode;
-use crate::user::{ALL_AUTHENTICATED, UserInfo};
+use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
@@ -99,7 +99,6 @@ impl SelfCheck {
                 reload: Arc::clone(&self.reload),
                 refused: Arc::clone(&self.refused),
                 told: None,
-                forbidden: false,
             };
             checks.push(Running { target: Arc::clone(target), task: tasks.spawn(check.run()) });
         }
@@ -149,8 +148,6 @@ struct Check {
     refused: Arc<Notify>,
     /// What was last said of it.
     told: Option<String>,
-    /// Whether it was said that the names of its identity headers may not be read.
-    forbidden: bool,
 }
 
 /// What one question found.
@@ -183,7 +180,7 @@ impl Check {
 
     async fn ask(&mut self) -> Finding {
         let sent = subject();
-        let (status, body) = match self.line.ask(&sent, REVIEWS, Some(REVIEW.to_owned())).await {
+        let (status, body) = match self.line.ask(Some(&sent), REVIEWS, Some(REVIEW.to_owned())).await {
             Ok(answer) => answer,
             Err(AskError::Send(SendError::Connect(error))) => return Finding::Away(error.to_string()),
             Err(error) => return Finding::Unknown(error.to_string()),
@@ -191,7 +188,8 @@ impl Check {
         let certificate = Certificate::of(self.line.asked(), self.target.own_certificate());
         match judge(&sent, status, &body, certificate) {
             Some(Ok(accepted)) => match self.learn_header_names().await {
-                Ok(()) => Finding::Good(accepted),
+                Ok(true) => Finding::Good(accepted),
+                Ok(false) => Finding::Bad(Fault::HeaderNamesForbidden(self.reads_as())),
                 Err(cause) => {
                     Finding::Unknown(format!("the names of its identity headers cannot be read: {cause}"))
                 }
@@ -217,6 +215,7 @@ impl Check {
                     // It went away meanwhile; that is a doubt, so it is asked again.
                     return;
                 }
+                self.target.end_trouble();
                 self.upstream.note_there();
                 match accepted {
                     Accepted::Whole => self.tell("", |cluster| {
@@ -277,28 +276,29 @@ impl Check {
         }
     }
 
-    /// Finds out from which other headers the API server reads identities; they are taken out of every request. An
-    /// error says why that is not known.
-    async fn learn_header_names(&mut self) -> Result<(), String> {
-        if self.upstream.identity() != IdentityMode::RequestHeader {
-            return Ok(());
+    /// Finds out from which other headers the API server reads identities; they are taken out of every request. Says
+    /// whether they are known, by the API server or by the configuration; an error says that they may be known later.
+    async fn learn_header_names(&mut self) -> Result<bool, String> {
+        // Without a certificate the gateway cannot be taken for a front proxy, whose headers are read.
+        if self.target.own_certificate().is_none() {
+            return Ok(true);
         }
-        match headers::ask(&self.line).await? {
+        match headers::ask(&self.line, self.upstream.identity()).await? {
             headers::Answer::Names(names) => {
-                self.upstream.identity_headers.store(Some(Arc::new(names)));
-                self.forbidden = false;
+                self.upstream.learn_identity_headers(&names);
+                Ok(true)
             }
-            // What was learnt once stays.
-            headers::Answer::Forbidden if !std::mem::replace(&mut self.forbidden, true) => warn!(
-                cluster = self.cluster,
-                endpoint = %self.target.address(),
-                "the names of its identity headers may not be read, so no others than X-Remote-* are taken out of \
-                 requests: kubectl create rolebinding portcullis -n kube-system \
-                 --role=extension-apiserver-authentication-reader --user=system:portcullis"
-            ),
-            headers::Answer::Forbidden | headers::Answer::Unknown => {}
+            headers::Answer::Unknown => Ok(true),
+            headers::Answer::Forbidden => Ok(self.upstream.has_configured_identity_headers()),
         }
-        Ok(())
+    }
+
+    /// The user that may not read their names.
+    fn reads_as(&self) -> Option<String> {
+        match self.upstream.identity() {
+            IdentityMode::RequestHeader => Some(GATEWAY.to_owned()),
+            IdentityMode::Impersonate => self.target.own_certificate().map(|(name, _)| name.to_owned()),
+        }
     }
 }
 

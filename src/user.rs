@@ -18,6 +18,8 @@ pub const ANONYMOUS: &str = "system:anonymous";
 pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of every client that presented a good credential.
 pub const ALL_AUTHENTICATED: &str = "system:authenticated";
+/// The user of the gateway itself: it may read every Secret, so no credential of a client may name it.
+pub const GATEWAY: &str = "system:portcullis";
 /// The extra key that names the credential an identity came from.
 pub const CREDENTIAL_ID_KEY: &str = "authentication.kubernetes.io/credential-id";
 
@@ -48,7 +50,7 @@ impl UserInfo {
 
     /// The gateway itself, as it reads from API servers.
     pub fn portcullis() -> Self {
-        Self { groups: vec![ALL_AUTHENTICATED.to_owned()], ..Self::named("system:portcullis") }
+        Self { groups: vec![ALL_AUTHENTICATED.to_owned()], ..Self::named(GATEWAY) }
     }
 
     /// The user with the group of all authenticated users at the end, unless it says already what it is.

@@ -58,6 +58,19 @@ impl RequestHeaderNames {
         })
     }
 
+    /// The names of both.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        fn both<T: Clone + PartialEq>(one: &[T], two: &[T]) -> Vec<T> {
+            one.iter().chain(two.iter().filter(|name| !one.contains(name))).cloned().collect()
+        }
+        Self {
+            user: both(&self.user, &other.user),
+            uid: both(&self.uid, &other.uid),
+            group: both(&self.group, &other.group),
+            extra_prefixes: both(&self.extra_prefixes, &other.extra_prefixes),
+        }
+    }
+
     /// Whether a header carries a part of an identity.
     pub fn contains(&self, name: &HeaderName) -> bool {
         [&self.user, &self.uid, &self.group].into_iter().any(|names| names.contains(name))

@@ -5,6 +5,7 @@ use std::fmt;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
+use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::Authentication;
 pub use crate::outbound::tls::Roots;
 use crate::user::IdentityMode;
@@ -53,6 +54,8 @@ pub struct Backend {
     pub bearer_token: Option<BearerToken>,
     /// How it is told who a request is made by.
     pub identity: IdentityMode,
+    /// The headers it reads identities from, if the configuration names them.
+    pub identity_headers: Option<RequestHeaderNames>,
 }
 
 impl Backend {
@@ -126,6 +129,7 @@ mod tests {
                 client_certificate: None,
                 bearer_token: None,
                 identity: IdentityMode::Impersonate,
+                identity_headers: None,
             }
         };
         let before = backend(&["a.test", "b.test"], "/k8s/1", &[&one]);

@@ -52,10 +52,25 @@ pub(super) struct Connectors {
 struct Standing {
     /// Odd while it is seen to take identities as they are; grows with every change.
     trust: AtomicU64,
-    /// Since when it cannot be reached, and why.
-    trouble: Mutex<Option<(Instant, ConnectError)>>,
+    /// Why the last dial failed, if it did.
+    trouble: Mutex<Option<Trouble>>,
     /// Whether the first check has ended, well or not.
     checked: AtomicBool,
+}
+
+/// A dial that failed.
+#[derive(Debug)]
+struct Trouble {
+    since: Instant,
+    error: ConnectError,
+    /// Whether a check has reached the endpoint since, over a connection that was open.
+    is_over: bool,
+}
+
+impl Trouble {
+    fn new(error: ConnectError) -> Self {
+        Self { since: Instant::now(), error, is_over: false }
+    }
 }
 
 /// How far an endpoint was trusted when a check of it began.
@@ -189,12 +204,19 @@ impl Target {
 
     /// Whether it could not be reached a moment ago: others are tried first.
     pub(crate) fn is_unreachable(&self) -> bool {
-        self.trouble().as_ref().is_some_and(|(since, _)| since.elapsed() < AVOIDED)
+        self.trouble().as_ref().is_some_and(|trouble| trouble.since.elapsed() < AVOIDED)
     }
 
-    /// Why it could not be reached when it was last dialled.
+    /// Why it could not be reached when it was last dialled, unless a check has reached it since.
     pub(crate) fn last_trouble(&self) -> Option<ConnectError> {
-        self.trouble().as_ref().map(|(_, error)| error.clone())
+        self.trouble().as_ref().filter(|trouble| !trouble.is_over).map(|trouble| trouble.error.clone())
+    }
+
+    /// Notes that a check has reached it. Others are still tried first for a while: a check needs no dial.
+    pub(crate) fn end_trouble(&self) {
+        if let Some(trouble) = self.trouble().as_mut() {
+            trouble.is_over = true;
+        }
     }
 
     /// Whether it was looked at, and something is known of it.
@@ -235,14 +257,14 @@ impl Target {
         self.tls.presented.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Option<(Instant, ConnectError)>> {
+    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
         self.standing.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Dials, and remembers whether that worked.
     pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = self.dial(offer).await;
-        *self.trouble() = connected.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        *self.trouble() = connected.as_ref().err().map(|error| Trouble::new(error.clone()));
         if connected.is_err() {
             self.doubt();
         }
@@ -304,7 +326,7 @@ impl Target {
     /// A connection that is of no use is as good as none.
     fn no_http(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
-        *self.trouble() = Some((Instant::now(), error.clone()));
+        *self.trouble() = Some(Trouble::new(error.clone()));
         self.doubt();
         error
     }

@@ -26,7 +26,7 @@ pub(crate) struct Upstream {
     pub(crate) authority: Authority,
     /// What the gateway shows in `Authorization`.
     pub(crate) authorization: Option<HeaderValue>,
-    /// The headers it reads identities from beside the standard ones, as far as it told.
+    /// The headers it reads identities from beside the standard ones, as far as the configuration or it says so.
     pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
     /// Whether a request was refused since a check was good, because no endpoint could be used.
     away: AtomicBool,
@@ -59,7 +59,7 @@ impl Upstream {
                 .parse()
                 .map_err(|_| general(&format!("{} is no host and port", first.address)))?,
             authorization,
-            identity_headers: ArcSwapOption::empty(),
+            identity_headers: ArcSwapOption::from_pointee(backend.identity_headers.clone()),
             away: AtomicBool::new(false),
             backend: backend.clone(),
         })
@@ -73,6 +73,19 @@ impl Upstream {
     /// Whether it is of the cluster that these settings are for.
     pub(crate) fn serves_for(&self, backend: &Backend) -> bool {
         self.backend.is_of_the_cluster_of(backend)
+    }
+
+    /// Whether the configuration names the headers that it reads identities from.
+    pub(crate) fn has_configured_identity_headers(&self) -> bool {
+        self.backend.identity_headers.is_some()
+    }
+
+    /// Takes the names of the headers that an endpoint says it reads identities from. Those that are known stay: of the
+    /// configuration, and of other endpoints, which may have other flags.
+    pub(crate) fn learn_identity_headers(&self, told: &RequestHeaderNames) {
+        self.identity_headers.rcu(|known| {
+            Some(Arc::new(known.as_ref().map_or_else(|| told.clone(), |known| known.and(told))))
+        });
     }
 
     /// Its endpoints, in the order of the configuration.
@@ -157,6 +170,7 @@ pub(crate) mod testing {
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,
+            identity_headers: None,
         };
         Upstream::new(&backend, &Arc::new(default_provider())).unwrap()
     }

@@ -218,6 +218,25 @@ pub struct BackendFlags {
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ImpersonationMode::Backend)]
     #[serde(with = "super::sections::by_flag_name")]
     pub impersonation: ImpersonationMode,
+    /// The headers from which the backend reads user names: the value of its own --requestheader-username-headers. Only
+    /// needed if the gateway may not read the config map extension-apiserver-authentication there; these headers and
+    /// those of the next three flags are taken out of every request.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(rename = "requestheaderUsernameHeaders")]
+    pub backend_requestheader_username_headers: Vec<String>,
+    /// The headers from which the backend reads uids: its own --requestheader-uid-headers.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(rename = "requestheaderUIDHeaders")]
+    pub backend_requestheader_uid_headers: Vec<String>,
+    /// The headers from which the backend reads groups: its own --requestheader-group-headers.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(rename = "requestheaderGroupHeaders")]
+    pub backend_requestheader_group_headers: Vec<String>,
+    /// The prefixes of headers from which the backend reads extra attributes: its own
+    /// --requestheader-extra-headers-prefix.
+    #[arg(long, value_name = "PREFIXES", value_delimiter = ',')]
+    #[serde(rename = "requestheaderExtraHeadersPrefix")]
+    pub backend_requestheader_extra_headers_prefix: Vec<String>,
 }
 
 /// One of several clusters, as the file lists them.

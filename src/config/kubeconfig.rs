@@ -181,6 +181,7 @@ impl Reader<'_> {
             // In requestHeader mode the certificate speaks; a token beside it would only be a second identity.
             bearer_token: token.filter(|_| identity == IdentityMode::Impersonate),
             identity,
+            identity_headers: None,
         })
     }
 

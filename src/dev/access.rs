@@ -8,10 +8,9 @@
 
 use super::resources::SIGNING_REQUESTS;
 use crate::status::{Attempt, AttemptTarget, Status};
-use crate::user::{ALL_AUTHENTICATED, UserInfo};
+use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
 const MASTERS: &str = "system:masters";
-const GATEWAY: &str = "system:portcullis";
 const PROTECTED_NAMESPACE: &str = "kube-system";
 const READS: &[&str] = &["get", "list", "watch"];
 const PUBLIC: &[&str] = &["/version", "/healthz", "/livez", "/readyz"];

@@ -69,10 +69,10 @@ impl Line {
         self.target.doubted().await;
     }
 
-    /// Asks, as `user`. A question with a body is a POST.
+    /// Asks, as `user`, or as what the gateway's credential is. A question with a body is a POST.
     pub(crate) async fn ask(
         &self,
-        user: &UserInfo,
+        user: Option<&UserInfo>,
         path: &str,
         body: Option<String>,
     ) -> Result<(StatusCode, Vec<u8>), AskError> {
@@ -88,7 +88,12 @@ impl Line {
         timeout(PATIENCE, asking).await.unwrap_or(Err(AskError::Timeout))
     }
 
-    fn question(&self, user: &UserInfo, path: &str, body: Option<String>) -> Result<Request<Body>, AskError> {
+    fn question(
+        &self,
+        user: Option<&UserInfo>,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<Request<Body>, AskError> {
         let uri = Uri::builder()
             .scheme(Scheme::HTTPS)
             .authority(self.upstream.authority.clone())
@@ -103,7 +108,9 @@ impl Line {
             headers.insert(CONTENT_TYPE, JSON);
             headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        write_identity(headers, &user.clone().into(), self.upstream.identity())?;
+        if let Some(user) = user {
+            write_identity(headers, &user.clone().into(), self.upstream.identity())?;
+        }
         if let Some(authorization) = &self.upstream.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::authn::request_header::RequestHeaderNames;
 use crate::forward::ask::Line;
-use crate::user::UserInfo;
+use crate::user::{IdentityMode, UserInfo};
 
 const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
@@ -31,8 +31,11 @@ struct ConfigMap {
 }
 
 /// Asks for them. An error says why there is no answer; there may be one later.
-pub(super) async fn ask(line: &Line) -> Result<Answer, String> {
-    let answer = line.ask(&UserInfo::portcullis(), CONFIG_MAP, None).await;
+pub(super) async fn ask(line: &Line, identity: IdentityMode) -> Result<Answer, String> {
+    // As all that the gateway reads for itself: where identities are impersonated, as what its credential is.
+    let portcullis = UserInfo::portcullis();
+    let user = (identity == IdentityMode::RequestHeader).then_some(&portcullis);
+    let answer = line.ask(user, CONFIG_MAP, None).await;
     let (status, body) = answer.map_err(|error| error.to_string())?;
     judge(status, &body)
 }

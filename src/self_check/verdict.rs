@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::clusters::target::Asked;
 use crate::user::IdentityMode;
-use crate::user::{ANONYMOUS, UserInfo};
+use crate::user::{ANONYMOUS, GATEWAY, UserInfo};
 
 /// An endpoint that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(super) enum Fault {
     TooOld,
     /// It answered with something else.
     Odd(u16),
+    /// This user may not read from which headers it reads identities.
+    HeaderNamesForbidden(Option<String>),
 }
 
 /// What the endpoint said of client certificates in the handshake.
@@ -161,6 +163,7 @@ impl Fault {
             Self::Differs(_) => "differs",
             Self::TooOld => "too_old",
             Self::Odd(_) => "odd",
+            Self::HeaderNamesForbidden(_) => "header_names_forbidden",
         }
     }
 
@@ -226,6 +229,14 @@ impl fmt::Display for Advice<'_> {
             Fault::TooOld => f.write_str(
                 "it knows no SelfSubjectReview of authentication.k8s.io/v1 (404): Kubernetes 1.28 or newer is needed, \
                  and the path of the kubeconfig's server must be right",
+            ),
+            Fault::HeaderNamesForbidden(user) => write!(
+                f,
+                "the gateway may not read from which headers it reads identities, so clients could write one of them. \
+                 Fix: kubectl create rolebinding portcullis-authentication-reader -n kube-system \
+                 --role=extension-apiserver-authentication-reader --user={} (or apply deploy/rbac.yaml); or name them: \
+                 --backend-requestheader-username-headers and so on, with the values of its --requestheader-*-headers",
+                user.as_deref().unwrap_or(GATEWAY)
             ),
             Fault::Odd(code) => write!(
                 f,

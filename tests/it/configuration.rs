@@ -442,3 +442,27 @@ fn samples_resolve_as_they_are() {
     let expected = [("controllers.yaml", 1), ("ingress.yaml", 2), ("minimal.yaml", 1), ("sidecar.yaml", 1)];
     assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));
 }
+
+/// A name that is left out would be one that clients can write.
+#[test]
+fn identity_headers_of_the_backend_are_named_by_what_names_users_at_least() {
+    let pki = Pki::new();
+    let with = |more: &[&str]| {
+        let all = flags(&pki, ([127, 0, 0, 1], 6443).into());
+        resolved(all.into_iter().chain(more.iter().map(|&flag| flag.to_owned())))
+            .map(|resolved| resolved.settings.clusters[0].backend.identity_headers.is_some())
+            .map_err(|errors| errors.to_string())
+    };
+    assert_eq!(with(&[]), Ok(false));
+    assert_eq!(with(&["--backend-requestheader-username-headers=X-User,X-Other"]), Ok(true));
+    for (flag, problem) in [
+        ("--backend-requestheader-group-headers=X-Group", "is required beside"),
+        ("--backend-requestheader-uid-headers=X-Uid", "is required beside"),
+        ("--backend-requestheader-extra-headers-prefix=X-Extra-", "is required beside"),
+        ("--backend-requestheader-username-headers=X User", "cannot be the name of a header"),
+    ] {
+        let errors = with(&[flag]).unwrap_err();
+        assert!(errors.contains("--backend-requestheader-username-headers"), "{errors}");
+        assert!(errors.contains(problem), "{errors}");
+    }
+}

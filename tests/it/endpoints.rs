@@ -43,6 +43,11 @@ fn several(pki: &Pki, endpoints: &[&Backend]) -> Gateway {
 }
 
 fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
+    at_with(pki, endpoints, "")
+}
+
+/// The same, with further keys of the cluster.
+fn at_with(pki: &Pki, endpoints: &[SocketAddr], keys: &str) -> Gateway {
     flags(pki, endpoints[0]);
     let urls: Vec<String> = endpoints.iter().map(|address| format!("'https://{address}'")).collect();
     let file = pki.write(
@@ -53,7 +58,7 @@ kind: GatewayConfiguration
 serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}}
 operation: {{metricsBindAddress: '127.0.0.1:0', workers: 1}}
 authentication: {{tokenAuthFile: tokens.csv}}
-clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: [{}]}}]
+clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: [{}]{keys}}}]
 ",
             urls.join(", ")
         ),
@@ -193,24 +198,38 @@ async fn headers_that_only_the_backend_knows_do_not_reach_it() {
     assert_eq!(seen.all("x-remote-user"), ["carol"]);
 }
 
+/// An API server whose identity headers are `X-Remote-User` and `X-Corp-User`, and which answers the question for them with
+/// a code that changes.
+async fn reads_corp_headers(pki: &Pki, code: &Arc<AtomicU16>) -> Backend {
+    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let current = Arc::clone(code);
+    let say = move |request: &Request<Incoming>| {
+        let own = questions::answer(request)?;
+        if request.uri().path() != MAP {
+            return Some(own);
+        }
+        let data = json!({"requestheader-username-headers": r#"["X-Remote-User","X-Corp-User"]"#});
+        let code = StatusCode::from_u16(current.load(Ordering::SeqCst)).unwrap();
+        Some(respond(code, &json!({"kind": "ConfigMap", "data": data})))
+    };
+    Backend::start_saying(pki, H2, say, named("it")).await
+}
+
+/// Whether a header of a client, which only the API server knows to be one of identity, arrives there.
+async fn corp_header_arrives(gateway: &Gateway, backend: &Backend) -> bool {
+    let mut client = gateway.http1(None).await;
+    let asked = [TOKEN, ("x-corp-user", "admin")];
+    soon(async { while client.get("/api", &asked).await.status() != StatusCode::OK {} }).await;
+    backend.take().unwrap().headers.contains_key("x-corp-user")
+}
+
 /// Whether there are such headers must be known before anybody's request goes there; later, what was learnt counts.
 #[tokio::test]
-async fn an_endpoint_that_does_not_say_its_identity_headers_waits_unless_it_may_not() {
-    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-    for (first, used) in [(500, false), (429, false), (401, false), (403, true), (404, true)] {
+async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
+    for (first, used) in [(500, false), (429, false), (401, false), (404, true)] {
         let pki = Pki::new();
         let code = Arc::new(AtomicU16::new(first));
-        let current = Arc::clone(&code);
-        let say = move |request: &Request<Incoming>| {
-            let own = questions::answer(request)?;
-            if request.uri().path() != MAP {
-                return Some(own);
-            }
-            let data = json!({"requestheader-username-headers": r#"["X-Remote-User","X-Corp-User"]"#});
-            let code = StatusCode::from_u16(current.load(Ordering::SeqCst)).unwrap();
-            Some(respond(code, &json!({"kind": "ConfigMap", "data": data})))
-        };
-        let backend = Backend::start_saying(&pki, H2, say, named("it")).await;
+        let backend = reads_corp_headers(&pki, &code).await;
         let gateway = several(&pki, &[&backend]);
         trusts(&gateway, &backend, used).await;
         let mut client = gateway.http1(None).await;
@@ -220,12 +239,7 @@ async fn an_endpoint_that_does_not_say_its_identity_headers_waits_unless_it_may_
         assert_eq!(backend.take().is_some(), used, "{first}");
         // It is asked again soon.
         code.store(200, Ordering::SeqCst);
-        let arrives = async || {
-            while client.get("/api", &asked).await.status() != StatusCode::OK {}
-            backend.take().unwrap().headers.contains_key("x-corp-user")
-        };
-        let mut arrives = arrives;
-        soon(async { while arrives().await {} }).await;
+        soon(async { while corp_header_arrives(&gateway, &backend).await {} }).await;
         // What was learnt stays, and so does the trust.
         code.store(first, Ordering::SeqCst);
         let result = if used { "ok" } else { "unknown" };
@@ -235,7 +249,53 @@ async fn an_endpoint_that_does_not_say_its_identity_headers_waits_unless_it_may_
         };
         let before = checks().await;
         soon(async { while checks().await == before {} }).await;
-        assert!(!arrives().await, "{first}");
+        assert!(!corp_header_arrives(&gateway, &backend).await, "{first}");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_whose_identity_headers_may_not_be_read_is_closed() {
+    let pki = Pki::new();
+    let code = Arc::new(AtomicU16::new(403));
+    let backend = reads_corp_headers(&pki, &code).await;
+    let gateway = several(&pki, &[&backend]);
+    trusts(&gateway, &backend, false).await;
+    let labels = format!("cluster=\"c\",endpoint=\"{}\",result=\"header_names_forbidden\"", backend.address);
+    assert!(gateway.count(&format!("portcullis_self_checks_total{{{labels}}}")).await > 0);
+    let refused = gateway.http1(None).await.get("/api", &[TOKEN, ("x-corp-user", "admin")]).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(backend.pending(), 0);
+    // Once it may read them, they are taken out of requests.
+    code.store(200, Ordering::SeqCst);
+    trusts(&gateway, &backend, true).await;
+    assert!(!corp_header_arrives(&gateway, &backend).await);
+    // It may have others since it began to forbid.
+    code.store(403, Ordering::SeqCst);
+    trusts(&gateway, &backend, false).await;
+}
+
+#[tokio::test]
+async fn identity_headers_that_the_configuration_names_need_not_be_read() {
+    for code in [403, 404, 200] {
+        let pki = Pki::new();
+        let backend = reads_corp_headers(&pki, &Arc::new(AtomicU16::new(code))).await;
+        let keys = ", requestheaderUsernameHeaders: [X-Remote-User, X-Corp-User], \
+                    requestheaderGroupHeaders: [X-Corp-Group], requestheaderUIDHeaders: [X-Corp-Uid], \
+                    requestheaderExtraHeadersPrefix: [X-Corp-Extra-]";
+        let gateway = at_with(&pki, &[backend.address], keys);
+        trusts(&gateway, &backend, true).await;
+        let headers = [
+            TOKEN,
+            ("x-corp-user", "admin"),
+            ("x-corp-group", "system:masters"),
+            ("x-corp-uid", "1"),
+            ("x-corp-extra-a", "b"),
+            ("x-corp-other", "stays"),
+        ];
+        text(gateway.http1(None).await.get("/api", &headers).await).await;
+        let seen = backend.take().unwrap();
+        let left: Vec<_> = seen.headers.keys().filter(|name| name.as_str().starts_with("x-corp")).collect();
+        assert_eq!(left, ["x-corp-other"], "{code}");
     }
 }
 

@@ -1,6 +1,12 @@
 //! What probes see.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::{Method, Request, StatusCode};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::generation::replace;
 use crate::support::{Backend, Gateway, H2, Pki, empty, flags, full, kubeconfig, soon, text};
@@ -65,6 +71,44 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     assert_eq!((response.status(), text(response).await.as_str()), (StatusCode::OK, "ok"));
     let refused = gateway.http1(None).await.get("/livez", &[("authorization", "Bearer wrong")]).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+}
+
+/// Passes connections on to `backend`. While `hangs_up` is set, those that are new are ended at once; open ones go on.
+async fn relay(backend: SocketAddr, hangs_up: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            if !hangs_up.load(Ordering::SeqCst) {
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(backend).await.unwrap();
+                    copy_bidirectional(&mut client, &mut server).await.ok();
+                });
+            }
+        }
+    });
+    address
+}
+
+/// A gateway that is taken out of service gets no requests, so none of them can find out that its API server is there.
+#[tokio::test]
+async fn readiness_comes_back_after_a_dial_that_failed_without_another_request() {
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let hangs_up = Arc::new(AtomicBool::new(false));
+    let relay = relay(backend.address, Arc::clone(&hangs_up)).await;
+    let gateway = Gateway::with(flags(&pki, relay));
+    gateway.checked().await;
+    assert_eq!(probe(&gateway, "/readyz").await.0, 200);
+    hangs_up.store(true, Ordering::SeqCst);
+    // Anonymous requests have connections of their own, so this one is dialled for.
+    let refused = gateway.http1(None).await.get("/api", &[]).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    hangs_up.store(false, Ordering::SeqCst);
+    soon(async { while probe(&gateway, "/readyz").await.0 != 200 {} }).await;
+    soon(async { while probe(&gateway, "/readyz/cluster-backend").await.0 != 200 {} }).await;
+    assert_eq!(backend.pending(), 0, "there was no other request");
 }
 
 /// Nobody should be sent here who would be refused for want of an issuer's keys; one who has another credential is served.

@@ -36,6 +36,8 @@ pub enum Given {
         name: &'static str,
     },
     Expired,
+    /// A good certificate, and nothing about the headers that the server reads identities from.
+    Unnamed,
     /// A token, for impersonation.
     Token(&'static str),
 }
@@ -213,9 +215,10 @@ impl Bed {
         let file = |part: &str| ground.dir.join(format!("{name}-{part}"));
         let user = match given {
             Given::Token(token) => serde_json::json!({"token": token}),
-            Given::Front { .. } | Given::Expired => {
+            Given::Front { .. } | Given::Expired | Given::Unnamed => {
                 let front = match given {
                     Given::Front { ca, name } => ground.authorities[ca].leaf().cn(name).issue(),
+                    Given::Unnamed => ground.authorities["inner"].leaf().cn("front-proxy").issue(),
                     _ => ground.authorities["inner"].leaf().cn("front-proxy").expired(now()).issue(),
                 };
                 fs::write(file("front.crt"), front.cert_pem()).unwrap();
@@ -245,6 +248,17 @@ impl Bed {
             format!("--client-ca-file={}", shared("clients-ca.crt")),
             format!("--backend-kubeconfig={}", file("kubeconfig").display()),
         ];
+        if !matches!(given, Given::Unnamed) {
+            flags.extend(
+                [
+                    "--backend-requestheader-username-headers=X-Remote-User",
+                    "--backend-requestheader-uid-headers=X-Remote-Uid",
+                    "--backend-requestheader-group-headers=X-Remote-Group",
+                    "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-",
+                ]
+                .map(str::to_owned),
+            );
+        }
         if matches!(given, Given::Token(_)) {
             flags.push("--identity=impersonate".to_owned());
         }

@@ -62,6 +62,16 @@ const ROWS: &[Row] = &[
         outcome: Used(&["identities arrive as they are"]),
     },
     Row {
+        name: "it may not be known from which headers it reads identities",
+        server: Kind::Good,
+        gateway: Given::Unnamed,
+        outcome: Closed(&[
+            "may not read from which headers",
+            "--role=extension-apiserver-authentication-reader --user=system:portcullis",
+            "--backend-requestheader-username-headers",
+        ]),
+    },
+    Row {
         name: "its flags do not name the certificate",
         server: Kind::Good,
         gateway: Given::Front { ca: "inner", name: "somebody-else" },

@@ -35,6 +35,7 @@ fn target(port: u16, servers: &Ca, front: &Ca) -> Target {
         client_certificate: Some(pair),
         bearer_token: None,
         identity: IdentityMode::RequestHeader,
+        identity_headers: None,
     };
     Target::new(&endpoint, &Connectors::new(&backend, &Arc::new(default_provider())).unwrap())
 }

@@ -8,11 +8,12 @@ use rustls_pki_types::DnsName;
 
 use super::Resolver;
 use super::controllers::Tenant;
+use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::settings::Backend;
 use crate::clusters::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
 use crate::config::file::Sections;
-use crate::config::flags::{ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
+use crate::config::flags::{BackendFlags, ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
 use crate::controllers::settings::Controllers;
@@ -174,6 +175,7 @@ impl Resolver<'_> {
             let error = ConfigError::new(given.key("impersonation"), "gateway is not available yet");
             self.errors.push(error.fix("use backend, with identity requestHeader"));
         }
+        let identity_headers = self.identity_headers(given);
         let place = given.place("backend-kubeconfig");
         let Some(file) = &backend.backend_kubeconfig else {
             if with_file && !given.in_file() {
@@ -181,7 +183,7 @@ impl Resolver<'_> {
                     "list at least one cluster, with its name and kubeconfig; or give --backend-kubeconfig",
                 ));
             }
-            return kubeconfig::in_cluster(
+            let backend = kubeconfig::in_cluster(
                 &place.key,
                 |name| std::env::var(name).ok(),
                 Path::new(kubeconfig::SERVICE_ACCOUNT),
@@ -189,6 +191,7 @@ impl Resolver<'_> {
                 self.inputs,
                 &mut self.errors,
             );
+            return Some(Backend { identity_headers, ..backend? });
         };
         let endpoints_key = given.key("endpoints");
         let endpoints: Vec<_> = endpoints
@@ -196,7 +199,7 @@ impl Resolver<'_> {
             .enumerate()
             .map(|(index, url)| (format!("{endpoints_key}[{index}]"), url.clone()))
             .collect();
-        kubeconfig::load(
+        let backend = kubeconfig::load(
             &place.key,
             &place.path(file),
             context.as_deref(),
@@ -204,7 +207,37 @@ impl Resolver<'_> {
             backend.identity,
             self.inputs,
             &mut self.errors,
-        )
+        );
+        Some(Backend { identity_headers, ..backend? })
+    }
+
+    /// The headers that the backend reads identities from, if they are named. An error among them is told.
+    fn identity_headers(&mut self, given: &Section<ClusterKeys>) -> Option<RequestHeaderNames> {
+        let BackendFlags {
+            backend_requestheader_username_headers: user,
+            backend_requestheader_uid_headers: uid,
+            backend_requestheader_group_headers: group,
+            backend_requestheader_extra_headers_prefix: extra,
+            ..
+        } = &given.values.backend;
+        let key = given.key("backend-requestheader-username-headers");
+        match [user, uid, group, extra].map(Vec::is_empty) {
+            [true, true, true, true] => return None,
+            [false, ..] => {}
+            _ => {
+                let error = ConfigError::new(key, "is required beside the backend's other identity headers");
+                return self.fail(
+                    error.fix("give all four as the backend's --requestheader-*-headers are, or none"),
+                );
+            }
+        }
+        match RequestHeaderNames::new(user, uid, group, extra) {
+            Ok(names) => Some(names),
+            Err(error) => {
+                let error = ConfigError::new(key, error.to_string());
+                self.fail(error.fix("give names such as X-Remote-User, as the backend's own flags have them"))
+            }
+        }
     }
 }
 

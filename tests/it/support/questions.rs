@@ -5,11 +5,17 @@ use serde_json::{Map, Value, json};
 
 use super::{BoxedBody, full};
 
+const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// The answer, if the gateway asks for itself.
 pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
     let headers = request.headers();
+    let is_for_a_user = headers.contains_key("x-remote-user") || headers.contains_key("impersonate-user");
+    if !is_for_a_user && request.uri().path() == HEADER_NAMES {
+        // Where identities are impersonated, the gateway asks as what its credential is.
+        return Some(not_found());
+    }
     let prefix = if headers.contains_key("x-remote-user") { "x-remote-" } else { "impersonate-" };
     let name = headers.get(format!("{prefix}user"))?.to_str().ok()?;
     if !name.starts_with("system:portcullis") {
@@ -19,7 +25,11 @@ pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
         let review = json!({"status": {"userInfo": user_info(headers, prefix)}});
         return Some(respond(StatusCode::CREATED, &review));
     }
-    Some(respond(StatusCode::NOT_FOUND, &json!({"kind": "Status", "message": "not found"})))
+    Some(not_found())
+}
+
+fn not_found() -> Response<BoxedBody> {
+    respond(StatusCode::NOT_FOUND, &json!({"kind": "Status", "message": "not found"}))
 }
 
 pub fn respond(status: StatusCode, body: &Value) -> Response<BoxedBody> {

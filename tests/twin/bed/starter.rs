@@ -109,6 +109,11 @@ impl Starter<'_> {
                 "--requestheader-group-headers=X-Remote-Group".to_owned(),
                 "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
                 format!("--backend-kubeconfig={}", file("backend.kubeconfig")),
+                // It is ready before it is given any right.
+                "--backend-requestheader-username-headers=X-Remote-User".to_owned(),
+                "--backend-requestheader-uid-headers=X-Remote-Uid".to_owned(),
+                "--backend-requestheader-group-headers=X-Remote-Group".to_owned(),
+                "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             ];
             flags.extend(authenticators::accounts(self.dir));
             flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
