@@ -6,13 +6,14 @@
 
 mod budget;
 mod published;
+mod reflector;
 mod watched;
 mod writing;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -20,7 +21,6 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use secrecy::SecretSlice;
 use serde_json::json;
@@ -39,7 +39,8 @@ use crate::forward::own;
 use crate::metrics::Metrics;
 use budget::Budget;
 use published::PublishedKeys;
-use watched::{Watched, follow};
+use reflector::Reflector;
+use watched::Watched;
 use writing::Written;
 
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
@@ -48,6 +49,9 @@ const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
 
 /// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
 const NOT_AGAIN: Duration = Duration::from_mins(1);
+
+/// How long a watch that panicked is not begun again.
+const AFTER_PANIC: Duration = Duration::from_secs(30);
 
 /// Which objects tokens are judged by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,8 +93,19 @@ impl Lookups {
         metrics: &Arc<Metrics>,
     ) -> Self {
         let _entered = runtime.enter();
-        let client = own::client(upstream);
-        let keys = KeySet::new(Box::new(PublishedKeys(client.clone())));
+        Self::asking(own::client(upstream), cluster, upstream, needs, runtime, metrics)
+    }
+
+    /// The same, with another client.
+    fn asking(
+        client: Client,
+        cluster: &str,
+        upstream: &Arc<Upstream>,
+        needs: Needs,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let keys = KeySet::new(Box::new(PublishedKeys::new(client.clone(), cluster, metrics)));
         let mut lookups = Self {
             cluster: cluster.to_owned(),
             upstream: Arc::clone(upstream),
@@ -114,50 +129,56 @@ impl Lookups {
     }
 
     fn watches(&self) -> Vec<AbortHandle> {
-        let every = watcher::Config::default;
         let client = || self.client.clone();
         let mut watches = Vec::new();
         if self.needs.bootstrap_tokens {
             let api = Api::<core::Secret>::namespaced(client(), BOOTSTRAP_NAMESPACE);
-            let stream = watcher(api, every().fields(BOOTSTRAP_SECRETS));
-            watches.push(self.spawn("secrets", stream, &self.bootstrap_secrets, secret));
+            let store = &self.bootstrap_secrets;
+            watches.push(self.spawn("secrets", api, Some(BOOTSTRAP_SECRETS), store, secret));
         }
         if self.needs.service_accounts {
-            let stream = watcher(Api::<core::Secret>::all(client()), every().fields(TOKEN_SECRETS));
-            watches.push(self.spawn("secrets", stream, &self.token_secrets, secret));
-            let stream = watcher(Api::<core::ServiceAccount>::all(client()), every());
-            watches.push(self.spawn("serviceaccounts", stream, &self.service_accounts, service_account));
-            let stream = watcher(Api::<PartialObjectMeta<core::Pod>>::all(client()), every());
+            let api = Api::<core::Secret>::all(client());
+            watches.push(self.spawn("secrets", api, Some(TOKEN_SECRETS), &self.token_secrets, secret));
+            let api = Api::<core::ServiceAccount>::all(client());
+            watches.push(self.spawn("serviceaccounts", api, None, &self.service_accounts, service_account));
+            let api = Api::<PartialObjectMeta<core::Pod>>::all(client());
             let project = |pod: &PartialObjectMeta<core::Pod>| identity(&pod.metadata);
-            watches.push(self.spawn("pods", stream, &self.pods, project));
-            let stream = watcher(Api::<PartialObjectMeta<core::Node>>::all(client()), every());
+            watches.push(self.spawn("pods", api, None, &self.pods, project));
+            let api = Api::<PartialObjectMeta<core::Node>>::all(client());
             let project = |node: &PartialObjectMeta<core::Node>| identity(&node.metadata);
-            watches.push(self.spawn("nodes", stream, &self.nodes, project));
+            watches.push(self.spawn("nodes", api, None, &self.nodes, project));
         }
         watches
     }
 
-    fn spawn<K, V, S>(
+    fn spawn<K, V>(
         &self,
         resource: &'static str,
-        stream: S,
-        known: &Arc<Watched<V>>,
+        api: Api<K>,
+        fields: Option<&'static str>,
+        store: &Arc<Watched<V>>,
         project: fn(&K) -> V,
     ) -> AbortHandle
     where
-        K: kube::Resource + Send + 'static,
+        K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
         V: Send + Sync + 'static,
-        S: futures_util::Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     {
-        let (cluster, upstream) = (self.cluster.clone(), Arc::clone(&self.upstream));
-        let (known, metrics) = (Arc::clone(known), Arc::clone(&self.metrics));
+        let cluster = self.cluster.clone();
+        let (upstream, metrics) = (Arc::clone(&self.upstream), Arc::clone(&self.metrics));
+        let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
+        let (store, last_error) = (Arc::clone(store), Mutex::default());
+        let reflector = Reflector { cluster, resource, api, fields, project, store, stale, last_error };
         let watch = async move {
             // Nothing goes to an endpoint that was not checked.
             upstream.until_trusted().await;
-            let following = follow(&cluster, resource, stream, &known, project);
-            if AssertUnwindSafe(following).catch_unwind().await.is_err() {
+            while AssertUnwindSafe(reflector.run()).catch_unwind().await.is_err() {
+                reflector.store.end();
                 metrics.panics.inc();
-                error!(cluster, resource, "the watch panicked: each token costs a read");
+                error!(
+                    cluster = reflector.cluster,
+                    resource, "the watch panicked and begins again in {AFTER_PANIC:?}"
+                );
+                sleep(AFTER_PANIC).await;
             }
         };
         self.runtime.spawn(watch).abort_handle()
@@ -177,7 +198,9 @@ impl Lookups {
             let asking = self.runtime.spawn(async move {
                 upstream.until_trusted().await;
                 // If that fails, the first token asks again.
-                keys.initialize().await.ok();
+                if keys.known().is_none() {
+                    keys.refresh().await;
+                }
                 keys.keep_fresh().await;
             });
             asking.abort_handle()
@@ -285,7 +308,7 @@ impl Lookup for Lookups {
             }
             if !self.live_bootstrap_reads.take() {
                 self.count("secrets", "spared");
-                return if self.bootstrap_secrets.is_complete() {
+                return if self.bootstrap_secrets.is_fresh() {
                     Ok(None)
                 } else {
                     Err(LookupError("bootstrap tokens are not known yet".to_owned()))
@@ -357,99 +380,4 @@ fn secret(secret: &core::Secret) -> Secret {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use http::{Method, Request, Response};
-    use kube::client::Body;
-    use tokio::time::timeout;
-    use tower::service_fn;
-
-    use super::*;
-    use crate::clusters::upstream::testing::upstream;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_label_is_written_once_however_often_a_token_asks() {
-        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-        let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
-        let writes = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&writes);
-        let service = service_fn(move |request: Request<Body>| {
-            assert_eq!(request.method(), Method::PATCH);
-            counted.fetch_add(1, Ordering::Relaxed);
-            std::future::ready(Ok::<_, Infallible>(
-                Response::builder().status(403).body(Body::empty()).unwrap(),
-            ))
-        });
-        lookups.client = Client::new(service, "default");
-        let written = async || {
-            for name in ["a", "b"] {
-                for _ in 0..100 {
-                    lookups.label_secret("test", name, "label", "today".to_owned());
-                    tokio::task::yield_now().await;
-                }
-            }
-            sleep(NOT_AGAIN * 2).await;
-            writes.load(Ordering::Relaxed)
-        };
-        assert_eq!(written().await, 2, "one for each secret");
-        assert_eq!(written().await, 4, "and another later");
-    }
-
-    /// Each name, and what the answer about it is worth; the API server answers every read with the service account
-    /// `victim`.
-    #[tokio::test]
-    async fn an_object_of_another_name_proves_nothing() {
-        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-        let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
-        let paths = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let seen = Arc::clone(&paths);
-        let service = service_fn(move |request: Request<Body>| {
-            seen.lock().unwrap().push(request.uri().path().to_owned());
-            let victim = json!({"metadata": {"name": "victim", "namespace": "test", "uid": "1"}}).to_string();
-            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(victim.into_bytes()))))
-        });
-        lookups.client = Client::new(service, "default");
-        let found = async |namespace: &str, name: &str| {
-            let found = Lookup::service_account(&lookups, namespace, name).await;
-            (
-                found.map(|account| account.is_some()).map_err(drop),
-                std::mem::take(&mut *paths.lock().unwrap()),
-            )
-        };
-        let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
-        assert_eq!(found("test", "victim").await, (Ok(true), read));
-        assert_eq!(found("test", "other").await.0, Err(()), "another object was answered with");
-        for (namespace, name) in [
-            ("test", "victim?x"),
-            ("test", "victim#x"),
-            ("test", "x/../victim"),
-            ("test", "x%2f..%2fvictim"),
-            ("test", ".."),
-            ("test", ""),
-            ("test?x", "victim"),
-            ("x/../test", "victim"),
-        ] {
-            assert_eq!(found(namespace, name).await, (Ok(false), Vec::new()), "{namespace} {name}");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {
-        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-        let needs = Needs { bootstrap_tokens: true, service_accounts: true };
-        let lookups = Lookups::start("c", &upstream, needs, &Handle::current(), &metrics);
-        for _ in 0..3 {
-            lookups.service_account_keys();
-        }
-        tokio::task::yield_now().await;
-        drop(lookups);
-        let forgotten = async {
-            while Arc::strong_count(&upstream) > 1 {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(Duration::from_secs(10), forgotten).await.unwrap();
-    }
-}
+mod tests;

@@ -87,6 +87,12 @@ pub(crate) struct Metrics {
     pub(crate) panics: IntCounter,
     /// By cluster, resource and `source`: watch, live, spared.
     pub(crate) lookups: IntCounterVec,
+    /// By cluster and resource.
+    pub(crate) stale_watches: IntGaugeVec,
+    /// By cluster and `result`: success, failure.
+    pub(crate) service_account_key_fetches: IntCounterVec,
+    /// Credentials that named the gateway's own user, by method.
+    pub(crate) reserved_identities: IntCounterVec,
     /// By cluster, endpoint and result.
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
@@ -293,6 +299,21 @@ impl Metrics {
                 "portcullis_lookups_total",
                 "Objects that authenticators asked for, by where the answer came from: watch, live, or spared (not read, since tokens that anybody can make up asked for too many).",
                 &["cluster", "resource", "source"],
+            )?,
+            stale_watches: gauges(
+                "portcullis_stale_watches",
+                "Watches of objects that tokens are judged by of which nothing was heard for 20s: each token costs a read until something is.",
+                &["cluster", "resource"],
+            )?,
+            service_account_key_fetches: counters(
+                "portcullis_service_account_key_fetches_total",
+                "Fetches of the keys of service-account tokens from the API server (/openid/v1/jwks), by cluster and result.",
+                &["cluster", "result"],
+            )?,
+            reserved_identities: counters(
+                "portcullis_reserved_identities_total",
+                "Credentials that were refused because they name the gateway's own user, system:portcullis, by authentication method.",
+                &["method"],
             )?,
             self_checks: counters(
                 "portcullis_self_checks_total",

@@ -1,6 +1,7 @@
 //! The key set that an API server publishes for its own service-account tokens.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::ACCEPT;
@@ -12,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::KeySource;
+use crate::metrics::Metrics;
 
 const PATH: &str = "/openid/v1/jwks";
 /// How long an answer may take, and how large it may be.
@@ -19,13 +21,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST: usize = 1 << 20;
 
 /// Asks for it.
-pub(super) struct PublishedKeys(pub(super) Client);
+pub(super) struct PublishedKeys {
+    client: Client,
+    cluster: String,
+    metrics: Arc<Metrics>,
+}
 
 impl PublishedKeys {
+    pub(super) fn new(client: Client, cluster: &str, metrics: &Arc<Metrics>) -> Self {
+        Self { client, cluster: cluster.to_owned(), metrics: Arc::clone(metrics) }
+    }
+
     async fn ask(&self) -> Result<Vec<u8>, String> {
         let request = Request::get(PATH).header(ACCEPT, "application/jwk-set+json, application/json");
         let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
-        let response = self.0.send(request).await.map_err(|error| error.to_string())?;
+        let response = self.client.send(request).await.map_err(|error| error.to_string())?;
         if response.status() != StatusCode::OK {
             return Err(response.status().to_string());
         }
@@ -39,8 +49,17 @@ impl KeySource for PublishedKeys {
         Box::pin(async move {
             let late = |_| Err(format!("no answer within {PATIENCE:?}"));
             let answer = timeout(PATIENCE, self.ask()).await.unwrap_or_else(late);
+            let result = if answer.is_ok() { "success" } else { "failure" };
+            self.metrics
+                .service_account_key_fetches
+                .with_label_values(&[self.cluster.as_str(), result])
+                .inc();
             answer.map_err(|error| format!("cannot read {PATH}: {error}"))
         })
+    }
+
+    fn name(&self) -> String {
+        format!("the API server of cluster {}", self.cluster)
     }
 }
 
@@ -67,7 +86,11 @@ mod tests {
             let response = Response::builder().status(status).body(Body::from(vec![b' '; length]));
             Ok::<_, Infallible>(response.unwrap())
         });
-        PublishedKeys(Client::new(service, "default")).fetch().await.map(|keys| keys.len())
+        let (client, metrics) = (Client::new(service, "default"), Arc::new(Metrics::new()));
+        let fetched = PublishedKeys::new(client, "c", &metrics).fetch().await;
+        let result = if fetched.is_ok() { "success" } else { "failure" };
+        assert_eq!(metrics.service_account_key_fetches.with_label_values(&["c", result]).get(), 1);
+        fetched.map(|keys| keys.len())
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,246 +1,125 @@
-//! Objects as a watch reports them, reduced to what is judged by.
+//! Objects as watches report them, reduced to the parts that tokens are judged by.
+//!
+//! A store counts only as long as there is positive evidence that it is up to date: a whole list, an event, a bookmark,
+//! or a watch that lasted its time and ended in good order. Silence and failures are no evidence, however long ago they
+//! began: after [`FRESH_FOR`] without any the store knows nothing until there is some again.
 
 use std::collections::HashMap;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt as _};
-use kube::ResourceExt as _;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Error, Event, Result};
-use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 /// Namespace and name; objects without a namespace have an empty one.
-type Key = (String, String);
+pub(super) type Key = (String, String);
 
-/// What is known of the objects of one kind.
+/// How long a store counts after the last evidence. With the 10 s for which verdicts on tokens are remembered, a deleted
+/// object is believed for 30 s at most. Longer than a quiet watch takes to end and the next one to begin.
+pub(super) const FRESH_FOR: Duration = Duration::from_secs(20);
+
+/// The known objects of one kind.
 #[derive(Debug)]
 pub(super) struct Watched<V> {
-    known: Mutex<HashMap<Key, Arc<V>>>,
-    complete: AtomicBool,
-    failing: Mutex<Option<Failing>>,
-    /// Whether nobody watches any more.
-    over: AtomicBool,
+    state: Mutex<State<V>>,
+    confirmed: Notify,
 }
 
-/// A row of failures, each soon after the one before.
-#[derive(Debug, Clone, Copy)]
-struct Failing {
-    since: Instant,
-    last: Instant,
+#[derive(Debug)]
+struct State<V> {
+    objects: HashMap<Key, Arc<V>>,
+    /// The time of the last evidence; `None` before the first list and after the watch has ended for good.
+    confirmed: Option<Instant>,
 }
-
-/// How long what is known is good while a watch fails. A deleted object must not be vouched for without end.
-const GOOD_FOR: Duration = Duration::from_mins(1);
-/// A watch that has not failed for as long fails no more: attempts are at most half a minute apart. It need not have
-/// reported anything.
-const RECOVERED: Duration = Duration::from_mins(2);
 
 impl<V> Default for Watched<V> {
     fn default() -> Self {
-        Self {
-            known: Mutex::default(),
-            complete: AtomicBool::new(false),
-            failing: Mutex::default(),
-            over: AtomicBool::new(false),
-        }
+        let state = State { objects: HashMap::new(), confirmed: None };
+        Self { state: Mutex::new(state), confirmed: Notify::new() }
     }
 }
 
 impl<V> Watched<V> {
-    /// The object of this name, if the watch has reported it and has not failed since for long.
+    /// The object of this name, if the watch has reported it and the store is fresh.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
-        if self.is_stale() {
+        let state = self.state();
+        if !state.is_fresh() {
             return None;
         }
-        let key = (namespace.to_owned(), name.to_owned());
-        self.known().get(&key).cloned()
+        state.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Whether all objects are known, and changes to them.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.state().is_fresh()
+    }
+
+    /// When the store was last known to be up to date.
+    pub(super) fn confirmed_at(&self) -> Option<Instant> {
+        self.state().confirmed
+    }
+
+    /// Takes the objects of a whole list, which was asked for at `asked`.
+    pub(super) fn replace(&self, objects: HashMap<Key, Arc<V>>, asked: Instant) {
+        let mut state = self.state();
+        let confirmed = state.confirmed.max(Some(asked));
+        *state = State { objects, confirmed };
+        drop(state);
+        self.confirmed.notify_waiters();
+    }
+
+    /// Takes an event: an object as it is now, or none if it was deleted.
+    pub(super) fn apply(&self, key: Key, object: Option<V>) {
+        let mut state = self.state();
+        match object {
+            Some(object) => state.objects.insert(key, Arc::new(object)),
+            None => state.objects.remove(&key),
+        };
+        drop(state);
+        self.confirm();
+    }
+
+    /// Notes evidence that all changes so far were reported.
+    pub(super) fn confirm(&self) {
+        self.state().confirmed = Some(Instant::now());
+        self.confirmed.notify_waiters();
+    }
+
+    /// Forgets everything: there will be no further report.
+    pub(super) fn end(&self) {
+        *self.state() = State { objects: HashMap::new(), confirmed: None };
+    }
+
+    /// Waits until there is no recent evidence, in a watch that began at `began`.
+    pub(super) async fn until_stale(&self, began: Instant) {
+        loop {
+            let stale_at = self.confirmed_at().unwrap_or(began) + FRESH_FOR;
+            if Instant::now() >= stale_at {
+                return;
+            }
+            sleep_until(stale_at).await;
+        }
+    }
+
+    /// Waits until there is recent evidence.
+    pub(super) async fn until_fresh(&self) {
+        loop {
+            let confirmed = self.confirmed.notified();
+            if self.is_fresh() {
+                return;
+            }
+            confirmed.await;
+        }
     }
 
     /// Held for a moment, by threads that carry no requests.
-    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<V>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether all objects were reported once, and changes to them are.
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire) && !self.is_stale()
-    }
-
-    fn is_stale(&self) -> bool {
-        let failing = *self.failing();
-        self.over.load(Ordering::Acquire)
-            || failing.is_some_and(|row| row.last.elapsed() < RECOVERED && row.since.elapsed() > GOOD_FOR)
-    }
-
-    fn failed(&self) {
-        let now = Instant::now();
-        let mut failing = self.failing();
-        let since = failing.filter(|row| now - row.last < RECOVERED).map_or(now, |row| row.since);
-        *failing = Some(Failing { since, last: now });
-    }
-
-    fn failing(&self) -> MutexGuard<'_, Option<Failing>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State<V>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A watch that is over, however it ended, knows nothing any more.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// Keeps `known` up to date for as long as it is polled.
-pub(super) async fn follow<K, V>(
-    cluster: &str,
-    resource: &str,
-    stream: impl Stream<Item = Result<Event<K>>> + Send,
-    known: &Watched<V>,
-    project: fn(&K) -> V,
-) where
-    K: kube::Resource + Send + 'static,
-{
-    let _over = Over(&known.over);
-    let mut stream = pin!(stream.default_backoff());
-    let mut listed: HashMap<Key, Arc<V>> = HashMap::new();
-    let mut told: Option<String> = None;
-    let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(Event::Apply(object)) => {
-                *known.failing() = None;
-                known.known().insert(key(&object), Arc::new(project(&object)));
-            }
-            Ok(Event::Delete(object)) => {
-                *known.failing() = None;
-                known.known().remove(&key(&object));
-            }
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => {
-                listed.insert(key(&object), Arc::new(project(&object)));
-            }
-            Ok(Event::InitDone) => {
-                *known.failing() = None;
-                *known.known() = std::mem::take(&mut listed);
-                known.complete.store(true, Ordering::Release);
-                if told.take().is_some() {
-                    info!(cluster, resource, "watching again");
-                }
-            }
-            Err(error) => {
-                known.failed();
-                let text = error.to_string();
-                if told.as_ref() == Some(&text) {
-                    debug!(cluster, resource, "cannot watch: {text}");
-                } else if is_forbidden(&error) {
-                    warn!(
-                        cluster,
-                        resource,
-                        "cannot watch, each token costs a read: {text}; give system:portcullis the verbs list and watch"
-                    );
-                } else {
-                    warn!(cluster, resource, "cannot watch: {text}");
-                }
-                told = Some(text);
-            }
-        }
-    }
-}
-
-fn is_forbidden(error: &Error) -> bool {
-    match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 403,
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::panic::AssertUnwindSafe;
-
-    use futures_util::{FutureExt as _, stream};
-    use k8s_openapi::api::core::v1::Node;
-    use kube::core::ObjectMeta;
-    use tokio::time::sleep;
-
-    use super::*;
-
-    fn node() -> Node {
-        Node {
-            metadata: ObjectMeta { name: Some("node".to_owned()), ..ObjectMeta::default() },
-            ..Node::default()
-        }
-    }
-
-    /// Follows a watch that reports a node and then fails for so long, while something else goes on.
-    async fn beside(failing: Duration, other: impl AsyncFnOnce(&Watched<()>)) {
-        let known = Watched::default();
-        let begun = Instant::now();
-        let listed = stream::iter([Ok(Event::Init), Ok(Event::InitApply(node())), Ok(Event::InitDone)]);
-        // As a watcher does: each attempt to list begins with an event.
-        let failures = stream::unfold(true, |init| async move {
-            Some((if init { Ok(Event::Init) } else { Err(Error::NoResourceVersion) }, !init))
-        });
-        let failures = failures.take_while(|_| {
-            let more = begun.elapsed() < failing;
-            async move { more }
-        });
-        let watch = listed.chain(failures).chain(stream::pending());
-        tokio::select! {
-            () = follow("c", "nodes", watch, &known, |_: &Node| ()) => {}
-            () = other(&known) => {}
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_a_watch_knew_is_good_for_a_while() {
-        beside(Duration::MAX, async |known| {
-            sleep(Duration::from_secs(30)).await;
-            assert!(known.get("", "node").is_some() && known.is_complete(), "a watch may break");
-            sleep(Duration::from_mins(1)).await;
-            for _ in 0..100 {
-                assert!(known.get("", "node").is_none() && !known.is_complete(), "it has failed for long");
-                sleep(Duration::from_secs(9)).await;
-            }
-        })
-        .await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_that_fails_no_more_is_good_again() {
-        beside(Duration::from_mins(10), async |known| {
-            sleep(Duration::from_secs(590)).await;
-            assert!(known.get("", "node").is_none());
-            // Where nothing changes, a watch reports nothing.
-            sleep(Duration::from_secs(150)).await;
-            assert!(known.get("", "node").is_some() && known.is_complete());
-        })
-        .await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_that_is_over_knows_nothing() {
-        let known = Watched::default();
-        let events = [Ok(Event::Init), Ok(Event::InitApply(node())), Ok(Event::InitDone)];
-        let watch = stream::iter(events).chain(stream::once(async {
-            sleep(GOOD_FOR).await;
-            panic!("a bug");
-        }));
-        let following = AssertUnwindSafe(follow("c", "nodes", watch, &known, |_: &Node| ()));
-        let beside = async {
-            sleep(GOOD_FOR / 2).await;
-            assert!(known.get("", "node").is_some() && known.is_complete());
-        };
-        let (followed, ()) = tokio::join!(following.catch_unwind(), beside);
-        assert!(followed.is_err());
-        assert!(known.get("", "node").is_none() && !known.is_complete());
+impl<V> State<V> {
+    fn is_fresh(&self) -> bool {
+        self.confirmed.is_some_and(|confirmed| confirmed.elapsed() < FRESH_FOR)
     }
 }

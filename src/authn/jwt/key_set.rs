@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
 
 use super::Jwt;
 use super::keys::PublicKey;
@@ -25,7 +27,7 @@ use crate::authn::json::Object;
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);
 /// How long a key that was withdrawn may go on, unless the issuer is away.
-const FRESH: Duration = Duration::from_mins(5);
+pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
 /// How many tokens may wait for a fetch. Each has one of the places of the cluster's token cache meanwhile, of which
 /// some must be left whatever becomes of this issuer.
 const WAITING: usize = 32;
@@ -34,6 +36,9 @@ const WAITING: usize = 32;
 pub trait KeySource: Send + Sync + fmt::Debug {
     /// Fetches it, as JSON (RFC 7517); the error is for the log. Ends in time by itself.
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+
+    /// Whose keys they are, for the log.
+    fn name(&self) -> String;
 }
 
 /// The keys of one issuer.
@@ -43,6 +48,8 @@ pub struct KeySet {
     keys: ArcSwapOption<Vec<PublicKey>>,
     last: Mutex<Option<Fetch>>,
     waiting: Semaphore,
+    /// Whether the last refresh failed.
+    is_failing: AtomicBool,
 }
 
 /// The last fetch.
@@ -68,7 +75,8 @@ impl KeySet {
     /// A set of which nothing is known yet.
     pub fn new(source: Box<dyn KeySource>) -> Self {
         let waiting = Semaphore::new(WAITING);
-        Self { source, keys: ArcSwapOption::empty(), last: Mutex::new(None), waiting }
+        let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
+        Self { source, keys, last, waiting, is_failing: AtomicBool::new(false) }
     }
 
     /// The keys that are known.
@@ -84,9 +92,25 @@ impl KeySet {
     /// Fetches the keys now and then. Never ends.
     pub async fn keep_fresh(&self) {
         loop {
-            sleep(FRESH).await;
-            // If that fails, what is known stays.
-            self.fetch_since(Instant::now()).await.ok();
+            sleep(REFRESH_INTERVAL).await;
+            self.refresh().await;
+        }
+    }
+
+    /// Fetches the keys. If that fails, the known ones stay, and the log says so once.
+    pub async fn refresh(&self) {
+        let fetched = self.fetch_since(Instant::now()).await;
+        let was_failing = self.is_failing.swap(fetched.is_err(), Ordering::Relaxed);
+        let source = || self.source.name();
+        match fetched {
+            Ok(()) if was_failing => info!(source = source(), "the keys of tokens are fetched again"),
+            Err(error) if !was_failing => warn!(
+                source = source(),
+                %error,
+                "the keys of tokens cannot be refreshed; the known ones are believed until they can: a key that was \
+                 withdrawn meanwhile is believed too"
+            ),
+            Ok(()) | Err(_) => {}
         }
     }
 

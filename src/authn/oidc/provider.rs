@@ -86,7 +86,8 @@ impl Provider {
             *last = Some(now);
             match self.discover().await {
                 Ok(url) => {
-                    let source = Keys { url, fetch: Arc::clone(&self.fetch), metrics: self.metrics.clone() };
+                    let (issuer, fetch) = (self.issuer.clone(), Arc::clone(&self.fetch));
+                    let source = Keys { issuer, url, fetch, metrics: self.metrics.clone() };
                     self.keys.get_or_init(|| KeySet::new(Box::new(source)));
                 }
                 Err(error) => {
@@ -124,6 +125,7 @@ impl Provider {
 /// The keys of an issuer, at their address.
 #[derive(Debug)]
 struct Keys {
+    issuer: String,
     url: String,
     fetch: Arc<dyn Fetch>,
     metrics: Option<Issuer>,
@@ -142,5 +144,9 @@ impl KeySource for Keys {
             }
             fetched
         })
+    }
+
+    fn name(&self) -> String {
+        self.issuer.clone()
     }
 }

@@ -1,11 +1,14 @@
-//! What an API server knows of service accounts and tells who may ask: lists, watches that stay open, and its keys.
+//! What an API server knows of service accounts and tells who may ask: lists, watches on which nothing happens, and its keys.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::pending;
+use futures_util::StreamExt as _;
+use futures_util::future::ready;
+use futures_util::stream::once;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
@@ -79,13 +82,20 @@ impl Accounts {
             "/api/v1/serviceaccounts" | "/api/v1/pods" | "/api/v1/nodes" | "/api/v1/secrets" => {
                 (path.rsplit('/').next()?, "v1")
             }
+            // The check of the API server, which goes on meanwhile.
+            _ if path.ends_with("/extension-apiserver-authentication") => return Some(other),
             _ => {
                 self.asked.fetch_add(1, Ordering::SeqCst);
                 return Some(other);
             }
         };
-        if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
-            let silence = StreamBody::new(pending::<Result<Frame<Bytes>, Infallible>>());
+        let query = request.uri().query().unwrap_or_default();
+        if query.contains("watch=true") {
+            // Nothing happens, until the watch ends in good order: so the gateway knows that nothing did.
+            let seconds = query.split('&').find_map(|pair| pair.strip_prefix("timeoutSeconds="));
+            let time = Duration::from_secs(seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(290));
+            let end = once(tokio::time::sleep(time)).filter_map(|()| ready(None));
+            let silence = StreamBody::new(end.map(Ok::<Frame<Bytes>, Infallible>));
             return Some(Response::new(silence.map_err(|never| match never {}).boxed()));
         }
         let items: Vec<Value> = match resource {

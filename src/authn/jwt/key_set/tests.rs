@@ -30,6 +30,10 @@ impl KeySource for Arc<Counted> {
             self.error.lock().unwrap().clone().map_or(Ok(keys), Err)
         })
     }
+
+    fn name(&self) -> String {
+        "test".to_owned()
+    }
 }
 
 impl Counted {
@@ -127,10 +131,10 @@ async fn a_key_that_was_withdrawn_is_not_believed_until_another_is_named() {
         keys.initialize().await.unwrap();
         *source.keys.lock().unwrap() = vec![key("new")];
         *source.error.lock().unwrap() = Some("away".to_owned());
-        sleep(FRESH * 3).await;
+        sleep(REFRESH_INTERVAL * 3).await;
         assert_eq!(known(), ["old", "new"], "the issuer is away");
         *source.error.lock().unwrap() = None;
-        sleep(FRESH + TAKES).await;
+        sleep(REFRESH_INTERVAL + TAKES).await;
         assert_eq!(known(), ["new"]);
         assert_eq!(source.fetches(), 4);
     };

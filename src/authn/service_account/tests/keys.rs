@@ -102,6 +102,10 @@ impl KeySource for Published {
         self.1.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { self.0.clone().map(String::into_bytes) })
     }
+
+    fn name(&self) -> String {
+        "test".to_owned()
+    }
 }
 
 /// The key set of an API server with this key.
