@@ -4,6 +4,7 @@
 //! authenticator; a token of this one is believed only if its keys have signed it, whatever else it says. Errors never
 //! hold the token.
 
+mod claim_issuers;
 mod claims;
 #[doc(hidden)]
 pub mod compared;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
+use self::claim_issuers::ClaimIssuers;
 use self::distributed::Resolver;
 use self::fetch::Fetch;
 use self::provider::{Provider, RETRY};
@@ -41,6 +43,7 @@ const NAME: &str = "jwt";
 pub struct OidcAuthenticator {
     settings: JwtAuthenticator,
     provider: Arc<Provider>,
+    claim_issuers: Arc<ClaimIssuers>,
     resolver: Option<Resolver>,
     metrics: Issuer,
     label: String,
@@ -58,23 +61,31 @@ impl OidcAuthenticator {
         let metrics = metrics.issuer(&url, clock);
         let discovery_url = settings.issuer.discovery_url.clone();
         let provider = Provider::new(url, discovery_url, fetch, Some(metrics.clone()));
-        Self::of(settings, Arc::new(provider), metrics)
+        let provider = Arc::new(provider);
+        let claim_issuers = Arc::new(ClaimIssuers::new(Arc::clone(&provider)));
+        Self::of(settings, provider, claim_issuers, metrics)
     }
 
     /// The same issuer and what is known of it, by other rules.
     pub(crate) fn judging_by(&self, settings: JwtAuthenticator) -> Self {
-        Self::of(settings, Arc::clone(&self.provider), self.metrics.clone())
+        let (provider, claim_issuers) = (Arc::clone(&self.provider), Arc::clone(&self.claim_issuers));
+        Self::of(settings, provider, claim_issuers, self.metrics.clone())
     }
 
-    fn of(settings: JwtAuthenticator, provider: Arc<Provider>, metrics: Issuer) -> Self {
+    fn of(
+        settings: JwtAuthenticator,
+        provider: Arc<Provider>,
+        claim_issuers: Arc<ClaimIssuers>,
+        metrics: Issuer,
+    ) -> Self {
         let label = format!("{NAME} {}", settings.issuer.url);
         let resolver = match &settings.groups {
             Some(Mapping::Claim { name, .. }) => {
-                Some(Resolver::new(name.clone(), provider.fetch(), Arc::clone(&provider)))
+                Some(Resolver::new(name.clone(), provider.fetch(), Arc::clone(&claim_issuers)))
             }
             Some(Mapping::Expression(_)) | None => None,
         };
-        Self { settings, provider, resolver, metrics, label }
+        Self { settings, provider, claim_issuers, resolver, metrics, label }
     }
 
     /// The issuer whose tokens are judged.
@@ -97,11 +108,11 @@ impl OidcAuthenticator {
         }
     }
 
-    /// Fetches the keys now and then, as upstream does not: one that was withdrawn is not believed for ever. Ends only if
+    /// Fetches the keys, and those of issuers of distributed claims, now and then, as upstream does not: one that was withdrawn is not believed for ever. Ends only if
     /// the configuration is not known.
     pub(crate) async fn keep_fresh(&self) {
         if let Some(keys) = self.provider.keys() {
-            keys.keep_fresh().await;
+            tokio::join!(keys.keep_fresh(), self.claim_issuers.keep_fresh());
         }
     }
 

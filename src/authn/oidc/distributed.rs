@@ -5,14 +5,14 @@
 //! issuer, which is verified as the first one was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
+use super::claim_issuers::ClaimIssuers;
 use super::fetch::Fetch;
-use super::provider::Provider;
 use super::settings::JwtAuthenticator;
 use super::steps::Steps;
 use super::verify::{IdToken, VerifiedToken};
@@ -21,9 +21,6 @@ use crate::authn::AuthnError;
 use crate::authn::jwt::{self, members};
 use crate::clock::UnixTime;
 use crate::status::quote::Quoted;
-
-/// The most issuers of distributed claims that are remembered: an endpoint chooses them.
-const MAX_ISSUERS: usize = 64;
 
 /// How many tokens may wait for claims at a time: like [`KeySet`](crate::authn::jwt::key_set::KeySet), of which the same
 /// is true.
@@ -158,15 +155,14 @@ fn object<T>(
 pub(super) struct Resolver {
     claim: String,
     fetch: Arc<dyn Fetch>,
-    providers: Mutex<BTreeMap<String, Arc<Provider>>>,
+    issuers: Arc<ClaimIssuers>,
     waiting: Semaphore,
 }
 
 impl Resolver {
-    /// Fetches a claim; the issuer of the tokens themselves is known already.
-    pub(super) fn new(claim: String, fetch: Arc<dyn Fetch>, own: Arc<Provider>) -> Self {
-        let providers = Mutex::new(BTreeMap::from([(own.issuer().to_owned(), own)]));
-        Self { claim, fetch, providers, waiting: Semaphore::new(WAITING) }
+    /// Fetches a claim, which one of `issuers` has signed.
+    pub(super) fn new(claim: String, fetch: Arc<dyn Fetch>, issuers: Arc<ClaimIssuers>) -> Self {
+        Self { claim, fetch, issuers, waiting: Semaphore::new(WAITING) }
     }
 
     /// Adds the claim to the others, unless it is there or is not said to be elsewhere.
@@ -213,7 +209,7 @@ impl Resolver {
                 Quoted(claim)
             ))
         })?;
-        let provider = self.provider(token.issuer);
+        let provider = self.issuers.provider(token.issuer);
         let keys = match &provider {
             Some(provider) => provider.initialize().await,
             None => None,
@@ -226,11 +222,13 @@ impl Resolver {
             ))
         })?;
         let label = format!("{}, distributed claim of {}", steps.label, token.issuer);
+        let claim_issuer = token.issuer.to_owned();
         let steps = Steps { label: &label, ..steps };
         let mut verified = token
             .verify(keys, settings, now, steps)
             .await
             .map_err(|error| within("verify distributed claim token: ", error))?;
+        self.issuers.note_verified(&claim_issuer);
         verified.claims.remove(claim).ok_or_else(|| {
             AuthnError::Invalid(format!(
                 "jwt returned by distributed claim endpoint {} did not contain claim: {claim}",
@@ -246,15 +244,5 @@ impl Resolver {
             return Err(format!("error while getting distributed claim JWT: {}", answer.status_line()));
         }
         String::from_utf8(answer.body).map_err(|_| "could not decode distributed claim response".to_owned())
-    }
-
-    /// The issuer, if there are not too many of them.
-    fn provider(&self, issuer: &str) -> Option<Arc<Provider>> {
-        let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !providers.contains_key(issuer) && providers.len() <= MAX_ISSUERS {
-            let provider = Provider::new(issuer.to_owned(), None, Arc::clone(&self.fetch), None);
-            providers.insert(issuer.to_owned(), Arc::new(provider));
-        }
-        providers.get(issuer).cloned()
     }
 }

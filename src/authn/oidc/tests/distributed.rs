@@ -230,6 +230,61 @@ async fn an_endpoint_cannot_name_issuers_without_end() {
     assert_eq!(asked, 64);
 }
 
+/// An issuer of claims, and its answer.
+fn serve_other(web: &Web, issuer: &str) {
+    let claims = claims(&json!({"iss": issuer, "groups": ["team1"]}));
+    web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims));
+    let keys = format!("{issuer}/keys");
+    let configuration = json!({"issuer": issuer, "jwks_uri": keys});
+    web.serve(&format!("{issuer}/.well-known/openid-configuration"), &configuration.to_string());
+    web.serve(&keys, &json!({"keys": [OTHER_RSA.jwk("key")]}).to_string());
+}
+
+#[tokio::test(start_paused = true)]
+async fn issuers_that_have_signed_nothing_make_room_for_others() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let authenticator = authenticator(of_groups("groups"), &web).await;
+    let token = RSA.token("RS256", &elsewhere(&json!({})));
+    serve_other(&web, OTHER);
+    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    for number in 0..100 {
+        let issuer = format!("{OTHER}/{number}");
+        web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&json!({"iss": issuer, "groups": ["a"]}))));
+        assert!(judge(&*authenticator, &token).await.is_err());
+    }
+    serve_other(&web, "https://new.example");
+    assert!(judge(&*authenticator, &token).await.is_err(), "none is asked anew within ten seconds");
+    advance(Duration::from_secs(10)).await;
+    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    // The one that has signed something is still known: it is not looked for again.
+    serve_other(&web, OTHER);
+    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    assert_eq!(web.asked(OTHER_CONFIGURATION), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_issuers_of_claims_that_were_withdrawn_are_not_believed_for_long() {
+    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let authenticator = authenticator(of_groups("groups"), &web).await;
+    let token = RSA.token("RS256", &elsewhere(&json!({})));
+    serve_other(&web, OTHER);
+    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    // Also those that are known when the rules change, by what keeps the issuer fresh since it was found.
+    let changed = authenticator.judging_by(of_groups("groups"));
+    web.serve(OTHER_KEYS, &json!({"keys": []}).to_string());
+    let beside = async {
+        tokio::time::sleep(Duration::from_secs(301)).await;
+        for authenticator in [&*authenticator, &changed] {
+            let error = judge(authenticator, &token).await.unwrap_err().to_string();
+            assert!(error.ends_with("failed to verify id token signature"), "{error}");
+        }
+    };
+    tokio::select! {
+        () = authenticator.keep_fresh() => {}
+        () = beside => {}
+    }
+}
+
 #[tokio::test]
 async fn errors_do_not_repeat_what_may_be_an_access_token() {
     let names = json!({"groups": "src1"});
