@@ -68,14 +68,20 @@ pub(crate) struct Limits {
     lookups: usize,
     /// Tokens that wait for their lookup. They are held by their requests.
     waiting: usize,
+    /// Lookups, and as many that wait, for tokens whose last verdict was good: those that are made up take none of them.
+    reserved: usize,
+    /// How many tokens are known to be such.
+    good_tokens: usize,
 }
 
 impl Limits {
     /// For all tokens of a cluster. Most are judged here, in no time; the others wait for somebody who is asked, and must
     /// leave places to those: [`Self::ASKED`], the keys of issuers and the budget of live reads let fewer wait.
-    pub(crate) const JUDGED: Self = Self { memory: 64 << 20, lookups: 4096, waiting: 4096 };
+    pub(crate) const JUDGED: Self =
+        Self { memory: 64 << 20, lookups: 4096, waiting: 4096, reserved: 0, good_tokens: 0 };
     /// For tokens that somebody else is asked about, however long that takes.
-    pub(crate) const ASKED: Self = Self { memory: 64 << 20, lookups: 128, waiting: 512 };
+    pub(crate) const ASKED: Self =
+        Self { memory: 64 << 20, lookups: 128, waiting: 512, reserved: 32, good_tokens: 1 << 16 };
 }
 
 /// Judges tokens as another authenticator does, and remembers.
@@ -91,8 +97,32 @@ struct Shared {
     keys: Keys,
     /// One, and the others.
     shelves: (Mutex<Shelf>, Vec<Mutex<Shelf>>),
-    places: Arc<Semaphore>,
+    /// For all tokens, and for those whose last verdict was good.
+    all: Places,
+    good: Places,
+}
+
+/// Leave to look tokens up, and to wait for it.
+#[derive(Debug)]
+struct Places {
+    lookups: Arc<Semaphore>,
     queue: Semaphore,
+}
+
+impl Places {
+    fn new(lookups: usize, waiting: usize) -> Self {
+        Self { lookups: Arc::new(Semaphore::new(lookups)), queue: Semaphore::new(waiting) }
+    }
+
+    fn free(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.lookups).try_acquire_owned().ok()
+    }
+
+    /// Whoever waits is served in order; `None` if that would take too long.
+    async fn wait(&self) -> Option<OwnedSemaphorePermit> {
+        let _waiting = self.queue.try_acquire().ok()?;
+        timeout(PATIENCE, Arc::clone(&self.lookups).acquire_owned()).await.ok()?.ok()
+    }
 }
 
 impl CachedTokens {
@@ -104,7 +134,7 @@ impl CachedTokens {
         metrics: &TokenCache,
         limits: Limits,
     ) -> Self {
-        let shelf = || Mutex::new(Shelf::new(limits.memory / SHELVES));
+        let shelf = || Mutex::new(Shelf::new(limits.memory / SHELVES, limits.good_tokens / SHELVES));
         Self(Arc::new(Shared {
             delegate,
             keep,
@@ -112,8 +142,8 @@ impl CachedTokens {
             metrics: metrics.clone(),
             keys: Keys::random(),
             shelves: (shelf(), (1..SHELVES).map(|_| shelf()).collect()),
-            places: Arc::new(Semaphore::new(limits.lookups)),
-            queue: Semaphore::new(limits.waiting),
+            all: Places::new(limits.lookups, limits.waiting),
+            good: Places::new(limits.reserved, limits.reserved),
         }))
     }
 
@@ -146,7 +176,7 @@ impl CachedTokens {
     /// Asks for every step, which nobody remembers.
     async fn trace(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
         let question = Question::new(token, context);
-        let Some(place) = self.0.place().await else { return Err(overloaded()) };
+        let Some(place) = self.0.place(false).await else { return Err(overloaded()) };
         let asking = self.0.runtime.spawn(question.ask(Arc::clone(&self.0), place));
         let Ok((outcome, _)) = asking.await else { return Err(stopped()) };
         context.remarks.replay(&outcome.noted);
@@ -194,7 +224,8 @@ impl Shared {
     ) -> Flight {
         let flight = sender.subscribe();
         let mut lookup = Lookup { shared: Arc::clone(self), key, sender, outcome: None };
-        let place = self.place().await;
+        let was_good = self.shelf(key).was_good(&key);
+        let place = self.place(was_good).await;
         let unchecked = if place.is_some() { stopped() } else { overloaded() };
         lookup.outcome = Some(Arc::new(Outcome::of(unchecked)));
         if let Some(place) = place {
@@ -203,13 +234,16 @@ impl Shared {
         flight
     }
 
-    /// Leave to look a token up. Whoever waits is served in order; `None` if that would take too long.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
+    /// Leave to look a token up. One whose last verdict was good does not wait behind those that nobody knows.
+    async fn place(&self, was_good: bool) -> Option<OwnedSemaphorePermit> {
+        match self.all.free() {
+            Some(place) => Some(place),
+            None if !was_good => self.all.wait().await,
+            None => match self.good.free() {
+                Some(place) => Some(place),
+                None => self.good.wait().await,
+            },
         }
-        let _waiting = self.queue.try_acquire().ok()?;
-        timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
     }
 }
 
@@ -246,6 +280,9 @@ struct Lookup {
 impl Lookup {
     async fn run(mut self, question: Question, place: OwnedSemaphorePermit) {
         let (outcome, is_verdict) = question.ask(Arc::clone(&self.shared), place).await;
+        if let (true, Ok(found)) = (is_verdict, &outcome.verdict) {
+            self.shared.shelf(self.key).note_good(self.key, found.is_some());
+        }
         let duration = self.shared.keep.duration(&outcome.verdict);
         let outcome = Arc::new(outcome);
         if is_verdict && !duration.is_zero() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::mem::size_of;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
@@ -39,6 +40,8 @@ pub(super) enum Known {
 pub(super) struct Shelf {
     kept: LruCache<Key, Kept>,
     flights: HashMap<Key, Flight>,
+    /// Tokens whose last verdict was good, also those whose verdict is no longer remembered.
+    good: Option<LruCache<Key, ()>>,
     weight: usize,
     capacity: usize,
 }
@@ -51,9 +54,25 @@ struct Kept {
 }
 
 impl Shelf {
-    /// Remembers as much as `capacity` bytes hold.
-    pub(super) fn new(capacity: usize) -> Self {
-        Self { kept: LruCache::unbounded(), flights: HashMap::new(), weight: 0, capacity }
+    /// Remembers as much as `capacity` bytes hold, and of so many tokens that their last verdict was good.
+    pub(super) fn new(capacity: usize, good_tokens: usize) -> Self {
+        let good = NonZeroUsize::new(good_tokens).map(LruCache::new);
+        Self { kept: LruCache::unbounded(), flights: HashMap::new(), good, weight: 0, capacity }
+    }
+
+    /// Whether the last verdict on a token was good.
+    pub(super) fn was_good(&self, key: &Key) -> bool {
+        self.good.as_ref().is_some_and(|good| good.contains(key))
+    }
+
+    /// Notes whether the last verdict on a token is good.
+    pub(super) fn note_good(&mut self, key: Key, is_good: bool) {
+        let Some(good) = &mut self.good else { return };
+        if is_good {
+            good.put(key, ());
+        } else {
+            good.pop(&key);
+        }
     }
 
     /// What is known at this moment. `now` is the time by which credentials expire, `instant` that by which the cache

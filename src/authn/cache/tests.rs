@@ -405,6 +405,56 @@ async fn a_flood_of_made_up_tokens_is_bounded() {
     assert_eq!(flights, 0);
 }
 
+/// A webhook that knows its own tokens at once, and takes long over others.
+#[derive(Debug)]
+struct SlowOnMadeUp;
+
+impl TokenAuthenticator for SlowOnMadeUp {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn authenticate<'a>(&'a self, token: &'a BearerToken, _: TokenContext<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            if token.expose().starts_with("good") {
+                return Ok(Some(success(token.expose(), &[])));
+            }
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            Ok(None)
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_were_good_do_not_wait_behind_a_flood_of_made_up_ones() {
+    let keep = Keep { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
+    let (delegate, metrics) = (Arc::new(SlowOnMadeUp), Metrics::new());
+    let cache = CachedTokens::new(delegate, keep, Handle::current(), &metrics.token_cache, Limits::ASKED);
+    let cache = Arc::new(cache);
+    for number in 0..100 {
+        assert!(ask(&cache, &format!("good{number}")).await.is_ok());
+    }
+    // One client makes up as many tokens as there are places, again and again.
+    let flooding = Arc::clone(&cache);
+    let flood = tokio::spawn(async move {
+        for number in 0.. {
+            begin(&flooding, &format!("made up {number}"));
+            if number % 100 == 0 {
+                advance(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Another goes on with a token whose verdict is no longer remembered, and one that nobody knows yet does not get in.
+    for number in 0..100 {
+        let token = format!("good{number}");
+        let asked = timeout(Duration::from_secs(1), ask(&cache, &token)).await;
+        assert_eq!(name(asked.expect("at once")).as_deref(), Some(token.as_str()));
+    }
+    assert_eq!(ask(&cache, "good but new").await, Err(overloaded()));
+    flood.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
     let fake = Fake::shut(|_, _| Ok(None));
