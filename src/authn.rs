@@ -129,6 +129,8 @@ pub enum AuthnError {
     Unavailable(String),
     /// Several authenticators refused.
     Several(Vec<Self>),
+    /// The authenticator of this name vouched for the gateway's own user.
+    Reserved(&'static str),
     /// Nobody knew the credential, or there was none, and anonymous requests are not let in.
     Unrecognized,
 }
@@ -144,7 +146,7 @@ impl AuthnError {
         match self {
             Self::Unavailable(_) => true,
             Self::Several(errors) => errors.iter().any(Self::is_unavailable),
-            Self::Invalid(_) | Self::Unrecognized => false,
+            Self::Invalid(_) | Self::Reserved(_) | Self::Unrecognized => false,
         }
     }
 
@@ -159,6 +161,9 @@ impl AuthnError {
         let text = match self {
             Self::Invalid(text) | Self::Unavailable(text) => text,
             Self::Several(errors) => return errors.iter().for_each(|error| error.collect(texts)),
+            Self::Reserved(_) => {
+                "the credential names system:portcullis, the gateway's own user, which no client may be"
+            }
             Self::Unrecognized => "no authenticator recognized a credential",
         };
         if !texts.contains(&text) {

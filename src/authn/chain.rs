@@ -12,13 +12,14 @@ use std::sync::Arc;
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
 use super::remarks::{Outcome, Remarks};
+use super::request_header;
 use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
 use crate::clock::UnixTime;
 use crate::status::quote::{Quoted, QuotedList};
-use crate::user::UserInfo;
+use crate::user::{GATEWAY, UserInfo};
 
 /// Everything that can authenticate a request to one cluster.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Chain {
         let remarks = Remarks::default();
         let context = TokenContext { audiences, now, remarks: &remarks };
         let found = bearer::known_or_error(tokens.authenticate(&token, context).await)?;
-        let found = found.map(with_authenticated_group);
+        let found = found.map(unreserved).transpose()?.map(with_authenticated_group);
         // Here a token that is good for no audience in particular is not good for those that were asked for.
         if let Some(found) = &found
             && !audiences.is_empty()
@@ -93,7 +94,7 @@ impl Chain {
             note(input.remarks, member.name(), &verdict);
             match verdict {
                 Ok(Some(authenticated)) => {
-                    found = Some(with_authenticated_group(authenticated));
+                    found = Some(with_authenticated_group(unreserved(authenticated)?));
                     break;
                 }
                 Ok(None) => {}
@@ -111,6 +112,15 @@ impl Chain {
         check_audiences(input.audiences, &found.audiences)?;
         Ok(Proven(found))
     }
+}
+
+/// Refuses the gateway's own user to all but front proxies, which may name any user: another gateway before this one
+/// reads through it as that user. Final: no other credential beside it counts.
+fn unreserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
+    if found.user.name == GATEWAY && found.method != request_header::METHOD {
+        return Err(AuthnError::Reserved(found.method));
+    }
+    Ok(found)
 }
 
 /// What a member said, for somebody who asks why.

@@ -237,7 +237,12 @@ impl Exchange {
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
-            Err(_) => "error",
+            Err(error) => {
+                if let AuthnError::Reserved(method) = error {
+                    metrics.reserved_identities.with_label_values(&[*method]).inc();
+                }
+                "error"
+            }
         };
         metrics.authentication_attempts.of(result).inc();
         metrics.authentication_duration.of(result).observe(took.as_secs_f64());

@@ -357,3 +357,38 @@ async fn a_bearer_subprotocol_is_taken_out_whatever_stands_beside_it() {
     assert_eq!(seen.all("x-remote-user"), ["carol"]);
     assert_eq!(seen.headers["sec-websocket-protocol"].as_bytes(), b"caf\xe9");
 }
+
+/// The gateway's own user may read every Secret, so no credential makes a client that user. A front proxy may name it: it
+/// may be another gateway, which reads through this one.
+#[tokio::test]
+async fn no_client_is_the_gateway() {
+    const NAME: &str = "system:portcullis";
+    let pki = Pki::new();
+    let backend = Backend::plain(&pki).await;
+    let mut given = flags(&pki, backend.address);
+    pki.write("tokens.csv", format!("own-token,{NAME},7\ngood-token,carol,8\n"));
+    given.push("--anonymous-auth=true".to_owned());
+    let gateway = Gateway::with(given);
+    let own = pki.clients.leaf().cn(NAME).issue();
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let token = [("authorization", "Bearer own-token")];
+    let also_good = [("authorization", "Bearer good-token")];
+    for (what, certificate, headers, code) in [
+        ("a certificate", Some(&own), &[][..], StatusCode::UNAUTHORIZED),
+        ("a certificate beside a good token", Some(&own), &also_good[..], StatusCode::UNAUTHORIZED),
+        ("a token", None, &token[..], StatusCode::UNAUTHORIZED),
+        ("a token beside a good certificate", Some(&alice), &token[..], StatusCode::OK),
+    ] {
+        let answer = gateway.http1(certificate).await.get("/api", headers).await;
+        assert_eq!(answer.status(), code, "{what}");
+    }
+    assert_eq!(backend.pending(), 1);
+    let refused = async |method: &str| {
+        gateway.count(&format!("portcullis_reserved_identities_total{{method=\"{method}\"}}")).await
+    };
+    assert_eq!((refused("x509").await, refused("static-token").await), (2, 1));
+    // The backend answers what the gateway reads with 404.
+    let proxy = pki.client_front.leaf().cn("proxy").issue();
+    let answer = gateway.http1(Some(&proxy)).await.get("/api", &[("x-remote-user", NAME)]).await;
+    assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+}

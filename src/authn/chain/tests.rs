@@ -265,3 +265,24 @@ fn an_identity_that_comes_with_the_group_is_not_copied() {
     let chain = chain(vec![Ok(Some(found))], false).expect("a chain");
     assert!(judge(&chain, &request).expect("good").user.is_shared_with(&user));
 }
+
+#[test]
+fn no_method_but_a_front_proxy_makes_a_client_the_gateway() {
+    for method in
+        ["x509", "static-token", "bootstrap", "jwt", "service-account", "webhook", request_header::METHOD]
+    {
+        let found = Authenticated { method, ..success(GATEWAY, &[]) };
+        let verdicts = vec![Ok(Some(found.clone())), Ok(Some(success("other", &[])))];
+        let expected = if method == request_header::METHOD {
+            Ok(authenticated(GATEWAY))
+        } else {
+            Err(AuthnError::Reserved(method))
+        };
+        assert_eq!(ask(verdicts, true), expected, "{method}");
+        // Nor is it said to be the gateway's by a review.
+        let tokens = Arc::new(Fixed(Ok(Some(found))));
+        let chain = chain(vec![], true).unwrap().reviewing(tokens);
+        let reviewed = chain.review("token", &[], UnixTime::from_secs(0)).now_or_never().unwrap();
+        assert_eq!(reviewed.is_ok(), method == request_header::METHOD, "{method}");
+    }
+}
