@@ -84,7 +84,10 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     }
     let authority = request.uri().authority();
     // net/url: ParseRequestURI, getScheme
-    let is_scheme = |scheme: &str| scheme.starts_with(|first: char| first.is_ascii_alphabetic());
+    let is_scheme = |scheme: &str| {
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    };
     if authority.is_some() && !request.uri().scheme_str().is_some_and(is_scheme) {
         return Err(Malformed::BadTarget);
     }
@@ -175,6 +178,7 @@ mod tests {
                 &["a"],
                 Err(Malformed::BadTarget),
             ),
+            get("a tilde in the scheme", "ht~p://a/api", Version::HTTP_11, &["a"], Err(Malformed::BadTarget)),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
             get(
                 "authority and other host",

@@ -31,6 +31,8 @@ const STARTS: &[&str] = &[
     "*",
     "/%61pi/v1",
     "http:",
+    "ht~p://a/api",
+    "h+t-t.p2://a/api",
     "//a/api",
 ];
 const PATH: &[&str] = &[
