@@ -11,7 +11,8 @@ const MAX_IN_ORDER: usize = 100;
 /// Items by their flows.
 #[derive(Debug)]
 pub(super) struct Lanes<T> {
-    lanes: BTreeMap<Flow, VecDeque<T>>,
+    /// None is empty.
+    by_flow: BTreeMap<Flow, VecDeque<T>>,
     /// The flows that have items, in the order of their turns.
     turns: VecDeque<Flow>,
     /// The lengths of all lanes.
@@ -21,7 +22,7 @@ pub(super) struct Lanes<T> {
 
 impl<T> Default for Lanes<T> {
     fn default() -> Self {
-        Self { lanes: BTreeMap::new(), turns: VecDeque::new(), lengths: BTreeSet::new(), items: 0 }
+        Self { by_flow: BTreeMap::new(), turns: VecDeque::new(), lengths: BTreeSet::new(), items: 0 }
     }
 }
 
@@ -31,7 +32,7 @@ impl<T> Lanes<T> {
     }
 
     pub(super) fn push(&mut self, flow: Flow, item: T) {
-        let lane = self.lanes.entry(flow).or_default();
+        let lane = self.by_flow.entry(flow).or_default();
         if lane.is_empty() {
             self.turns.push_back(flow);
         } else {
@@ -47,7 +48,7 @@ impl<T> Lanes<T> {
         let flow = self.turns.pop_front()?;
         let item =
             self.pop(flow, |lane| if lane.len() > MAX_IN_ORDER { lane.pop_back() } else { lane.pop_front() });
-        if self.lanes.contains_key(&flow) {
+        if self.by_flow.contains_key(&flow) {
             self.turns.push_back(flow);
         }
         item
@@ -64,11 +65,11 @@ impl<T> Lanes<T> {
     }
 
     fn pop(&mut self, flow: Flow, pop: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
-        let lane = self.lanes.get_mut(&flow)?;
+        let lane = self.by_flow.get_mut(&flow)?;
         self.lengths.remove(&(lane.len(), flow));
         let item = pop(lane)?;
         if lane.is_empty() {
-            self.lanes.remove(&flow);
+            self.by_flow.remove(&flow);
         } else {
             self.lengths.insert((lane.len(), flow));
         }

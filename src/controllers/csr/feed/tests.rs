@@ -18,7 +18,7 @@ use crate::controllers::testing::FakeCluster;
 
 const SIGNER: &str = "example.com/mine";
 
-fn request(signer: &str, user: &str, status: Value) -> Value {
+fn request(signer: &str, user: &str, status: &Value) -> Value {
     json!({"spec": {"signerName": signer, "username": user, "request": "AA=="}, "status": status})
 }
 
@@ -59,12 +59,12 @@ async fn only_requests_that_there_is_something_to_do_about_are_told_of() {
         ("issued", SIGNER, issued),
         ("another", "example.com/other", conditions(&[APPROVED])),
     ] {
-        cluster.put(&format!("{PATH}/{name}"), request(signer, "alice", status));
+        cluster.put(&format!("{PATH}/{name}"), request(signer, "alice", &status));
     }
     let context = cluster.context();
     let later = async {
         sleep(Duration::from_secs(5)).await;
-        cluster.put(&format!("{PATH}/pending"), request(SIGNER, "alice", conditions(&[APPROVED])));
+        cluster.put(&format!("{PATH}/pending"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     };
     let (names, ()) = tokio::join!(names(&context, Duration::from_secs(10)), later);
     assert_eq!(names, ["approved", "pending"]);
@@ -85,7 +85,7 @@ fn silent(silent: Silent) -> kube::Client {
     let service = service_fn(move |request: HttpRequest<Body>| async move {
         let is_silent = begun.elapsed() < Duration::from_mins(10);
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
-        let mut object = self::request(SIGNER, "alice", conditions(&[APPROVED]));
+        let mut object = self::request(SIGNER, "alice", &conditions(&[APPROVED]));
         object["metadata"] =
             json!({"name": if is_watch { "watched" } else { "listed" }, "resourceVersion": "7"});
         let text = if is_watch {
@@ -180,7 +180,7 @@ async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
 #[tokio::test(start_paused = true)]
 async fn what_the_queue_forgot_is_listed_again_after_a_while() {
     let cluster = FakeCluster::new();
-    cluster.put(&format!("{PATH}/one"), request(SIGNER, "alice", conditions(&[APPROVED])));
+    cluster.put(&format!("{PATH}/one"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     let context = cluster.context();
     let forgotten = AtomicU64::new(0);
     let (controller, signers) = (Name::CsrSigning, vec![SIGNER.to_owned()]);
@@ -191,7 +191,7 @@ async fn what_the_queue_forgot_is_listed_again_after_a_while() {
         assert_eq!(&*keys.next().await.unwrap().name, "one");
         forgotten.fetch_add(1, Ordering::Relaxed);
         // Something has to come for it to be seen; that is a bookmark, at the latest.
-        cluster.put(&format!("{PATH}/two"), request(SIGNER, "bob", conditions(&[APPROVED])));
+        cluster.put(&format!("{PATH}/two"), request(SIGNER, "bob", &conditions(&[APPROVED])));
         assert_eq!(&*keys.next().await.unwrap().name, "two");
         let begun = Instant::now();
         assert_eq!(&*keys.next().await.unwrap().name, "one");
