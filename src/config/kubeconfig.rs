@@ -264,8 +264,9 @@ impl Reader<'_> {
     /// Warns of certificates of `field` that are expired or not valid yet.
     fn warn_of_dates(&mut self, field: &str, certificates: &[Certificate]) {
         let now = self.inputs.now();
-        let warning = validity::warning(self.key, self.file, field, certificates, now);
-        warning.into_iter().for_each(|warning| self.inputs.warn(warning));
+        if let Some(warning) = validity::warning(self.key, self.file, field, certificates, now) {
+            self.inputs.warn(warning);
+        }
     }
 
     /// The content of a pair of fields, inline in base64 or in a file. `None`: an error was reported; `Some(None)`: neither is set.
