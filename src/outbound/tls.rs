@@ -9,7 +9,6 @@ use rustls_pki_types::ServerName;
 
 use crate::x509::{CaBundle, CertificateKeyPair};
 
-
 /// How a connection is secured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {

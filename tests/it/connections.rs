@@ -316,7 +316,7 @@ async fn a_client_of_http10_is_told_that_its_connection_goes_on() {
 async fn informational_answers_of_applications_are_not_passed_on() {
     let pki = Pki::new();
     // RFC 7541, section 6.2.2: `:status` by its index, 103.
-    let early = |id| frame(HEADERS, frames::END_HEADERS, id, b"\x08\x03103");
+    let early = |id| frame(HEADERS, END_HEADERS, id, b"\x08\x03103");
     let address = frames::backend(&pki, &[], move |_| {
         move |kind, id, _| if kind == HEADERS { [early(id), ok(id)].concat() } else { Vec::new() }
     })

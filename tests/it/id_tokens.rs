@@ -19,8 +19,8 @@ use portcullis::user::UserInfo;
 use serde_json::{Value, json};
 
 use self::parts::{CLAIM_NAMES, CLAIM_SOURCES, DATES, HEADER_MEMBERS, NAMES, VALUES};
-use crate::support::go::{GoProgram, Rng, inputs, seed};
 use crate::pki::Ca;
+use crate::support::go::{GoProgram, Rng, inputs, seed};
 
 const ISSUER: &str = "https://issuer.example";
 

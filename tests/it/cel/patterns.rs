@@ -17,10 +17,10 @@ const STRICTER: &[&str] =
 fn class(rng: &mut Rng) -> String {
     let mut text = String::from(if rng.one_in(4) { "[^" } else { "[" });
     for _ in 0..=rng.below(5) {
-        text.push_str(rng.pick(CLASS_PARTS));
+        text.push_str(*rng.pick(CLASS_PARTS));
         if rng.one_in(4) {
             text.push('-');
-            text.push_str(rng.pick(CLASS_PARTS));
+            text.push_str(*rng.pick(CLASS_PARTS));
         }
     }
     if !rng.one_in(30) {
@@ -35,7 +35,7 @@ fn pattern(rng: &mut Rng, depth: usize) -> String {
         match rng.below(8) {
             0..=2 => text.push_str(&class(rng)),
             3 if depth > 0 => {
-                text.push_str(rng.pick(GROUPS));
+                text.push_str(*rng.pick(GROUPS));
                 text.push_str(&pattern(rng, depth - 1));
                 text.push_str(if rng.one_in(30) { "" } else { ")" });
             }
@@ -44,10 +44,10 @@ fn pattern(rng: &mut Rng, depth: usize) -> String {
                 text.push('|');
                 text.push_str(&pattern(rng, depth - 1));
             }
-            _ => text.push_str(rng.pick(PARTS)),
+            _ => text.push_str(*rng.pick(PARTS)),
         }
         if rng.one_in(3) {
-            text.push_str(rng.pick(REPEATS));
+            text.push_str(*rng.pick(REPEATS));
         }
     }
     text
@@ -258,7 +258,7 @@ fn doubles_in_text_are_those_of_go() {
     let mut texts: Vec<String> = (0..rounds)
         .map(|_| {
             let mut text = (*rng.pick(SHAPES)).to_owned();
-            (0..rng.below(6)).for_each(|_| text.push_str(rng.pick(PARTS)));
+            (0..rng.below(6)).for_each(|_| text.push_str(*rng.pick(PARTS)));
             if rng.one_in(3) {
                 let exponent = i64::try_from(rng.below(2300)).unwrap() - 1150;
                 text.push_str(&format!("{}{exponent}", rng.pick(&["p", "e"])));
