@@ -97,7 +97,7 @@ fn soup(rng: &mut Rng, words: &[&str], most: usize) -> Vec<u8> {
     (0..rng.below(most)).flat_map(|_| rng.pick(words).as_bytes().to_vec()).collect()
 }
 
-fn whole(input: &Vec<u8>) -> Value {
+fn whole(input: &[u8]) -> Value {
     json!({"data": STANDARD.encode(input)})
 }
 
@@ -109,7 +109,7 @@ fn blocks_are_those_that_go_finds() {
         "pem",
         20_000,
         |rng| text::any(rng, &corpora),
-        whole,
+        |input| whole(input),
         |input, answer| {
             let mut rest = input.as_slice();
             let mut found = Vec::new();
@@ -153,7 +153,7 @@ fn requests_ask_for_what_go_reads() {
         "csr",
         4_000,
         |rng| requests::any(rng, &known),
-        whole,
+        |input| whole(input),
         |input, answer| requests::judge(input, answer),
     );
     occurred(&words, &["as Go", "no PEM", "malformed", "signature", "stricter: not bare", "stricter: weak"]);
@@ -161,7 +161,13 @@ fn requests_ask_for_what_go_reads() {
 
 #[test]
 fn extra_keys_are_those_of_the_api_server() {
-    let words = compare("extra", 10_000, extra::any, whole, |input, answer| extra::judge(input, answer));
+    let words = compare(
+        "extra",
+        10_000,
+        extra::any,
+        |input| whole(input),
+        |input, answer| extra::judge(input, answer),
+    );
     occurred(&words, &["as Go", "no header name", "stricter: not UTF-8"]);
 }
 

@@ -96,7 +96,7 @@ fn a_request_is_one_block_alone() {
     let cases = [
         ("as it is", pem.clone(), None),
         ("CRLF", pem.replace('\n', "\r\n"), None),
-        ("empty lines and blanks around it", format!("\n{} \n\t\r\n", pem), None),
+        ("empty lines and blanks around it", format!("\n{pem} \n\t\r\n"), None),
         ("between text", format!("before\n{pem}after"), Some(RequestError::NotBare)),
         ("before another", format!("{pem}{other}"), Some(RequestError::NotBare)),
         ("twice", format!("{pem}{pem}"), Some(RequestError::NotBare)),

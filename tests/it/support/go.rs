@@ -1,5 +1,7 @@
 //! Programs of `tests/backend/`, which judge by Go's own code: a line of JSON to each, an answer on a line of its own.
 
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
