@@ -32,7 +32,7 @@ async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
     let serial = |pem: &str| {
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
         let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
-        parsed.raw_serial().iter().map(|octet| format!("{octet:02x}")).collect::<String>()
+        parsed.raw_serial_as_string().replace(':', "")
     };
     let pem = |text: &str| String::from_utf8(BASE64_STANDARD.decode(text).unwrap()).unwrap();
     let serials = written.iter().map(|(_, certificate)| serial(&pem(certificate))).collect();
