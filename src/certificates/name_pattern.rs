@@ -19,13 +19,13 @@ const RESERVED: [&str; 2] = ["system:", "kubeadm:"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(transparent)]
-    NotDns(#[from] NotDnsName),
+    Dns(#[from] NotDnsName),
     #[error(transparent)]
-    NotPlain(#[from] NotPlainName),
+    Identity(#[from] NotPlainName),
     #[error("it is not a mail address of a plain local part, one @ and a DNS name")]
-    NotEmail,
+    Email,
     #[error("it is not an absolute URI of plain characters, without user, dot segments or empty ones")]
-    NotUri,
+    Uri,
 }
 
 /// A text is no pattern for such names.
@@ -138,10 +138,10 @@ impl EmailPattern {
 
 /// Checks a mail address: a dot-string of RFC 5321 §4.1.2, one @, and a domain.
 pub(super) fn email(address: &str) -> Result<(), Refused> {
-    let (local, domain) = address.split_once('@').ok_or(Refused::NotEmail)?;
+    let (local, domain) = address.split_once('@').ok_or(Refused::Email)?;
     let atom = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
     let plain = local.split('.').all(|part| !part.is_empty() && part.bytes().all(atom));
-    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(Refused::NotEmail) }
+    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(Refused::Email) }
 }
 
 /// URIs.
@@ -200,7 +200,7 @@ fn split(uri: &str) -> Option<Parts<'_>> {
 
 /// Checks a URI: one that every reader takes for the same, whether or not it normalises paths (RFC 3986 §6.2.2).
 pub(super) fn uri(text: &str) -> Result<(), Refused> {
-    let parts = split(text).ok_or(Refused::NotUri)?;
+    let parts = split(text).ok_or(Refused::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     let host = parts.authority.is_none_or(|authority| !authority.is_empty() && !authority.contains('@'));
     let path = parts.path.unwrap_or_default();
@@ -212,7 +212,7 @@ pub(super) fn uri(text: &str) -> Result<(), Refused> {
         !matches!(*segment, "." | "..") && (!segment.is_empty() || place == last)
     });
     let good = host && plain && text.bytes().all(allowed) && text.split('%').skip(1).all(is_needed_escape);
-    if good { Ok(()) } else { Err(Refused::NotUri) }
+    if good { Ok(()) } else { Err(Refused::Uri) }
 }
 
 /// Whether the escape at the beginning of `after` is one that no reader decodes to something that parts a path, or that

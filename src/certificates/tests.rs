@@ -194,7 +194,11 @@ fn an_authority_without_a_key_identifier_gives_none() {
     let (crt, key) = (std::fs::read(path("crt")).unwrap(), std::fs::read(path("key")).unwrap());
     let plain = Authority::new(&crt, Box::new(PemKey::from_pem(&key).unwrap())).unwrap();
     let alice = request(&subject("alice", &[]), &AltNames::default());
-    let issued = issue(&plain, &Profile::client(), &alice, &["client auth"]).unwrap();
+    // openssl's authority begins now.
+    let usages = strings(&["client auth"]);
+    let wanted = Wanted { request: &alice, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = plain.prepare(&Profile::client(), &wanted, plain.not_before()).unwrap();
+    let issued = plain.issue(prepared).unwrap();
     assert_eq!(extension_of(issued.der(), "2.5.29.35"), None);
     let issued = issue(&authority(KeyKind::EcdsaP256), &Profile::client(), &alice, &["client auth"]).unwrap();
     assert!(extension_of(issued.der(), "2.5.29.35").is_some());

@@ -99,16 +99,16 @@ pub struct SignerProfileKeys {
     /// What DNS names may be. A `*` at the end stands for the rest of one label.
     #[arg(long, value_name = "PATTERNS")]
     pub dns_names: Vec<String>,
-    /// Also sign wildcards below them, such as *.example.com.
+    /// Also sign wildcards below them, such as `*.example.com`.
     #[arg(long)]
     pub allow_wildcards: bool,
     /// Where IP addresses may lie, such as 10.0.0.0/8.
     #[arg(long, value_name = "RANGES")]
     pub ip_ranges: Vec<String>,
-    /// What mail addresses may be, such as *@example.com.
+    /// What mail addresses may be, such as `*@example.com`.
     #[arg(long, value_name = "PATTERNS")]
     pub emails: Vec<String>,
-    /// What URIs may be, such as spiffe://example.com/ns/a/*; the scheme and the host are written out.
+    /// What URIs may be, such as `spiffe://example.com/ns/a/*`; the scheme and the host are written out.
     #[arg(long, value_name = "PATTERNS")]
     pub uris: Vec<String>,
     /// The usages that may be asked for, such as client auth.

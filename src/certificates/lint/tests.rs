@@ -221,7 +221,7 @@ fn every_lint_finds_what_breaks_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // Those that look beyond the certificate have tests of their own, below.
     let others = [
-        "end of the authority",
+        "validity of the authority",
         "life of the profile",
         "cert sign without an authority",
         "usages of the profile",
@@ -240,7 +240,10 @@ fn what_only_the_authority_or_the_profile_knows() {
     let lint = |expected: &Expected<'_>| check(&encoded, expected).err().map(|error| error.lint);
     let mut expected = good.expected();
     expected.authority.not_after = good.validity.not_after.saturating_sub(Duration::from_secs(1));
-    assert_eq!(lint(&expected), Some("end of the authority"));
+    assert_eq!(lint(&expected), Some("validity of the authority"));
+    let mut expected = good.expected();
+    expected.authority.not_before = good.validity.not_before + Duration::from_secs(1);
+    assert_eq!(lint(&expected), Some("validity of the authority"));
     let mut expected = good.expected();
     expected.allowed = Some(vec![Usage::DigitalSignature].into());
     assert_eq!(lint(&expected), Some("usages of the profile"));

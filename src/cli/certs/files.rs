@@ -188,9 +188,8 @@ impl Placed {
         // There is an error to be told already, and this is the best that can still be done.
         match self.before {
             Some(Before { content, metadata }) => {
-                let mode = metadata.permissions().mode() & 0o777;
-                let staged = Staged { path: self.path, content, shared: mode };
-                drop(Written::of(&staged, true).and_then(|written| written.place(true)));
+                let restored = NewFile::written(&self.path, &content, Some((&metadata, 0o777)));
+                drop(restored.map(|file| file.name(&self.path, true)));
             }
             None => drop(fs::remove_file(&self.path)),
         }
@@ -213,16 +212,8 @@ impl Written {
             _ => staged.path.clone(),
         };
         let before = if force { Before::read(&path).map_err(&failed)? } else { None };
-        let mut file = NewFile::create(&path)?;
-        let opened = file.as_file();
-        if let Some(Before { metadata, .. }) = &before {
-            like(opened, metadata, staged.shared).map_err(|source| FileError::Owner {
-                path: path.clone(),
-                owner: metadata.uid(),
-                source,
-            })?;
-        }
-        opened.write_all(&staged.content).and_then(|()| opened.sync_all()).map_err(&failed)?;
+        let replaced = before.as_ref().map(|Before { metadata, .. }| (metadata, staged.shared));
+        let file = NewFile::written(&path, &staged.content, replaced)?;
         Ok(Self { path, file, before })
     }
 
@@ -279,6 +270,21 @@ impl NewFile {
             }
         }
         Builder::new().prefix(".portcullis-").tempfile_in(directory).map(Self::Named)
+    }
+
+    /// With its content, and the owner and the shared part of the mode of the one that it replaces.
+    fn written(path: &Path, content: &[u8], replaced: Option<(&Metadata, u32)>) -> Result<Self, FileError> {
+        let mut file = Self::create(path)?;
+        let opened = file.as_file();
+        if let Some((metadata, shared)) = replaced {
+            like(opened, metadata, shared).map_err(|source| FileError::Owner {
+                path: path.to_owned(),
+                owner: metadata.uid(),
+                source,
+            })?;
+        }
+        opened.write_all(content).and_then(|()| opened.sync_all()).map_err(at(path))?;
+        Ok(file)
     }
 
     fn as_file(&mut self) -> &mut File {
@@ -427,11 +433,8 @@ mod tests {
             assert_eq!((found.permissions().mode() & 0o777, found.len()), (expected, 3), "{name}");
             placed.undo();
             assert_eq!(fs::read_to_string(path(name)).unwrap(), "old", "{name}");
-            assert_eq!(
-                fs::metadata(path(name)).unwrap().permissions().mode() & 0o177,
-                mode & 0o077,
-                "{name}"
-            );
+            let restored = fs::metadata(path(name)).unwrap().permissions().mode() & 0o077;
+            assert_eq!(restored, mode & 0o077, "{name}");
         }
     }
 

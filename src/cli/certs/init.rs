@@ -46,8 +46,7 @@ pub(in crate::cli) struct InitFlags {
     /// How long the root is good: 90d, 10y, 8760h.
     #[arg(long, value_name = "DURATION", default_value = "10y", value_parser = life)]
     validity: Duration,
-    /// How long the authorities below it are good, at most as long as the root. The serving one ends up to 28 days before
-    /// the client one, and the front-proxy one as much before that.
+    /// How long the authorities below it are good, at most as long as the root. They end up to 28 days apart.
     #[arg(long, value_name = "DURATION", default_value = "5y", value_parser = life)]
     intermediate_validity: Duration,
     #[command(flatten)]

@@ -39,7 +39,7 @@ pub(in crate::cli) struct IssueFlags {
     kind: Kind,
     #[command(flatten)]
     names: NameFlags,
-    /// How long it is good, at most as long as its authority. Default: 30d for a client, who cannot be revoked, else 365d.
+    /// How long it is good, at most as long as its authority. Default: 90d for a client, who cannot be revoked, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life, help_heading = "Certificate")]
     duration: Option<Duration>,
     /// The kind of its key.

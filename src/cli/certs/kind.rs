@@ -62,7 +62,7 @@ impl Kind {
     pub(super) fn duration(self) -> Duration {
         const DAY: Duration = Duration::from_hours(24);
         match self {
-            Self::Client => 30 * DAY,
+            Self::Client => 90 * DAY,
             Self::Serving | Self::FrontProxy | Self::KubeletClient | Self::KubeletServing => 365 * DAY,
         }
     }

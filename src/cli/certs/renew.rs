@@ -354,7 +354,7 @@ impl Report {
         let dir = flags.dir.display();
         let old_end = self.replaced_not_after.as_deref().unwrap_or_default();
         text += "\nNext:\n";
-        let mut step = |line: String| text += &format!("  {line}\n");
+        let mut step = |line: String| text.extend(["  ", line.as_str(), "\n"]);
         match (self.role, &self.bundle_file) {
             (None, _) => {
                 let root = flags.root_dir.as_ref().unwrap_or(&flags.dir).display();

@@ -42,7 +42,7 @@ pub(in crate::cli) struct SignFlags {
     /// profile, which signs no others.
     #[arg(long, value_name = "USAGES", value_delimiter = ',')]
     usages: Vec<String>,
-    /// How long it is good, at most as long as its authority. Default: 30d for a client, who cannot be revoked, else 365d.
+    /// How long it is good, at most as long as its authority. Default: 90d for a client, who cannot be revoked, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life)]
     duration: Option<Duration>,
     /// Sign a request for the group system:masters, which may do everything.

@@ -206,7 +206,7 @@ fn a_duration_is_what_it_says() {
     assert!(lasts("hour", 3600 - 60) && !lasts("hour", 3600 + 60));
     // A user cannot be revoked.
     issue("usual", &[]);
-    assert!(lasts("usual", 30 * day - 60) && !lasts("usual", 30 * day + 60));
+    assert!(lasts("usual", 90 * day - 60) && !lasts("usual", 90 * day + 60));
 }
 
 #[test]
