@@ -265,6 +265,13 @@ pub fn scenarios() -> Vec<Scenario> {
             "the certificate is not that of an authority".to_owned(),
         ),
         (
+            "begins in an hour",
+            Files::of(built("early").validity(now() + 3600, now() + 864_000).issue_ca()),
+            "signs",
+            String::new(),
+            "the CA certificate is not valid yet: NotBefore=".to_owned(),
+        ),
+        (
             "for clients alone",
             Files::of(built("clients").eku(&["1.3.6.1.5.5.7.3.2"]).issue_ca()),
             "signs",
