@@ -51,12 +51,8 @@ where
         match frame.into_data() {
             Ok(data) => {
                 let is_last = body.is_end_stream();
-                if !is_last {
-                    // Of frames that say nothing h2 takes few, and then ends the connection of everybody.
-                    if data.is_empty() {
-                        continue;
-                    }
-                    // The last waits in h2's buffer as well as here.
+                // The last waits in h2's buffer as well as here.
+                if !data.is_empty() && !is_last {
                     room(&mut stream).await?;
                 }
                 stream.send_data(data, is_last)?;

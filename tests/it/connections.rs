@@ -51,7 +51,8 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-// h2 takes a hundred of them on a connection: behind one gateway there may be another.
+// h2 takes a hundred of them on a connection, and behind one gateway there may be another. It drops them itself when it
+// reads them.
 #[tokio::test]
 async fn frames_without_data_are_not_passed_on_to_the_connection_that_everybody_shares() {
     let pki = Pki::new();

@@ -25,8 +25,8 @@ const CALM: &str = "/api/v1/nodes/one";
 
 /// A gateway, its backend and everybody else.
 struct Scene {
-    _pki: Pki,
-    _backend: Backend,
+    pki: Pki,
+    backend: Backend,
     gateway: Arc<Gateway>,
     alice: Arc<Issued>,
     others: Others,
@@ -53,6 +53,6 @@ impl Scene {
         let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
         let bob = Arc::new(pki.clients.leaf().cn("bob").issue());
         let others = Others::start(&gateway, &bob, CALM).await;
-        Self { _pki: pki, _backend: backend, gateway, alice, others }
+        Self { pki, backend, gateway, alice, others }
     }
 }

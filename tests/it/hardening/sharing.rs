@@ -47,7 +47,7 @@ impl Watched {
             }
         };
         let scene = Scene::with(&[], |_| {}, answer).await;
-        let bob = scene._pki.clients.leaf().cn("bob").issue();
+        let bob = scene.pki.clients.leaf().cn("bob").issue();
         let mut watcher = scene.gateway.http2(Some(&bob)).await;
         let mut watches = Vec::new();
         for _ in 0..count {
@@ -67,7 +67,7 @@ impl Watched {
             let event = event.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
             assert_eq!(event.as_deref(), Some(&b"event"[..]), "{after}");
         }
-        assert_eq!(self.scene._backend.ended(), 0, "{after}");
+        assert_eq!(self.scene.backend.ended(), 0, "{after}");
         self.scene.others.go_on().await;
     }
 }
@@ -163,7 +163,7 @@ async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leav
     let refused = client.get(WATCH, &[("x-large", &large)]).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     // Another client's are answered, and so is what is not large.
-    let bob = scene._pki.clients.leaf().cn("bob").issue();
+    let bob = scene.pki.clients.leaf().cn("bob").issue();
     let mut other = scene.gateway.http2(Some(&bob)).await;
     assert_eq!(other.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
     assert_eq!(client.get(WATCH, &[]).await.status(), StatusCode::OK);

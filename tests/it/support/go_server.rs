@@ -215,7 +215,7 @@ impl Block {
         // One of the names that the http crate takes and Go does not.
         self.invalid |= name.contains(&b'"');
         let size = name.len() + value + 32;
-        self.remaining = if size > self.remaining { 0 } else { self.remaining - size };
+        self.remaining = self.remaining.saturating_sub(size);
     }
 }
 
