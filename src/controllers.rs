@@ -77,7 +77,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// One for a new leader, whose connections live on the runtime that this is called within.
+    /// One whose connections live on the runtime that this is called within.
     fn new(of: &OfCluster, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
         Self {
             cluster: Arc::clone(&of.cluster),
@@ -136,30 +136,24 @@ impl OfCluster {
         }
         let identity = identity().into();
         let context = Context::new(&self, &identity, &metrics, &clock);
-        let lasts = Lasts { cluster: &self.cluster, metrics: &metrics, stop: &stop };
-        let work = |stopping| {
-            let (of, identity) = (self.clone(), Arc::clone(&identity));
-            let (metrics, clock) = (Arc::clone(&metrics), clock.clone());
-            let context = move || Context::new(&of, &identity, &metrics, &clock);
-            work_on(&workers, context, start, stopping)
+        let of_work = {
+            let (of, metrics, clock) = (self.clone(), Arc::clone(&metrics), clock.clone());
+            workers.spawn(async move { Context::new(&of, &identity, &metrics, &clock) }).await
         };
+        // It fails only when that runtime ends, and all with it.
+        let Ok(of_work) = of_work else { return };
+        let lasts = Lasts { cluster: &self.cluster, metrics: &metrics, stop: &stop };
+        let work = |stopping| work_on(&workers, of_work.clone(), start, stopping);
         lasts.run("leader election", || election::lead(&context, &stop, work)).await;
     }
 }
 
 /// All controllers of a cluster, at work on another runtime until they are to stop, and until they have.
-async fn work_on(
-    workers: &Handle,
-    context: impl FnOnce() -> Context + Send + 'static,
-    start: Start,
-    mut stopping: Stop,
-) {
+async fn work_on(workers: &Handle, context: Context, start: Start, mut stopping: Stop) {
     let (writes, stopped) = (TaskTracker::new(), CancellationToken::new());
-    let (tracked, resting) = (writes.clone(), stopped.clone());
-    let working = workers.spawn(async move {
-        let context = Context { writes: tracked, ..context() };
-        work(&context, start, &resting).await;
-    });
+    let context = Context { writes: writes.clone(), ..context };
+    let resting = stopped.clone();
+    let working = workers.spawn(async move { work(&context, start, &resting).await });
     // When this is dropped, too.
     let _abort = AbortOnDrop(working.abort_handle());
     let grace = stopping.asked().await;

@@ -187,6 +187,6 @@ mod tests {
         for text in ["nan", "NaN", "NAN"] {
             assert!(parse(text).is_some_and(f64::is_nan), "{text}");
         }
-        assert!(parse("-0x0p0").is_some_and(|zero| zero.is_sign_negative()));
+        assert!(parse("-0x0p0").is_some_and(f64::is_sign_negative));
     }
 }

@@ -32,10 +32,10 @@ const WAITING: usize = 32;
 /// resolver by the names as they must be, of which the last one counts.
 #[derive(Default)]
 pub(super) struct Sources {
-    all_names: BTreeMap<String, String>,
-    all_sources: BTreeSet<String>,
+    referred: BTreeMap<String, String>,
+    defined: BTreeSet<String>,
     names: Option<BTreeMap<String, String>>,
-    sources: Option<BTreeMap<String, Endpoint>>,
+    endpoints: Option<BTreeMap<String, Endpoint>>,
 }
 
 /// No `Debug`: the access token is a secret.
@@ -53,8 +53,8 @@ impl Sources {
         let names = object(member, |source| members::value(source).ok().map(Option::unwrap_or_default));
         let names = names.ok_or("_claim_names is not of the type it must be")?;
         match &names {
-            Some(names) => self.all_names.extend(names.clone()),
-            None => self.all_names.clear(),
+            Some(names) => self.referred.extend(names.clone()),
+            None => self.referred.clear(),
         }
         if is_exact {
             self.names = Some(names.unwrap_or_default());
@@ -66,11 +66,11 @@ impl Sources {
     pub(super) fn take_sources(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
         let sources = object(member, Endpoint::read).ok_or("_claim_sources is not of the type it must be")?;
         match &sources {
-            Some(sources) => self.all_sources.extend(sources.keys().cloned()),
-            None => self.all_sources.clear(),
+            Some(sources) => self.defined.extend(sources.keys().cloned()),
+            None => self.defined.clear(),
         }
         if is_exact {
-            self.sources = Some(sources.unwrap_or_default());
+            self.endpoints = Some(sources.unwrap_or_default());
         }
         Ok(())
     }
@@ -78,11 +78,11 @@ impl Sources {
     /// Every claim that is elsewhere has a source.
     // go-oidc: verify.go, Verify
     pub(super) fn check(&self) -> Result<(), String> {
-        for source in self.all_names.values() {
+        for source in self.referred.values() {
             if source.is_empty() {
                 return Err("oidc: failed to obtain source from claim name".to_owned());
             }
-            if !self.all_sources.contains(source) {
+            if !self.defined.contains(source) {
                 return Err("oidc: source does not exist".to_owned());
             }
         }
@@ -93,7 +93,7 @@ impl Sources {
     // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, claimResolver.expand
     fn endpoint(&self, claim: &str) -> Result<Option<&Endpoint>, String> {
         let Some(names) = &self.names else { return Ok(None) };
-        let sources = self.sources.as_ref().ok_or("oidc: no claim sources")?;
+        let sources = self.endpoints.as_ref().ok_or("oidc: no claim sources")?;
         if sources.values().any(|source| source.has_broken_jwt) {
             return Err("oidc: could not parse claim sources: JWT is no text".to_owned());
         }

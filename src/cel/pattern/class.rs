@@ -99,12 +99,11 @@ impl Parser<'_> {
             if let Some(group) = self.named_group()? {
                 groups.extend(group.0.iter().copied());
             } else if self.take("\\") {
-                match self.escaped_group()? {
-                    Some(group) => groups.extend(group.0.iter().copied()),
-                    None => {
-                        let first = self.escaped_character()?;
-                        self.range(first, &mut ranges)?;
-                    }
+                if let Some(group) = self.escaped_group()? {
+                    groups.extend(group.0.iter().copied());
+                } else {
+                    let first = self.escaped_character()?;
+                    self.range(first, &mut ranges)?;
                 }
             } else {
                 let first = self.next().ok_or("missing closing ]")?;

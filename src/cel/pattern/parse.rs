@@ -105,7 +105,7 @@ impl Parser<'_> {
             },
             other => return self.plain(other).map(|()| false),
         };
-        self.repeat(repeat, follows_repeat)?;
+        self.repeat(&repeat, follows_repeat)?;
         Ok(true)
     }
 
@@ -201,14 +201,14 @@ impl Parser<'_> {
         bounds.map(Some).ok_or("invalid repeat count")
     }
 
-    fn repeat(&mut self, repeat: Repeat, follows_repeat: bool) -> Result<(), Refusal> {
+    fn repeat(&mut self, repeat: &Repeat, follows_repeat: bool) -> Result<(), Refusal> {
         let lazy = self.take("?");
         if follows_repeat {
             return Err("invalid nested repetition operator");
         }
         let repeated = self.group.sequence.pop().ok_or("missing argument to repetition operator")?;
         let greedy = self.flags.non_greedy == lazy;
-        self.group.sequence.push(repeated.repeated(&repeat, greedy)?);
+        self.group.sequence.push(repeated.repeated(repeat, greedy)?);
         Ok(())
     }
 

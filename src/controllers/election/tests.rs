@@ -198,10 +198,7 @@ fn work_that_blocks_its_threads_delays_no_renewal() {
         context.settings = Arc::new(settings);
         let (stop, metrics) = (CancellationToken::new(), Arc::clone(&context.metrics));
         let handle = workers.handle();
-        let work = |stopping| {
-            let context = context.clone();
-            super::super::work_on(handle, move || context, blocking, stopping)
-        };
+        let work = |stopping| super::super::work_on(handle, context.clone(), blocking, stopping);
         let looking = async {
             while seen.writes.load(Ordering::SeqCst) < 20 {
                 tokio::task::yield_now().await;

@@ -127,6 +127,13 @@ impl Cluster {
                 }
                 written
             }
+            // One that comes again is counted in a series.
+            (Method::PATCH, Some(object)) if collection == EVENTS => {
+                match self.state().objects.get(&object) {
+                    Some(event) => respond(StatusCode::OK, event),
+                    None => failure(StatusCode::NOT_FOUND, "NotFound"),
+                }
+            }
             (Method::DELETE, Some(object)) => self.delete(collection, &object, &value["preconditions"]),
             (method, _) => panic!("{method} {path} is not known here"),
         }
