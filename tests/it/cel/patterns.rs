@@ -92,7 +92,8 @@ fn patterns_are_those_of_go() {
                 (Err(_), None) => refused += 1,
                 (Err(error), Some(_)) if STRICTER.iter().any(|text| error.contains(text)) => stricter += 1,
                 (ours, _) => {
-                    failures.push(format!("{pattern:?} on {texts:?}\n  ours:   {ours:?}\n  theirs: {answer}"));
+                    failures
+                        .push(format!("{pattern:?} on {texts:?}\n  ours:   {ours:?}\n  theirs: {answer}"));
                 }
             }
         }
