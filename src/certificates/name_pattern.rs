@@ -202,7 +202,9 @@ fn split(uri: &str) -> Option<Parts<'_>> {
 pub(super) fn uri(text: &str) -> Result<(), Refused> {
     let parts = split(text).ok_or(Refused::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
-    let host = parts.authority.is_none_or(|authority| !authority.is_empty() && !authority.contains('@'));
+    // A port that is empty is one that a reader leaves out.
+    let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
+    let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segments: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();

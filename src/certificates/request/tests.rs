@@ -167,6 +167,11 @@ fn four_kinds_of_names_are_kept_and_everything_else_is_dropped() {
             [element(0x30, &[5, 0]), asks_for(&[dns(b"a")])].concat(),
             Ok(1),
         ),
+        (
+            "an attribute with a tag of two octets",
+            [vec![0x5f, 0x25, 0], asks_for(&[dns(b"a")])].concat(),
+            Err("asn1: structure error: malformed certificate request"),
+        ),
         ("no value", element(0x30, &[&challenge[2..6], &[0x31, 0]].concat()), Ok(0)),
         (
             "the same extension twice",
