@@ -134,6 +134,7 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         ("https://a/?b", "https://a/?b", true),
         ("*", "https://evil.org/?x", true),
         ("*", "https://user@host/", false),
+        ("*", "https://urn:", false),
         ("*", "/relative", false),
     ] {
         assert_eq!(uri_is_signed(pattern, name), signed, "{pattern} {name:?}");
