@@ -16,6 +16,7 @@ use super::kind::Kind;
 use super::signing::Order;
 use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::clock::Clock;
+use crate::x509::pem;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -89,20 +90,18 @@ pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
 
 /// What is wrong with a file that is no request, in words for those who have mixed up their files.
 fn explained(error: &RequestError, bytes: &[u8]) -> String {
-    let is_text = bytes.trim_ascii_start().starts_with(b"-----BEGIN");
     match error {
-        RequestError::Malformed(_) if !is_text => {
-            "neither PEM nor DER of a certificate request (PKCS#10); `certs inspect` says what it is"
-                .to_owned()
-        }
-        RequestError::NotPem => {
-            let first = bytes.trim_ascii_start().strip_prefix(b"-----BEGIN ").unwrap_or_default();
-            let kind = first.split(|octet| *octet == b'-').next().unwrap_or_default();
-            let kind = harmless(&String::from_utf8_lossy(kind));
-            format!(
-                "a PEM file of the type {kind}, and not a CERTIFICATE REQUEST; `certs inspect` says what it is"
-            )
-        }
+        RequestError::Malformed(_) | RequestError::NotPem => match pem::decode(bytes) {
+            Some((block, _)) if block.kind != b"CERTIFICATE REQUEST" => {
+                let kind = harmless(&String::from_utf8_lossy(&block.kind));
+                format!(
+                    "a PEM file of the type {kind}, and not a CERTIFICATE REQUEST; `certs inspect` says what it is"
+                )
+            }
+            Some(_) => error.to_string(),
+            None => "neither PEM nor DER of a certificate request (PKCS#10); `certs inspect` says what it is"
+                .to_owned(),
+        },
         error => error.to_string(),
     }
 }
