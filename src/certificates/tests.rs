@@ -264,6 +264,9 @@ fn unknown_usages_are_no_refusal() {
     assert_eq!(refused.to_string(), r#"unrecognized usage values: ["x" "y\"z"]"#);
 }
 
+/// A certificate that an authority's own limits forbid, or not.
+type Case = (&'static str, Authority, &'static str, &'static [&'static str], bool);
+
 #[test]
 fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
     use rcgen::{ExtendedKeyUsagePurpose, GeneralSubtree, NameConstraints};
@@ -278,7 +281,6 @@ fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
     };
     let (client, server) = (ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth);
     let named = |name: &str| AltNames { dns: strings(&[name]), ..AltNames::default() };
-    type Case = (&'static str, Authority, &'static str, &'static [&'static str], bool);
     let cases: [Case; 9] = [
         ("no limit", limited(vec![], None), "a.test", &["server auth"], true),
         ("its purpose", limited(vec![client.clone()], None), "a.test", &["client auth"], true),

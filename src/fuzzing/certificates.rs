@@ -16,6 +16,9 @@ use crate::request::credentials::Credentials;
 use crate::user::Identity;
 use crate::x509::{BundleError, CaBundle, ParseError, VerifyError, pem};
 
+/// An empty block between two texts.
+const END: &[u8] = b"\n-----BEGIN X-----\n-----END X-----\n";
+
 /// The roots, as a PEM file. `cargo test --test it -- --ignored makes_a_new_authority` makes others.
 const ROOTS: &[u8] = include_bytes!("authority/roots");
 /// Every certificate that the roots, or the intermediate, have signed for a client and that is good at [`NOW`].
@@ -82,7 +85,6 @@ pub fn pem_bundle(data: &[u8]) {
     let windows: Vec<u8> = data.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(b"\r\n".as_slice());
     assert_eq!(content(&CaBundle::from_pem(&windows)), content(&found));
     // An END line that was taken for a header ends what Go reads of a file.
-    const END: &[u8] = b"\n-----BEGIN X-----\n-----END X-----\n";
     if pem::blocks(&[data, END].concat()).last().is_none_or(|last| last.kind != b"X") {
         return;
     }

@@ -10,6 +10,7 @@
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::many_single_char_names,
+    clippy::explicit_auto_deref,
     reason = "tests"
 )]
 

@@ -178,7 +178,7 @@ fn targets_are_read_as_the_api_server_reads_them() {
         20_000,
         target::any,
         |input| json!({"method": input.method, "data": STANDARD.encode(input.forwarded())}),
-        |input, answer| target::judge(input, answer),
+        target::judge,
     );
     occurred(
         &words,
