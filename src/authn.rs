@@ -194,6 +194,7 @@ struct Text {
     issuer: OnceLock<Option<String>>,
 }
 
+// threat: large-tokens
 impl BearerToken {
     /// Wraps the text of a token.
     pub fn new(token: impl Into<Box<str>>) -> Self {

@@ -17,6 +17,7 @@ use upstream::Upstream;
 
 /// One cluster of one generation of the configuration. Everything that is decided for its requests hangs on it, so
 /// that nothing of another cluster can be used for them by mistake.
+// threat: other-cluster
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// Its name in logs, metrics and health checks.

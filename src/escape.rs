@@ -102,6 +102,7 @@ pub(crate) fn encode(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
 ///
 /// A name that the path could carry only as another one is an error. No object has it.
 // client-go: rest/request.go, Name, with apimachinery: pkg/api/validation/path/name.go, IsValidPathSegmentName
+// threat: object-name-escape
 // RFC 3986, section 3.3: what a segment may hold as it is
 pub(crate) fn path_segment(name: &str) -> Result<String, InvalidName> {
     if name.is_empty() {

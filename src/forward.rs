@@ -193,6 +193,7 @@ pub(crate) async fn send(
 }
 
 /// Refuses an answer that is not passed on.
+// threat: raw-pipe
 fn check_answer(
     upstream: &Upstream,
     response: &Response<Body>,
@@ -229,6 +230,7 @@ fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instan
 /// Sends; without a body a request is sent once more if the backend says that it did not process it, and a read also
 /// if the connection broke under it, since it may have been closed just before. One that travels alone is not: its header
 /// may be why.
+// threat: redirects
 async fn deliver(
     pools: &Pools,
     upstream: &Upstream,
@@ -266,6 +268,7 @@ async fn deliver(
 
 /// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing
 /// of that is the client's word. `named` are headers that the backend reads identities from beside the standard ones.
+// threat: connection-nomination
 pub(crate) fn vouch(
     headers: &mut HeaderMap,
     user: &Identity,

@@ -213,6 +213,7 @@ impl Lookups {
     }
 
     /// What a watch knows of it, else what the API server says.
+    // threat: deleted-account
     async fn cached_or_live<K, V>(
         &self,
         resource: &'static str,
@@ -236,6 +237,7 @@ impl Lookups {
         self.live(resource, api, name, project).await
     }
 
+    // threat: object-name-escape
     async fn live<K, V>(
         &self,
         resource: &'static str,

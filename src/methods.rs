@@ -66,6 +66,7 @@ struct Asked {
 
 impl Methods {
     /// What `settings` ask for; taken over from the generation `before` as far as they ask for the same.
+    // threat: revoked-on-open-connection
     pub(crate) fn of(
         cluster: &str,
         settings: &Authentication,

@@ -159,6 +159,7 @@ impl Gateway {
 /// A verdict until the deadline, if there is one: an issuer or a webhook may let everybody wait. Who is not known by
 /// then is not known.
 // apiserver: pkg/authentication/token/cache/cached_token_authenticator.go — waits until the request's context is done
+// threat: anonymous-lockout
 async fn in_time(
     deadline: Option<Instant>,
     verdict: impl Future<Output = Result<Proven, AuthnError>>,

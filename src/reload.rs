@@ -127,6 +127,7 @@ impl Reloader {
     }
 
     /// Brings what is new into force. `None` if nothing is; else, perhaps, what is wrong with it.
+    // threat: bad-reload
     async fn attempt(&mut self, occasion: Occasion) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
         // Files may be slow, and a credential may come from a program.

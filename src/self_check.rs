@@ -278,6 +278,7 @@ impl Check {
 
     /// Finds out from which other headers the API server reads identities; they are taken out of every request. Says
     /// whether they are known, by the API server or by the configuration; an error says that they may be known later.
+    // threat: further-identity-headers
     async fn learn_header_names(&mut self) -> Result<bool, String> {
         // Without a certificate the gateway cannot be taken for a front proxy, whose headers are read.
         if self.target.own_certificate().is_none() {
@@ -294,6 +295,7 @@ impl Check {
     }
 
     /// The user that may not read their names.
+    // threat: backend-ignores-identity
     fn reads_as(&self) -> Option<String> {
         match self.upstream.identity() {
             IdentityMode::RequestHeader => Some(GATEWAY.to_owned()),

@@ -71,6 +71,7 @@ pub enum SnapshotError {
 
 impl Snapshot {
     /// Builds a generation. API servers that `before` knew by the same settings are taken over, with their connections.
+    // threat: revoked-on-open-connection
     pub(crate) fn build(
         settings: &Settings,
         before: Option<&Self>,

@@ -28,6 +28,7 @@ pub(crate) fn init(verbosity: u8, format: LogFormat) {
 }
 
 /// Which lines are shown.
+// threat: log-flood
 fn filter(verbosity: u8) -> EnvFilter {
     // No line of another crate can carry a header: theirs are only shown when they warn. `kube` warns with the whole of
     // an answer that it cannot read, and answers hold secrets; who asked has the error.

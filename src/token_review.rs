@@ -55,6 +55,7 @@ impl Reviewing {
     }
 
     /// The API server's answer, or a better one.
+    // threat: token-oracle
     pub(crate) async fn answer(
         self,
         theirs: Response<Body>,

@@ -207,6 +207,7 @@ impl TokenAuthenticator for CachedTokens {
     }
 }
 
+// threat: token-flood
 impl Shared {
     fn shelf(&self, key: Key) -> MutexGuard<'_, Shelf> {
         let (one, others) = &self.shelves;

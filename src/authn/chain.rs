@@ -116,6 +116,7 @@ impl Chain {
 
 /// Refuses the gateway's own user to all but front proxies, which may name any user: another gateway before this one
 /// reads through it as that user. Final: no other credential beside it counts.
+// threat: gateway-user
 fn unreserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
     if found.user.name == GATEWAY && found.method != request_header::METHOD {
         return Err(AuthnError::Reserved(found.method));

@@ -178,6 +178,7 @@ fn is_chain(certificates: Vec<String>) -> bool {
 
 /// The issuer that a token names, unverified: empty if it names none, nothing if that is no text, or if it is no JSON Web
 /// Token as far as its payload tells. Of the rest only the number of its parts is looked at.
+// threat: large-tokens
 pub(crate) fn issuer(token: &str) -> Option<String> {
     let [_, payload, _] = parts(token).ok()?;
     issuer_of(&BASE64_URL.decode(payload).ok()?).ok()?.filter(|issuer| issuer.len() <= LONGEST_ISSUER)

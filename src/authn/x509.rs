@@ -258,6 +258,7 @@ fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>)
 /// Verdicts on one connection's chain. Judging costs signature checks, and a connection carries many requests.
 ///
 /// A verdict holds for one generation of the configuration, one bundle, and the time in which it cannot change.
+// threat: revoked-on-open-connection
 #[derive(Debug, Default)]
 pub struct VerdictMemo(Mutex<Vec<Remembered>>);
 

@@ -73,6 +73,7 @@ pub enum Distrust {
 
 /// The kubeconfig, if the token has signed it.
 // kubeadm: discovery/token/token.go, validateClusterInfoToken
+// threat: impersonated-cluster
 pub fn believed<'a>(data: &'a BTreeMap<String, String>, token: &Token) -> Result<&'a str, Distrust> {
     let Token { id, secret } = token;
     let kubeconfig = data.get(KUBECONFIG).filter(|text| !text.is_empty()).ok_or(Distrust::NoKubeconfig)?;

@@ -23,6 +23,7 @@ pub fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
 
 /// Whether this is the signature of a payload.
 // cluster-bootstrap: token/jws/jws.go, DetachedTokenIsValid
+// threat: impersonated-cluster
 pub fn verify(signature: &str, payload: &str, id: &TokenId, secret: &[u8]) -> bool {
     let own = sign(payload, id, secret);
     verify_slices_are_equal(own.as_bytes(), signature.as_bytes()).is_ok()

@@ -49,6 +49,7 @@ impl Pins {
 
     /// Whether the key of one of these is pinned.
     // kubeadm: util/pubkeypin/pubkeypin.go, CheckAny
+    // threat: impersonated-cluster
     pub fn hold_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
         certificates.iter().filter_map(Self::of).any(|pin| self.0.contains(&pin))
     }

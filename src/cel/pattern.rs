@@ -46,6 +46,7 @@ impl Patterns {
     }
 }
 
+// threat: pattern-exhaustion
 fn build(pattern: &str, size: usize) -> Result<Regex, String> {
     let config = Regex::config()
         .nfa_size_limit(Some(size))

@@ -55,6 +55,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     }
 }
 
+// threat: pattern-exhaustion
 fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<Arc<Regex>, Halt> {
     machine.charge((text.len() + 1).div_ceil(10).saturating_mul(pattern.len().div_ceil(4)))?;
     let patterns = machine.patterns();

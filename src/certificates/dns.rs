@@ -32,6 +32,7 @@ pub enum NotDnsName {
 }
 
 /// Checks one name. With `wildcards`, its first label may be `*`.
+// threat: custom-signer-names
 pub fn check(name: &str, wildcards: bool) -> Result<(), NotDnsName> {
     let rest = name.strip_prefix("*.");
     let name = rest.unwrap_or(name);

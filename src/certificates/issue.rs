@@ -136,6 +136,7 @@ pub(super) struct Issuer {
 impl Issuer {
     /// Checks the request against the profile, builds the certificate and runs every lint over it.
     // kubernetes: pkg/controller/certificates/signer/signer.go, handle, sign — in this order
+    // threat: request-beyond-rules
     pub(super) fn prepare(
         &self,
         profile: &Profile,

@@ -32,6 +32,7 @@ pub enum AuthorityLimit {
 }
 
 /// Checks a certificate, as a verifier reads it, against the authority that is to sign it.
+// threat: authority-limits
 pub(super) fn check(authority: &Certificate, certificate: &Certificate) -> Result<(), AuthorityLimit> {
     purposes(authority, certificate.extensions.extended_key_usage.purposes.iter().map(Vec::as_slice))?;
     constraints::check_chain(&[certificate, authority]).map_err(AuthorityLimit::Name)

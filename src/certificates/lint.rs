@@ -70,6 +70,7 @@ struct Lint {
 }
 
 /// Runs every lint over an encoded to-be-signed certificate, and returns it as verifiers will read it.
+// threat: request-beyond-rules
 pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<Certificate, LintError> {
     let unread = |found: String| LintError { lint: "encoding", citation: "X.690 §10", found };
     let (rest, certificate) = TbsCertificate::from_der(encoded).map_err(|error| unread(error.to_string()))?;

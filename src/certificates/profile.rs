@@ -143,6 +143,7 @@ impl Profile {
     }
 
     /// Whether the request may be signed with these usages.
+    // threat: request-beyond-rules
     pub fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
         match &self.rules {
             Rules::ApiServerClient => usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth),

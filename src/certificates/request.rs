@@ -105,6 +105,7 @@ impl CertificateRequest {
 
     /// Reads a request that fills `der` entirely.
     // go: crypto/x509/x509.go, ParseCertificateRequest, CheckSignature
+    // threat: request-for-another-key
     pub fn from_der(der: &[u8]) -> Result<Self, RequestError> {
         if der.len() > MAX_REQUEST {
             return Err(RequestError::TooLarge);

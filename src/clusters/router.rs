@@ -68,6 +68,7 @@ impl<C> Router<C> {
     }
 
     /// Finds the cluster. `host` is `Host` or `:authority`, `path` the path as it was sent.
+    // threat: other-cluster
     pub(crate) fn route(
         &self,
         server_name: Option<&str>,

@@ -45,6 +45,7 @@ pub(super) fn is_too_large(error: &kube::Error) -> bool {
 }
 
 /// `client`, within these bounds. Must be called within a tokio runtime.
+// threat: pending-requests-flood, endless-response
 pub(super) fn bounded(client: kube::Client) -> kube::Client {
     let service = service_fn(move |request: Request<Body>| {
         let client = client.clone();

@@ -206,6 +206,7 @@ impl<'a> Elector<'a> {
 
     /// One attempt that leaves time for another before the deadline: a connection that is dead must not cost the lease.
     // client-go: tools/leaderelection/resourcelock/interface.go, NewFromKubeconfig
+    // threat: signing-twice
     async fn bounded_attempt(&mut self) -> Result<bool, String> {
         let deadline = self.settings.renew_deadline;
         let patience = (deadline / 2).max(LEAST_PATIENCE).min(deadline);

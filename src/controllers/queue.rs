@@ -86,6 +86,7 @@ pub(crate) struct Queue<K> {
     forgotten: u64,
 }
 
+// threat: pending-requests-flood
 impl<K: Item> Queue<K> {
     /// An empty queue.
     pub(crate) fn new(pace: Pace) -> Self {

@@ -70,6 +70,7 @@ impl Line {
     }
 
     /// Asks, as `user`, or as what the gateway's credential is. A question with a body is a POST.
+    // threat: silent-backend
     pub(crate) async fn ask(
         &self,
         user: Option<&UserInfo>,

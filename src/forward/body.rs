@@ -183,6 +183,7 @@ impl HttpBody for Body {
 }
 
 /// A frame of a request. Its trailers are a header of their own on the way to the backend.
+// threat: shared-connection-requests
 fn request_frame(frame: Frame<Bytes>, names: &IdentityNames) -> Result<Frame<Bytes>, BodyError> {
     let frame = clean(frame, |trailers| scrub_trailers(trailers, names));
     match frame.trailers_ref() {

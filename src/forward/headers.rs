@@ -28,6 +28,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 /// Removes hop-by-hop headers, and those that `Connection` nominates.
+// threat: connection-nomination
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     // Over HTTP/2 there are none, and one look at each name costs less than a search for each of these.
     if !headers.keys().any(|name| is_hop_by_hop(name) || name == TE) {
@@ -91,6 +92,7 @@ pub(super) struct IdentityNames {
 
 /// Removes from a request's trailers what must not travel in them: a hop that merges trailers into the header would
 /// make an identity of it.
+// threat: forged-identity-headers
 pub(super) fn scrub_trailers(trailers: &mut HeaderMap, names: &IdentityNames) {
     strip_hop_by_hop(trailers);
     strip_identity(trailers);

@@ -6,6 +6,7 @@ use super::headers::strip_identity;
 use crate::user::{Identity, IdentityMode, UnfitIdentity};
 
 /// Removes whatever might be read as an identity from `headers`, then writes `identity`.
+// threat: forged-identity-headers
 pub(crate) fn write_identity(
     headers: &mut HeaderMap,
     identity: &Identity,

@@ -75,6 +75,7 @@ fn pools(upstream: &Upstream) -> Pools {
 /// Sends requests as `system:portcullis`; where identities are impersonated, as what the gateway's credential is.
 struct Own(Arc<Connections>);
 
+// threat: silent-backend
 impl Service<Request<kube::client::Body>> for Own {
     type Response = Response<Answer>;
     type Error = BoxError;

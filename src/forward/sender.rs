@@ -11,6 +11,7 @@ const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
 /// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.
 // apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
+// threat: forged-sender
 pub(super) fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool) {
     let before: Vec<u8> = if by_front_proxy {
         let lines: Vec<&[u8]> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();

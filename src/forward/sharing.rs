@@ -71,6 +71,7 @@ pub(crate) enum Kind<'a> {
 
 impl<'a> Kind<'a> {
     /// The kind of a request. `user` is `None` if it is anonymous; `header` is the size of its header.
+    // threat: floods
     pub(super) fn of(info: &'a RequestInfo, user: Option<&'a str>, client: IpAddr, header: usize) -> Self {
         let Some(user) = user else {
             return Self::Anonymous { client: network_of(client) };

@@ -25,6 +25,7 @@ const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// Sends an upgrade request and, on a 101, joins both sides, until `deadline` if there is one. `request` has no
 /// hop-by-hop headers; `guard` is dropped when the tunnel ends.
+// threat: raw-pipe
 pub(super) async fn tunnel(
     connection: Upgrading,
     mut request: Request<Body>,

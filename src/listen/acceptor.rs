@@ -80,6 +80,7 @@ pub(crate) struct Gate {
     metrics: Arc<Metrics>,
 }
 
+// threat: floods
 impl Gate {
     /// The gate of the process.
     pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {

@@ -14,6 +14,7 @@ pub(super) struct Allowance {
 
 impl Allowance {
     /// A request was taken back, `now` after the connection was opened. Whether that were more than `most` at once.
+    // threat: floods
     pub(super) fn exceeded(&mut self, now: Duration, most: u32) -> bool {
         self.used_until = self.used_until.max(now) + REGAINED;
         self.used_until > now + REGAINED * most

@@ -20,6 +20,7 @@ use crate::request::wellformed::MAX_HEADER_LINES;
 use crate::transport::{Incoming, TransportError, Upload};
 
 /// Answers the requests of a connection.
+// threat: floods
 pub(super) fn serve<H: Handler>(
     stream: Stream,
     connection: Arc<Connection>,

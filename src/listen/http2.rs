@@ -44,6 +44,7 @@ enum State {
 }
 
 impl<H: Handler> Http2<H> {
+    // threat: floods
     pub(super) fn new(
         corked: Corked<Stream>,
         handler: Arc<H>,
@@ -71,6 +72,7 @@ impl<H: Handler> Http2<H> {
     }
 
     /// Takes no more requests and ends those in progress, because the client asks too much: GOAWAY.
+    // threat: ignored-goaway
     pub(super) fn calm_down(&mut self) {
         if let State::Serving(connection, _) = &mut self.state {
             connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);

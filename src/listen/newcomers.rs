@@ -53,6 +53,7 @@ impl Newcomers {
 
     /// A place for a connection from `peer`; `full` when there is no connection to spare either. Another newcomer may be
     /// given up for it. `None` if it must be refused itself.
+    // threat: floods
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<Newcomer> {
         let source = source(peer);
         let mut sources = self.lock();

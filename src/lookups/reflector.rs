@@ -181,6 +181,7 @@ where
     }
 
     /// Watches from `version` on, which goes along.
+    // threat: deleted-account
     async fn watch(&self, version: &mut String) -> Result<(), WatchError> {
         let began = Instant::now();
         let params = WatchParams { field_selector: self.fields.map(str::to_owned), ..WatchParams::default() };

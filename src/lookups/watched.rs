@@ -50,6 +50,7 @@ impl<V> Watched<V> {
     }
 
     /// Whether all objects are known, and changes to them.
+    // threat: deleted-account
     pub(super) fn is_fresh(&self) -> bool {
         self.state().is_fresh()
     }

@@ -43,6 +43,7 @@ impl Credentials {
     ///
     /// Identity headers in another spelling (`X_Remote_User`, `x.remote.user`) are dropped: they are no credential
     /// here, but a receiver might take them for one.
+    // threat: forged-identity-headers, unknown-identity-headers
     pub(crate) fn take_from(
         headers: &mut HeaderMap,
         custom: impl Fn(&HeaderName) -> bool,
@@ -96,6 +97,7 @@ impl ImpersonateHeaders {
 
     /// Refuses members of the namespace that are not known.
     // apiserver: pkg/endpoints/filters/impersonation/impersonation.go
+    // threat: unknown-identity-headers
     pub fn check_known(&self) -> Result<(), UnknownImpersonateHeader> {
         let known = |name: &str| {
             matches!(name, "impersonate-user" | "impersonate-uid" | "impersonate-group")

@@ -92,6 +92,7 @@ const LONG_RUNNING_SUBRESOURCES: [&str; 5] = ["attach", "exec", "proxy", "log", 
 
 impl RequestInfo {
     /// Reads method, decoded path and raw query.
+    // threat: path-other-reading
     pub fn parse(method: &Method, decoded_path: &str, query: Option<&str>) -> Result<Self, RequestInfoError> {
         let non_resource = |verb: Cow<'static, str>| {
             let is_long_running =

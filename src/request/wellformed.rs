@@ -70,6 +70,7 @@ impl Malformed {
 }
 
 /// Checks what does not depend on who sends it.
+// threat: request-smuggling
 pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if request.method() == Method::CONNECT {
         return Err(Malformed::Connect);

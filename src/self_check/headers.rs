@@ -31,6 +31,7 @@ struct ConfigMap {
 }
 
 /// Asks for them. An error says why there is no answer; there may be one later.
+// threat: further-identity-headers
 pub(super) async fn ask(line: &Line, identity: IdentityMode) -> Result<Answer, String> {
     // As all that the gateway reads for itself: where identities are impersonated, as what its credential is.
     let portcullis = UserInfo::portcullis();

@@ -44,6 +44,7 @@ fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
 }
 
 /// Lowers the priority of the calling thread; where that cannot be, work goes on as it is.
+// threat: pending-requests-flood
 fn be_nice() {
     // On Linux "the calling process" is the calling thread.
     #[cfg(target_os = "linux")]

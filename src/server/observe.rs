@@ -60,6 +60,7 @@ pub(super) fn start(
     Ok(())
 }
 
+// threat: metrics-port
 async fn serve(listener: TcpListener, answer: Arc<impl Answer>) {
     let places = Newcomers::new(MOST);
     loop {

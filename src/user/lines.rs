@@ -92,6 +92,7 @@ impl Names {
 }
 
 /// The value as a header carries it, if every receiver reads it as it is.
+// threat: trimmed-names
 fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnfitIdentity> {
     let unfit = || UnfitIdentity::NotByteForByte { field, value: value.to_owned() };
     let trimmed = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));

@@ -90,6 +90,7 @@ pub fn private_key(data: &[u8]) -> Option<PrivateKeyDer<'static>> {
 
 /// The first block, and what follows its END line.
 // go: encoding/pem/pem.go, Decode
+// threat: csr-other-reading
 pub fn decode(data: &[u8]) -> Option<(Block, &[u8])> {
     let mut from = 0;
     loop {

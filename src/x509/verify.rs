@@ -97,6 +97,7 @@ enum Place {
 pub(crate) type Validity = (i64, i64);
 
 /// Finds a path from `leaf` to `bundle` and returns the time span in which all of it is valid.
+// threat: foreign-intermediates
 pub(crate) fn verify(
     bundle: &CaBundle,
     leaf: &Certificate,

@@ -277,6 +277,9 @@ impl Bed {
         let mut flags = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
         let directory = pki.directory.path().to_owned();
         let path = |name: &str| directory.join(name).display().to_string();
+        // Of a directory of another length, half a file ends elsewhere.
+        let absolute = read(&directory, "backend.kubeconfig");
+        pki.write("backend.kubeconfig", absolute.replace(&format!("{}/", directory.display()), ""));
         let authority = |name: &str| {
             let ca = Ca::new(name);
             pki.write(&format!("{name}.crt"), ca.cert_pem());
@@ -462,7 +465,7 @@ fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) 
     let thread = std::thread::spawn(move || sender.send(work()).ok());
     let mut hung = false;
     loop {
-        match receiver.recv_timeout(Duration::from_secs(5)) {
+        match receiver.recv_timeout(Duration::from_secs(60)) {
             Ok(verdict) => return if hung { Verdict::Hangs } else { verdict },
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 hung = true;

@@ -56,6 +56,7 @@ mod service_accounts;
 mod stalled;
 mod streaming;
 mod support;
+mod threat_model;
 mod token_review;
 mod transcripts;
 mod tunnels;

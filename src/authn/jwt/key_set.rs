@@ -90,6 +90,7 @@ impl KeySet {
     }
 
     /// Fetches the keys now and then. Never ends.
+    // threat: withdrawn-key
     pub async fn keep_fresh(&self) {
         loop {
             sleep(REFRESH_INTERVAL).await;

@@ -49,6 +49,7 @@ struct Endpoint {
 
 impl Sources {
     /// Reads `_claim_names`. The error does not repeat what is there: it may be an access token in the wrong place.
+    // threat: claims-other-reading
     pub(super) fn take_names(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
         let names = object(member, |source| members::value(source).ok().map(Option::unwrap_or_default));
         let names = names.ok_or("_claim_names is not of the type it must be")?;

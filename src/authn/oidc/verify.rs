@@ -148,6 +148,7 @@ struct Checks {
 impl Checks {
     /// Refuses a token whose claims are of other types than OpenID Connect gives them.
     // go-oidc: oidc.go, idToken
+    // threat: claims-other-reading
     fn read(payload: &[u8]) -> Result<Self, String> {
         let (audiences, sources) = (Vec::new(), Sources::default());
         let mut checks = Self { audiences, expiry: YEAR_ONE, not_before: None, sources };

@@ -87,6 +87,7 @@ impl Ranges {
 
 impl Parser<'_> {
     /// `[…]`, after the bracket.
+    // threat: pattern-other-reading
     pub(super) fn class(&mut self) -> Result<Characters, Refusal> {
         let fold_case = self.flags().fold_case;
         let negated = self.take("^");

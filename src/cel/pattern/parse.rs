@@ -22,6 +22,7 @@ const MAX_INSTRUCTIONS: u64 = 100_000;
 pub(super) type Refusal = &'static str;
 
 /// Parses a pattern.
+// threat: pattern-other-reading, pattern-exhaustion
 pub(super) fn parse(pattern: &str) -> Result<Hir, Refusal> {
     if pattern.len() > MAX_LENGTH {
         return Err("expression too large");

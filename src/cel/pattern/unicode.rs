@@ -100,6 +100,7 @@ pub(super) fn others_by_case(set: &ClassUnicode) -> Vec<ClassUnicodeRange> {
 }
 
 /// The characters of a category or a script, and whether case is folded in it.
+// threat: pattern-other-reading
 // Go: regexp/syntax, unicodeTable; unicode.FoldCategory has no table for LC
 pub(super) fn named(name: &str) -> Option<(ClassUnicode, bool)> {
     let name = canonical(name);

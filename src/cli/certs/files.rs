@@ -91,6 +91,7 @@ const SECRET: u32 = 0o640;
 /// And what is no secret, for everybody who could read the old one.
 const PUBLIC: u32 = 0o644;
 
+// threat: left-behind-key
 impl NewFiles {
     /// With `force`, what is there is replaced.
     pub(in crate::cli) fn new(force: bool) -> Self {

@@ -161,6 +161,7 @@ impl RequestName {
     }
 
     /// The object, if it is the one of this name: a decision is about the request that was named.
+    // threat: object-name-escape
     fn check(&self, answer: CertificateSigningRequest) -> Result<CertificateSigningRequest, CommandError> {
         if name(&answer) == self.name {
             return Ok(answer);

@@ -98,6 +98,7 @@ impl Resolver<'_> {
         Some(Arc::new(bundle))
     }
 
+    // threat: client-as-front-proxy
     fn request_header(
         &mut self,
         file: &Path,

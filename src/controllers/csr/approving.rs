@@ -184,6 +184,7 @@ fn kinds(csr: &Csr) -> Result<Vec<Kind>, RequestError> {
 }
 
 /// Asks the API server for the requester.
+// threat: own-approval
 async fn is_allowed(
     context: &Context,
     spec: &CertificateSigningRequestSpec,

@@ -22,6 +22,7 @@ pub(super) struct AuditLine<'a> {
     is_told: bool,
 }
 
+// threat: unlogged-certificate
 impl<'a> AuditLine<'a> {
     /// Writes the first line.
     pub(super) fn begin(cluster: &'a str, csr: &'a Csr, issued: &'a Issued, names: &AltNames) -> Self {

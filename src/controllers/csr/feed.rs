@@ -52,6 +52,7 @@ impl RequestKey {
     }
 }
 
+// threat: pending-requests-flood
 impl Item for RequestKey {
     fn flow(&self) -> Flow {
         self.requester

@@ -74,6 +74,7 @@ fn is_signable(summary: &Summary) -> bool {
 
 /// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does
 /// not answer must not take ever more threads.
+// threat: signing-twice
 async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
     let csr = match super::unsigned(context, Name::CsrSigning, &key).await {
         Ok(csr) => Arc::new(csr),

@@ -1,0 +1,57 @@
+//! Each attack of `docs/threat-model.md` names the files that stop it, and those files say where, by `// threat: ID`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// An attack's id and a file.
+type Places = BTreeSet<(String, String)>;
+
+/// What the table says.
+fn documented(page: &str) -> Places {
+    let rows = page.lines().skip_while(|line| *line != "| id | attack | what stops it | code |").skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let mut places = Places::new();
+    let mut ids = BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
+        let [id, _, _, code] = cells[..] else { panic!("a row of four cells: {row}") };
+        assert!(ids.insert(id), "the id {id} stands twice");
+        for file in code.split(", ") {
+            places.insert((id.trim_matches('`').to_owned(), file.trim_matches('`').to_owned()));
+        }
+    }
+    assert!(ids.len() > 50, "the table is not where it is looked for");
+    places
+}
+
+/// What the code says.
+fn marked(root: &Path, directory: &Path, places: &mut Places) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            marked(root, &path, places);
+            continue;
+        }
+        if path.extension() != Some("rs".as_ref()) {
+            continue;
+        }
+        let file = path.strip_prefix(root).unwrap().to_str().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for ids in text.lines().filter_map(|line| line.trim().strip_prefix("// threat: ")) {
+            places.extend(ids.split(", ").map(|id| (id.to_owned(), file.to_owned())));
+        }
+    }
+}
+
+#[test]
+fn every_attack_has_its_place_in_the_code_and_every_place_its_attack() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let documented = documented(&std::fs::read_to_string(root.join("docs/threat-model.md")).unwrap());
+    let mut marked_places = Places::new();
+    marked(root, &root.join("src"), &mut marked_places);
+    let missing = |from: &Places, of: &Places| -> Vec<String> {
+        from.difference(of).map(|(id, file)| format!("{id} in {file}")).collect()
+    };
+    assert_eq!(missing(&documented, &marked_places), [""; 0], "documented, but without a marker");
+    assert_eq!(missing(&marked_places, &documented), [""; 0], "marked, but not documented");
+}
