@@ -108,7 +108,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use super::super::testing::FakeCluster;
+    use super::super::testing::{FakeCluster, Silent};
     use super::*;
 
     const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
@@ -265,6 +265,22 @@ mod tests {
             a_moment().await;
             assert_eq!(data(&cluster)["jws-kubeconfig-abc123"], SIGNATURE);
             assert_eq!(data(&cluster)["other"], "stays");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_silent_for_a_while_is_asked_until_it_answers() {
+        for far_end in Silent::ALL {
+            let cluster = FakeCluster::new();
+            let mut context = cluster.context();
+            context.client = far_end.client(context.client);
+            tokio::spawn(run(context));
+            a_moment().await;
+            cluster.put(TOKEN, token());
+            cluster.put(INFO, info(&[]));
+            sleep(Silent::DURATION + Duration::from_mins(4)).await;
+            assert_eq!(cluster.writes(), [put(200)], "{far_end:?}");
+            assert_eq!(data(&cluster)["jws-kubeconfig-abc123"], SIGNATURE, "{far_end:?}");
         }
     }
 }

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tower::service_fn;
+use tower::{BoxError, service_fn};
 
 use super::Context;
+use super::client::bounded;
 use super::settings::Controllers;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -239,6 +240,46 @@ impl FakeCluster {
             }
         });
         StreamBody::new(events).boxed_unsync()
+    }
+}
+
+/// What of an API server is silent: it accepts these and never answers, or never ends their header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silent {
+    List,
+    ListBody,
+    Watch,
+    WatchBody,
+}
+
+impl Silent {
+    pub(crate) const ALL: [Self; 4] = [Self::List, Self::ListBody, Self::Watch, Self::WatchBody];
+    pub(crate) const DURATION: Duration = Duration::from_mins(10);
+
+    /// `client` as controllers have it, of an API server that is silent from now on for some time. What was asked
+    /// meanwhile is never answered.
+    pub(crate) fn client(self, client: Client) -> Client {
+        let begun = Instant::now();
+        let service = service_fn(move |request: Request<Body>| {
+            let client = client.clone();
+            async move {
+                let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
+                let is_meant = request.method() == Method::GET
+                    && is_watch == matches!(self, Self::Watch | Self::WatchBody);
+                if !is_meant || begun.elapsed() >= Self::DURATION {
+                    return Ok(client
+                        .send(request)
+                        .await?
+                        .map(|body| body.map_err(BoxError::from).boxed_unsync()));
+                }
+                if matches!(self, Self::List | Self::Watch) {
+                    std::future::pending::<()>().await;
+                }
+                let never = futures_util::stream::pending::<Result<Frame<Bytes>, BoxError>>();
+                Ok::<_, BoxError>(Response::new(StreamBody::new(never).boxed_unsync()))
+            }
+        });
+        bounded(Client::new(service, "default"))
     }
 }
 

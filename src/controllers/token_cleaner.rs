@@ -71,7 +71,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use super::super::testing::FakeCluster;
+    use super::super::testing::{FakeCluster, Silent};
     use super::*;
 
     const PATH: &str = "/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef";
@@ -175,5 +175,18 @@ mod tests {
         sleep(Duration::from_secs(1)).await;
         let path = PATH.to_owned();
         assert_eq!(cluster.writes(), [(Method::DELETE, path.clone(), 500), (Method::DELETE, path, 200)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_silent_for_a_while_is_asked_until_it_answers() {
+        for far_end in Silent::ALL {
+            let (cluster, mut context) = begin();
+            context.client = far_end.client(context.client);
+            tokio::spawn(run(context));
+            sleep(Duration::from_secs(1)).await;
+            cluster.put(PATH, token(Some("2023-11-14T21:13:20Z")));
+            sleep(Silent::DURATION + Duration::from_mins(4)).await;
+            assert_eq!(cluster.writes(), [(Method::DELETE, PATH.to_owned(), 200)], "{far_end:?}");
+        }
     }
 }

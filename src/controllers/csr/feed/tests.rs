@@ -14,7 +14,7 @@ use super::super::testing::Lines;
 use super::super::{APPROVED, DENIED};
 use super::*;
 use crate::controllers::client::bounded;
-use crate::controllers::testing::FakeCluster;
+use crate::controllers::testing::{FakeCluster, Silent};
 
 const SIGNER: &str = "example.com/mine";
 
@@ -70,53 +70,13 @@ async fn only_requests_that_there_is_something_to_do_about_are_told_of() {
     assert_eq!(names, ["approved", "pending"]);
 }
 
-/// What of an API server is silent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Silent {
-    List,
-    ListBody,
-    Watch,
-    WatchBody,
-}
-
-/// An API server with one approved request, which is silent for ten minutes.
-fn silent(silent: Silent) -> kube::Client {
-    let begun = Instant::now();
-    let service = service_fn(move |request: HttpRequest<Body>| async move {
-        let is_silent = begun.elapsed() < Duration::from_mins(10);
-        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
-        let mut object = self::request(SIGNER, "alice", &conditions(&[APPROVED]));
-        object["metadata"] =
-            json!({"name": if is_watch { "watched" } else { "listed" }, "resourceVersion": "7"});
-        let text = if is_watch {
-            format!("{}\n", json!({"type": "ADDED", "object": object}))
-        } else {
-            json!({"metadata": {"resourceVersion": "7"}, "items": [object]}).to_string()
-        };
-        let (never, body) = match (silent, is_watch) {
-            (Silent::List, false) | (Silent::Watch, true) => (true, None),
-            (Silent::ListBody, false) | (Silent::WatchBody, true) => (false, Some(())),
-            _ => (false, None),
-        };
-        if is_silent && never {
-            std::future::pending::<()>().await;
-        }
-        let silence = is_silent && body.is_some();
-        let pieces = futures_util::stream::iter(
-            (!silence).then(|| Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::from(text)))),
-        );
-        let end = futures_util::stream::iter(silence.then_some(())).then(|()| std::future::pending());
-        let body = http_body_util::StreamBody::new(pieces.chain(end));
-        Ok::<_, Infallible>(Response::new(http_body_util::BodyExt::boxed_unsync(body)))
-    });
-    bounded(kube::Client::new(service, "default"))
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_silent_is_told_of_once_and_asked_until_it_answers() {
-    for far_end in [Silent::List, Silent::ListBody, Silent::Watch, Silent::WatchBody] {
-        let mut context = FakeCluster::new().context();
-        context.client = silent(far_end);
+    for far_end in Silent::ALL {
+        let cluster = FakeCluster::new();
+        cluster.put(&format!("{PATH}/listed"), request(SIGNER, "alice", &conditions(&[APPROVED])));
+        let mut context = cluster.context();
+        context.client = far_end.client(context.client);
         let lines = Lines::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -128,13 +88,18 @@ async fn an_api_server_that_is_silent_is_told_of_once_and_asked_until_it_answers
         let looking = async {
             sleep(Duration::from_mins(5)).await;
             seen.lock().unwrap().push(failing());
-            sleep(Duration::from_mins(8)).await;
+            sleep(Duration::from_mins(7)).await;
+            cluster.put(&format!("{PATH}/watched"), request(SIGNER, "alice", &conditions(&[APPROVED])));
+            sleep(Duration::from_mins(1)).await;
             seen.lock().unwrap().push(failing());
         };
         let names = names(&context, Duration::from_mins(14)).with_subscriber(log);
         let (names, ()) = tokio::join!(names, looking);
         assert_eq!(*seen.lock().unwrap(), [1, 0], "{far_end:?}: what the metric says");
-        assert!(names.iter().any(|name| name == "watched"), "{far_end:?}: {names:?}");
+        assert!(
+            ["listed", "watched"].iter().all(|name| names.contains(&(*name).to_owned())),
+            "{far_end:?}: {names:?}"
+        );
         let text = lines.text();
         let told = |part: &str| text.lines().filter(|line| line.contains(part)).count();
         assert_eq!((told("cannot watch"), told("watching again")), (1, 1), "{far_end:?}: {text}");
