@@ -25,14 +25,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER};
 use http::uri::{PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use body::{Body, EndGuard};
-use headers::IdentityNames;
 pub(crate) use pool::SendError;
 use pools::Pools;
 use prefix::Prefixes;
@@ -42,7 +42,7 @@ use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::upstream::Upstream;
 use crate::request::info::RequestInfo;
 use crate::stage::{Admitted, Outbound};
-use crate::transport::{BodyError, Incoming, TransportError};
+use crate::transport::{BodyError, Incoming};
 use crate::user::{Identity, IdentityMode, UnfitIdentity};
 
 /// The id that the audit logs of the gateway and the backend share.
@@ -50,6 +50,9 @@ pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// The largest header that kube-apiserver takes over HTTP/2.
 // Go: net/http DefaultMaxHeaderBytes
 const MAX_HEADER_LIST: usize = 1 << 20;
+/// How much of a body Go's server waits for before it answers, if nothing has read it.
+// Go: net/http/server.go, maxPostHandlerReadBytes
+const ANONYMOUS_BODY: u64 = 256 << 10;
 /// How much later than its request the body of the backend's own 504 may end. The backend's clock for a request starts
 /// after the gateway's, so that answer comes when the gateway's deadline has passed, or a moment before.
 const TIMEOUT_ANSWER_GRACE: Duration = Duration::from_secs(5);
@@ -79,7 +82,7 @@ pub(crate) enum ForwardError {
     UnaskedSwitch,
     /// The client's body broke off or was no body; nobody can answer it.
     #[error("the request body broke off: {0}")]
-    RequestBody(#[source] TransportError),
+    RequestBody(#[source] BodyError),
     /// The client acts as someone else, and the backend is told identities by the headers that say so.
     #[error("impersonation is not available with identity mode impersonate")]
     Impersonation,
@@ -120,17 +123,8 @@ pub(crate) async fn send(
     context: Context,
     tunnel: impl FnOnce() -> EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    let Outbound {
-        upstream,
-        mut request,
-        cut,
-        front_proxy,
-        info,
-        deadline,
-        user,
-        by_front_proxy,
-        impersonate,
-    } = admitted.into_outbound();
+    let Outbound { upstream, mut request, cut, info, deadline, user, by_front_proxy, impersonate } =
+        admitted.into_outbound();
     if !upstream.path_prefix().is_empty() && prefix::has_dot_segment(info.path()) {
         return Err(ForwardError::DotSegment);
     }
@@ -138,9 +132,8 @@ pub(crate) async fn send(
     let client = protocol.as_ref().map(|_| hyper::upgrade::on(&mut *request));
     let upgrading = client.is_some();
 
-    let names = IdentityNames { gateway: front_proxy, backend: upstream.identity_headers.load_full() };
-    let backend_names = names.backend.as_deref();
-    vouch(request.headers_mut(), &user, upstream.identity(), backend_names, &context, by_front_proxy)?;
+    let names = upstream.identity_headers.load_full();
+    vouch(request.headers_mut(), &user, upstream.identity(), names.as_deref(), &context, by_front_proxy)?;
     if let Some(impersonate) = impersonate {
         // Whoever is told identities by these very headers would take the client's for ours.
         if upstream.identity() == IdentityMode::Impersonate {
@@ -151,7 +144,7 @@ pub(crate) async fn send(
     if let Some(authorization) = &upstream.authorization {
         request.headers_mut().insert(AUTHORIZATION, authorization.clone());
     }
-    let request = readdress(request, &upstream, names)?;
+    let request = readdress(request, &upstream)?;
     let header = sharing::header_size(&request);
     if header > MAX_HEADER_LIST {
         return Err(ForwardError::HeaderTooLarge);
@@ -169,7 +162,10 @@ pub(crate) async fn send(
             return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, guard))
                 .await;
         }
-        let response = deliver(pools, &upstream, request, kind).await?;
+        let response = match kind {
+            Kind::Anonymous { .. } => Box::pin(deliver_whole(pools, &upstream, request, kind)).await?,
+            _ => deliver(pools, &upstream, request, kind).await?,
+        };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
         }
@@ -260,10 +256,31 @@ async fn deliver(
     match pools.send(upstream, request, kind).await {
         // The backend's stream broke because the client's did.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
-            Err(ForwardError::RequestBody(error))
+            Err(ForwardError::RequestBody(error.into()))
         }
         result => Ok(result?),
     }
+}
+
+/// Sends an anonymous request once its body is there, and gives its place back before its answer is read, if they are
+/// short. A place is not for clients to hold by saying nothing: the backend, too, would wait for such a body.
+// threat: anonymous-lockout
+async fn deliver_whole(
+    pools: &Pools,
+    upstream: &Upstream,
+    request: Box<Request<Body>>,
+    kind: Kind<'_>,
+) -> Result<Response<Body>, ForwardError> {
+    let (head, body) = request.into_parts();
+    let body = body.read_up_to(ANONYMOUS_BODY).await.map_err(ForwardError::RequestBody)?;
+    let response = deliver(pools, upstream, Box::new(Request::from_parts(head, body)), kind).await?;
+    let (head, body) = response.into_parts();
+    let is_short = body.size_hint().upper().is_some_and(|most| most <= ANONYMOUS_BODY);
+    let body = match is_short {
+        true => Body::bytes(body.collect().await.map_err(ForwardError::Answer)?.to_bytes()),
+        false => body,
+    };
+    Ok(Response::from_parts(head, body))
 }
 
 /// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing
@@ -279,6 +296,8 @@ pub(crate) fn vouch(
 ) -> Result<(), UnfitIdentity> {
     // Before identity is written, or a client could nominate our headers in Connection.
     headers::strip_hop_by_hop(headers);
+    // Those of a request are not passed on.
+    headers.remove(TRAILER);
     sender::note_sender(headers, context, by_front_proxy);
     if let Some(names) = named {
         headers::strip_named(headers, names);
@@ -291,7 +310,6 @@ pub(crate) fn vouch(
 fn readdress(
     request: Box<Request<Incoming>>,
     upstream: &Upstream,
-    names: IdentityNames,
 ) -> Result<Box<Request<Body>>, ForwardError> {
     let (mut head, incoming) = request.into_parts();
     let client_host = head.headers.remove(HOST);
@@ -307,8 +325,10 @@ fn readdress(
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let path = match upstream.path_prefix() {
         "" => path,
-        prefix => PathAndQuery::try_from(format!("{prefix}{path}"))
-            .map_err(|error| ForwardError::Target(error.into()))?,
+        // With the prefix it may be longer than any path.
+        prefix => {
+            PathAndQuery::try_from(format!("{prefix}{path}")).map_err(|_| ForwardError::HeaderTooLarge)?
+        }
     };
     head.uri = Uri::builder()
         .scheme(Scheme::HTTPS)
@@ -317,7 +337,7 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming, names) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));

@@ -9,7 +9,6 @@ use http::{Request, Uri};
 use tokio::time::Instant;
 
 use crate::authn::Proven;
-use crate::authn::request_header::RequestHeaderNames;
 use crate::clusters::Cluster;
 use crate::clusters::upstream::Upstream;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
@@ -62,8 +61,6 @@ pub(crate) struct Outbound {
     pub(crate) request: Box<Request<Incoming>>,
     /// What was cut off its path, and belongs in front of any path that the client is told.
     pub(crate) cut: Option<Box<str>>,
-    /// The headers, beside the standard ones, by which front proxies name users to the gateway.
-    pub(crate) front_proxy: Option<Arc<RequestHeaderNames>>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
     pub(crate) user: Identity,
@@ -224,7 +221,6 @@ impl Admitted {
         let Identified { routed, user, by_front_proxy } = identified;
         let Known { request, cut, cluster, info, deadline, .. } = *routed.0;
         let upstream = Arc::clone(&cluster.upstream);
-        let front_proxy = cluster.front_proxy.clone();
-        Outbound { upstream, request, cut, front_proxy, info, deadline, user, by_front_proxy, impersonate }
+        Outbound { upstream, request, cut, info, deadline, user, by_front_proxy, impersonate }
     }
 }

@@ -39,9 +39,6 @@ pub(crate) enum BodyError {
     /// The other side ended an HTTP/2 stream without ending its body.
     #[error("the body was cut off")]
     Cut,
-    /// Its trailers would not fit on a connection that others share.
-    #[error("the trailers are too large")]
-    TrailersTooLarge,
     /// The request took longer than it may; the headers are out, so the connection is aborted.
     #[error("request did not complete within the allotted timeout")]
     Deadline,

@@ -1,21 +1,19 @@
 //! The one body type of the data plane: bytes of our own, or a stream that is passed through frame by frame without
 //! a box. What must happen when a stream ends hangs on its guards, which run when the body is dropped, however it ends.
 
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::headers::{IdentityNames, list_size, scrub_trailers, strip_hop_by_hop};
-use super::sharing::MAX_SHARED_HEADER;
+use super::headers::strip_hop_by_hop;
 use crate::transport::{BodyError, Incoming};
 
 /// Something whose drop marks the end of a body: a permit, a count, a log line.
@@ -33,8 +31,8 @@ pub(crate) struct Body {
 enum Kind {
     /// Bytes of our own, as far as they are still to be sent.
     Bytes(Option<Bytes>),
-    /// A client's, on its way to the backend.
-    Request { incoming: Incoming, names: IdentityNames },
+    /// A client's, on its way to the backend, behind what was read of it here.
+    Request { read: Option<Bytes>, incoming: Incoming },
     /// The backend's, on its way to a client.
     Response { source: Source, deadline: Deadline },
 }
@@ -83,10 +81,36 @@ impl Body {
         Self::new(Kind::Bytes(None))
     }
 
-    /// A client's body, passed on to the backend. Its trailers carry no identity, by none of these names either, and are
-    /// no larger than a header may be that shares a connection.
-    pub(super) fn of_request(incoming: Incoming, names: IdentityNames) -> Self {
-        Self::new(Kind::Request { incoming, names })
+    /// A client's body, passed on to the backend without its trailers: a receiver might merge them into the header, and Go
+    /// ends a whole connection over HTTP/2 if they come after it has closed their stream.
+    // RFC 9110, section 6.5.1; Go: net/http/h2_bundle.go, processHeaders
+    // threat: shared-connection-requests, forged-identity-headers
+    pub(super) fn of_request(incoming: Incoming) -> Self {
+        Self::new(Kind::Request { read: None, incoming })
+    }
+
+    /// Reads so many bytes of a client's body, or all of it, unless it is known to be longer.
+    pub(super) async fn read_up_to(mut self, most: u64) -> Result<Self, BodyError> {
+        let Kind::Request { read: None, incoming } = &mut self.kind else { return Ok(self) };
+        if incoming.size_hint().lower() > most {
+            return Ok(self);
+        }
+        let mut bytes = BytesMut::new();
+        while u64::try_from(bytes.len()).is_ok_and(|read| read <= most) {
+            match poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx))
+                .await
+                .transpose()?
+                .map(Frame::into_data)
+            {
+                Some(Ok(data)) => bytes.extend_from_slice(&data),
+                // Trailers are the last frame.
+                Some(Err(_)) | None => return Ok(Self { kind: Self::bytes(bytes).kind, ..self }),
+            }
+        }
+        if let Kind::Request { read, .. } = &mut self.kind {
+            *read = Some(bytes.freeze());
+        }
+        Ok(self)
     }
 
     /// A backend's body, passed on to the client; `permit` is given back when it ends.
@@ -138,16 +162,18 @@ impl HttpBody for Body {
         let this = self.get_mut();
         let polled = match &mut this.kind {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Request { incoming, names } => {
-                let frame = ready!(Pin::new(incoming).poll_frame(cx));
-                Poll::Ready(frame.map(|frame| request_frame(frame?, names)))
-            }
+            // Trailers are the last frame.
+            Kind::Request { read, incoming } => match read.take() {
+                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                None => Pin::new(incoming)
+                    .poll_frame(cx)
+                    .map(|frame| frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers))),
+            },
             Kind::Response { source, deadline } => match source.poll(cx) {
                 Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
                     source.watch(deadline, &mut this.guard);
-                    // What is about one connection is an error in trailers over HTTP/2.
-                    Poll::Ready(frame.map(|frame| frame.map(|frame| clean(frame, strip_hop_by_hop))))
+                    Poll::Ready(frame.map(|frame| frame.map(clean)))
                 }
             },
         };
@@ -160,7 +186,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Request { incoming, .. } => incoming.is_end_stream(),
+            Kind::Request { read, incoming } => read.is_none() && incoming.is_end_stream(),
             Kind::Response { source: Source::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
@@ -175,28 +201,20 @@ impl HttpBody for Body {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Kind::Request { incoming, .. } => incoming.size_hint(),
+            // Only one of unknown length is read in part.
+            Kind::Request { read: None, incoming } => incoming.size_hint(),
+            Kind::Request { .. } => SizeHint::default(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
             Kind::Response { .. } => SizeHint::default(),
         }
     }
 }
 
-/// A frame of a request. Its trailers are a header of their own on the way to the backend.
-// threat: shared-connection-requests
-fn request_frame(frame: Frame<Bytes>, names: &IdentityNames) -> Result<Frame<Bytes>, BodyError> {
-    let frame = clean(frame, |trailers| scrub_trailers(trailers, names));
-    match frame.trailers_ref() {
-        Some(trailers) if list_size(trailers) > MAX_SHARED_HEADER => Err(BodyError::TrailersTooLarge),
-        _ => Ok(frame),
-    }
-}
-
-/// The frame, its trailers cleaned if that is what it is.
-fn clean(frame: Frame<Bytes>, scrub: impl Fn(&mut HeaderMap)) -> Frame<Bytes> {
+/// The frame, without what is about one connection if it is trailers: over HTTP/2 that is an error.
+fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
-            scrub(&mut trailers);
+            strip_hop_by_hop(&mut trailers);
             Frame::trailers(trailers)
         }
         Err(frame) => frame,

@@ -4,15 +4,13 @@
 //! The order matters, and [`super::send`] keeps it: hop-by-hop headers go first and identity is written last, or a
 //! client could nominate `X-Remote-User` in `Connection` and have ours removed.
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 use http::header::{CONNECTION, COOKIE, HeaderName, HeaderValue, TE, UPGRADE};
 
 use crate::authn::request_header::RequestHeaderNames;
 use crate::request::credentials::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
 
-/// Headers about one connection. `Trailer` and `TE: trailers` stay: trailers pass.
+/// Headers about one connection. `TE: trailers` stays: those of answers pass.
 // RFC 9110, section 7.6.1
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
@@ -79,28 +77,6 @@ pub(crate) fn strip_identity(headers: &mut HeaderMap) {
     strip_where(headers, |name| {
         folded_starts_with(name, FRONT_PROXY_PREFIX) || folded_starts_with(name, IMPERSONATE_PREFIX)
     });
-}
-
-/// The names, beside the standard ones, from which the gateway and the backend read identities.
-#[derive(Debug, Clone, Default)]
-pub(super) struct IdentityNames {
-    /// Those by which front proxies name users to the gateway.
-    pub(super) gateway: Option<Arc<RequestHeaderNames>>,
-    /// Those that the backend has told.
-    pub(super) backend: Option<Arc<RequestHeaderNames>>,
-}
-
-/// Removes from a request's trailers what must not travel in them: a hop that merges trailers into the header would
-/// make an identity of it.
-// threat: forged-identity-headers
-pub(super) fn scrub_trailers(trailers: &mut HeaderMap, names: &IdentityNames) {
-    strip_hop_by_hop(trailers);
-    strip_identity(trailers);
-    for names in [&names.gateway, &names.backend].into_iter().flatten() {
-        strip_named(trailers, names);
-    }
-    trailers.remove(http::header::AUTHORIZATION);
-    trailers.remove(http::header::PROXY_AUTHORIZATION);
 }
 
 /// Makes one line of several `Cookie` lines: HTTP/2 allows them, HTTP/1.1 does not.

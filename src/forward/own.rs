@@ -30,6 +30,8 @@ use crate::user::{IdentityMode, UserInfo};
 /// How long the head of an answer may take: of a watch and of a single object, for which tokens wait, and of all else.
 const PROMPT_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// After how long without an answer a request that is given up says something about its connection.
+const SILENCE: Duration = Duration::from_secs(3);
 /// How long an answer may take as a whole, unless it is a watch.
 // apiserver: pkg/server/options/server_run_options.go, RequestTimeout — kube-apiserver itself gives up then
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
@@ -112,13 +114,30 @@ impl Service<Request<kube::client::Body>> for Own {
             let began = Instant::now();
             let pools = connections.pools.load_full();
             let within = if is_prompt { PROMPT_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
-            let Ok(answer) = timeout(within, pools.send(upstream, request, kind)).await else {
-                connections.abandon(&pools);
-                return Err(NoAnswer(within).into());
-            };
+            let mut waiting = Waiting { connections: &connections, pools: &pools, began, is_over: false };
+            let answer = timeout(within, pools.send(upstream, request, kind)).await;
+            let answer = answer.map_err(|_| NoAnswer(within))?;
+            waiting.is_over = true;
+            drop(waiting);
             let deadline = (!is_watch).then(|| Box::pin(sleep_until(began + ANSWER_TIMEOUT)));
             Ok(answer?.map(|body| Answer { body, deadline, pools, connections: Arc::clone(&connections) }))
         })
+    }
+}
+
+/// A request without an answer. Whoever sent it may give it up sooner than is done here.
+struct Waiting<'a> {
+    connections: &'a Connections,
+    pools: &'a Arc<Pools>,
+    began: Instant,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over && self.began.elapsed() >= SILENCE {
+            self.connections.abandon(self.pools);
+        }
     }
 }
 

@@ -42,6 +42,8 @@ const ALONE: ShareLimits = ShareLimits {
     queue_per_client: 64,
     wait: Duration::from_secs(5),
 };
+/// What a relayed request counts for that travels alone, in KiB.
+const RELAYED_ALONE: u32 = 64;
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
@@ -62,7 +64,7 @@ pub(crate) enum SendError {
     #[error("no endpoint of the API server was seen to take identities from this gateway")]
     NotTrusted,
     /// Too many requests that need a connection each are in progress.
-    #[error("too many anonymous requests, or requests with a large header, are in progress")]
+    #[error("too many requests that need a connection each are in progress")]
     Busy,
     /// The backend said that it did not process the request.
     #[error("the backend did not process the request: {0}")]
@@ -181,7 +183,9 @@ impl Pool {
                 let weight = u32::try_from(header.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
                 self.alone.acquire(user.to_owned(), weight).await
             }
-            _ => return Ok(None),
+            // One past the users that have a lane each.
+            Kind::Relayed { user } => self.alone.acquire(user.to_owned(), RELAYED_ALONE).await,
+            Kind::Short | Kind::Long | Kind::Extension { .. } => return Ok(None),
         };
         place.map(Some).map_err(|Full| SendError::Busy)
     }
@@ -268,7 +272,8 @@ impl Pool {
     /// A connection for one upgrade: never shared, never pooled.
     pub(super) async fn upgrading(&self, kind: Kind<'_>) -> Result<Upgrading, SendError> {
         let place = match kind {
-            Kind::Anonymous { .. } => self.place(kind).await?,
+            Kind::Anonymous { .. } | Kind::Alone { .. } => self.place(kind).await?,
+            // Each takes a connection of the client's, too.
             _ => None,
         };
         let stream = self.target.connect(Offer::Http1).await?;

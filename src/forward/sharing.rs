@@ -5,7 +5,7 @@
 //! read, and what pods, nodes and aggregated API servers answer is theirs to choose. Hence:
 //!
 //! - HTTP/2 is shared by requests whose header, however it is encoded, fits into one frame of kube-apiserver
-//!   ([`MAX_SHARED_HEADER`]; trailers, too). No Go server with its usual limits ends a connection for such a header.
+//!   ([`MAX_SHARED_HEADER`]; trailers are not passed on). No Go server with its usual limits ends a connection for such a header.
 //! - A larger one travels alone over HTTP/1.1, and is never sent again when its connection broke. Users share what such
 //!   headers may take up.
 //! - What the API server itself answers shares two lanes: short requests, and watches, whose readers may stall.

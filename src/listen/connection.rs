@@ -64,6 +64,9 @@ pub(crate) struct Draining {
 /// How long a connection that carries no request is kept while the server drains: what its client has just sent is
 /// answered, and not lost.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long an HTTP/1.1 client that sends no request, or reads no answer, can keep the server from ending.
+// Go: net/http/server.go, closeIdleConns
+const SILENT_AT_SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
@@ -359,6 +362,7 @@ async fn drive(
     let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
     let mut asked_to_end = false;
     let mut leaving = false;
+    let mut silent_until = tokio::time::Instant::now();
     loop {
         tokio::select! {
             ended = poll_fn(|cx| serving.as_mut().poll(cx)) => {
@@ -386,6 +390,9 @@ async fn drive(
                     if connection.http2 && activity.has_served() {
                         serving.as_mut().graceful_shutdown();
                     }
+                    if !leaving {
+                        silent_until = tokio::time::Instant::now() + SILENT_AT_SHUTDOWN;
+                    }
                     leaving = true;
                     timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
                 }
@@ -404,6 +411,10 @@ async fn drive(
                     continue;
                 }
                 match activity.deadline(&limits) {
+                    Some(_) if leaving && !connection.http2 && silent_until <= now => {
+                        debug!(%peer, "no request came, and the gateway ends");
+                        return;
+                    }
                     idle if leaving => {
                         if connection.http2 || idle.is_some() {
                             serving.as_mut().graceful_shutdown();

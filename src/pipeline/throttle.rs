@@ -53,8 +53,14 @@ impl LogThrottle {
 impl Sources {
     fn of(&mut self, source: IpAddr, now: Instant) -> &mut Allowance {
         if self.known.len() >= MAX_SOURCES && !self.known.contains_key(&source) {
-            // One that has its whole allowance again need not be known.
-            self.known.retain(|_, allowance| allowance.used_until > now || allowance.suppressed > 0);
+            // One that has its whole allowance again need not be known; what it was not told is told with another's line.
+            let mut untold = 0;
+            self.known.retain(|_, allowance| {
+                let is_kept = allowance.used_until > now;
+                untold += if is_kept { 0 } else { allowance.suppressed };
+                is_kept
+            });
+            self.others.get_or_insert_with(|| Allowance::new(now)).suppressed += untold;
             if self.known.len() >= MAX_SOURCES {
                 return self.others.get_or_insert_with(|| Allowance::new(now));
             }
@@ -112,5 +118,18 @@ mod tests {
         tokio::time::advance(LINE_INTERVAL * MAX_LINES).await;
         assert!(throttle.permit(address(9000)).is_some());
         assert!(throttle.0.lock().unwrap().known.len() < 10, "the others are forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_that_do_not_come_back_leave_room_for_others() {
+        let throttle = LogThrottle::default();
+        for index in 0..1024 {
+            for _ in 0..=MAX_LINES {
+                throttle.permit(address(index));
+            }
+        }
+        tokio::time::advance(LINE_INTERVAL * MAX_LINES).await;
+        let permits = (0..100).filter(|index| throttle.permit(address(5000 + index)).is_some()).count();
+        assert_eq!(permits, 100);
     }
 }

@@ -3,7 +3,7 @@
 
 use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
-use http::{HeaderValue, Method, Request, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 
 use crate::escape::decode_path;
 
@@ -23,10 +23,15 @@ pub enum Malformed {
     /// Not a host.
     #[error("malformed Host header")]
     BadHost,
+    /// A name that is no token. The http crate takes `"` in one; Go ends the stream for it, and with what comes after it
+    /// the connection that others share.
+    #[error("invalid header name")]
+    BadHeaderName,
     /// The target or the pseudo-header says another host than the header.
     #[error("Host header differs from the request target")]
     HostMismatch,
-    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme.
+    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme; or a
+    /// query without a path.
     #[error("invalid request target")]
     BadTarget,
     /// A tunnel to anywhere is not what this is for.
@@ -53,6 +58,7 @@ impl Malformed {
         match self {
             Self::NoHost => (StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header"),
             Self::BadHost => (StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"),
+            Self::BadHeaderName => (StatusCode::BAD_REQUEST, "400 Bad Request: invalid header name"),
             Self::HostMismatch => {
                 (StatusCode::BAD_REQUEST, "400 Bad Request: Host header differs from the request target")
             }
@@ -78,6 +84,9 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if request.headers().len() > MAX_HEADER_LINES {
         return Err(Malformed::HeaderTooLarge);
     }
+    if !request.headers().keys().all(is_token) {
+        return Err(Malformed::BadHeaderName);
+    }
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -92,13 +101,20 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if authority.is_some() && !request.uri().scheme_str().is_some_and(is_scheme) {
         return Err(Malformed::BadTarget);
     }
+    // Over HTTP/2 Go ends the stream for these: userinfo_in_authority, bad_path.
+    if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
+        return Err(Malformed::BadHost);
+    }
+    if request.uri().path_and_query().is_some_and(|target| target.as_str().starts_with('?')) {
+        return Err(Malformed::BadTarget);
+    }
     let same = |host: &HeaderValue, authority: &Authority| {
         host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
     match (host, authority) {
         // Also of one whose target says the host: RFC 9112, section 3.2.
         (None, _) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
-        (Some(host), _) if !is_host(host) => return Err(Malformed::BadHost),
+        (Some(host), _) if !is_host(host.as_bytes()) => return Err(Malformed::BadHost),
         (Some(host), Some(authority)) if !same(host, authority) => return Err(Malformed::HostMismatch),
         _ => {}
     }
@@ -125,8 +141,13 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
 
 /// The characters Go allows in a Host header.
 // golang.org/x/net/http/httpguts: ValidHostHeader
-fn is_host(value: &HeaderValue) -> bool {
-    value.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
+fn is_host(value: &[u8]) -> bool {
+    value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
+}
+
+// RFC 9110, section 5.6.2
+fn is_token(name: &HeaderName) -> bool {
+    name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 #[cfg(test)]
@@ -188,6 +209,8 @@ mod tests {
                 &["b"],
                 Err(Malformed::HostMismatch),
             ),
+            get("a user in the authority", "https://u@a/api", Version::HTTP_2, &[], Err(Malformed::BadHost)),
+            get("a query without a path", "https://a?b=c", Version::HTTP_2, &[], Err(Malformed::BadTarget)),
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
             get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
             get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
@@ -219,5 +242,15 @@ mod tests {
             }
         }
         assert!(failures.is_empty(), "{failures:#?}");
+    }
+
+    #[test]
+    fn a_header_name_is_a_token() {
+        for byte in 0x21..=0x7e_u8 {
+            let Ok(name) = HeaderName::from_bytes(&[b'x', byte]) else { continue };
+            let request = Request::builder().uri("/").header(HOST, "a").header(name, "1").body(()).unwrap();
+            let expected = if byte == b'"' { Err(Malformed::BadHeaderName) } else { Ok(()) };
+            assert_eq!(check(&request), expected, "{}", char::from(byte));
+        }
     }
 }

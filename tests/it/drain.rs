@@ -141,6 +141,15 @@ async fn watches_end_cleanly_while_other_requests_are_in_progress() {
     soon(ended).await.unwrap();
 }
 
+/// Nor does one that has begun to say something.
+#[tokio::test]
+async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {
+    let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
+    let mut client = scene.gateway.tls(b"http/1.1", None).await;
+    client.write_all(b"G").await.unwrap();
+    soon(scene.shut_down()).await.unwrap();
+}
+
 /// A client that does not acknowledge GOAWAY holds nothing up.
 #[tokio::test]
 async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {

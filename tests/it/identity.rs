@@ -1,16 +1,14 @@
 //! Who the backend is told a request is made by: exactly the client, whatever the client writes.
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
 use crate::support::wire::head;
-use crate::support::{
-    Backend, BoxedError, Gateway, H1, H2, Pki, Seen, flags, full, get, questions, soon, status,
-};
+use crate::support::{Backend, BoxedError, Gateway, H1, H2, Pki, Seen, flags, full, get, soon, status};
 
 /// The identity headers that arrived, sorted by name, values in order.
 fn identity(seen: &Seen) -> Vec<(String, String)> {
@@ -244,100 +242,47 @@ async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation
     }
 }
 
-/// A backend that says `ok`, and tells the names of the trailers it got, in order.
-async fn telling_trailers(pki: &Pki, alpn: &[&[u8]]) -> (Backend, mpsc::UnboundedReceiver<Vec<String>>) {
-    let (told, trailers) = mpsc::unbounded_channel();
-    let backend = Backend::start(pki, alpn, move |request: Request<hyper::body::Incoming>| {
-        let told = told.clone();
-        Box::pin(async move {
-            let collected = request.into_body().collect().await.unwrap();
-            let mut names: Vec<_> =
-                collected.trailers().into_iter().flat_map(HeaderMap::keys).map(ToString::to_string).collect();
-            names.sort();
-            told.send(names).unwrap();
-            Response::new(full("ok"))
-        })
-    })
-    .await;
-    (backend, trailers)
-}
-
+// A receiver might merge them into the header.
 #[tokio::test]
-async fn trailers_carry_no_identity_to_the_backend() {
-    for alpn in [H1, H2] {
+async fn trailers_of_a_request_are_not_passed_on() {
+    for (alpn, version) in [H1, H2].into_iter().flat_map(|alpn| [1, 2].map(|version| (alpn, version))) {
         let pki = Pki::new();
-        let (backend, mut trailers) = telling_trailers(&pki, alpn).await;
+        let (told, mut seen) = mpsc::unbounded_channel();
+        let backend = Backend::start(&pki, alpn, move |request: Request<hyper::body::Incoming>| {
+            let told = told.clone();
+            Box::pin(async move {
+                let announced = request.headers().contains_key("trailer");
+                let collected = request.into_body().collect().await.unwrap();
+                told.send((announced, collected.trailers().cloned(), collected.to_bytes())).unwrap();
+                Response::new(full("ok"))
+            })
+        })
+        .await;
         let gateway = Gateway::start(&pki, &backend);
         let alice = pki.clients.leaf().cn("alice").issue();
-        let mut sent = HeaderMap::new();
-        for name in ["x-remote-user", "x-remote-group", "impersonate-user", "authorization", "x-sum"] {
-            sent.insert(name, "system:masters".parse().unwrap());
+        let names = ["x-remote-user", "x-remote-group", "impersonate-user", "authorization", "x-sum"];
+        if version == 2 {
+            let sent = names.map(|name| (name.parse().unwrap(), "system:masters".parse().unwrap()));
+            let frames =
+                [Frame::data(Bytes::from_static(b"{}")), Frame::trailers(sent.into_iter().collect())];
+            let request = Request::post("/api/v1/namespaces/n/configmaps")
+                .header("trailer", names.join(", "))
+                .body(StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, BoxedError>))).boxed())
+                .unwrap();
+            let response = gateway.http2(Some(&alice)).await.send(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+        } else {
+            let mut client = gateway.tls(b"http/1.1", Some(&alice)).await;
+            let request = format!(
+                "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
+                 Trailer: {}\r\n\r\n2\r\n{{}}\r\n0\r\nX-Remote-User: admin\r\nX-Sum: 1\r\n\r\n",
+                names.join(", ")
+            );
+            client.write_all(request.as_bytes()).await.unwrap();
+            assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "), "{alpn:?}");
         }
-        let frames = [Frame::data(Bytes::from_static(b"{}")), Frame::trailers(sent)].map(Ok::<_, BoxedError>);
-        let request = Request::post("/api/v1/namespaces/n/configmaps")
-            .header("trailer", "x-remote-user, x-remote-group, impersonate-user, authorization, x-sum")
-            .body(StreamBody::new(futures_util::stream::iter(frames)).boxed())
-            .unwrap();
-        let response = gateway.http2(Some(&alice)).await.send(request).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(soon(trailers.recv()).await.unwrap(), ["x-sum"], "{alpn:?}");
-    }
-}
-
-// The gateway takes users' names from a header of its own choice, and so does the backend.
-#[tokio::test]
-async fn trailers_carry_no_identity_by_any_other_name_that_is_known() {
-    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-    let pki = Pki::new();
-    let (told, mut trailers) = mpsc::unbounded_channel();
-    let say = |request: &Request<hyper::body::Incoming>| {
-        if request.uri().path() != MAP {
-            return questions::answer(request);
-        }
-        let data = serde_json::json!({"requestheader-username-headers": "[\"X-Backend-User\"]"});
-        Some(questions::respond(StatusCode::OK, &serde_json::json!({"data": data})))
-    };
-    let backend = Backend::start_saying(&pki, H2, say, move |request| {
-        let told = told.clone();
-        Box::pin(async move {
-            let collected = request.into_body().collect().await.unwrap();
-            told.send(collected.trailers().cloned().unwrap_or_default()).unwrap();
-            Response::new(full("ok"))
-        })
-    })
-    .await;
-    let flags = flags(&pki, backend.address).into_iter().map(|flag| match flag.as_str() {
-        "--requestheader-username-headers=X-Remote-User" => format!("{flag},X-Gateway-User"),
-        _ => flag,
-    });
-    let gateway = Gateway::with(flags.collect());
-    let alice = pki.clients.leaf().cn("alice").issue();
-    let mut sent = HeaderMap::new();
-    for name in ["x-gateway-user", "x-backend-user", "x-sum"] {
-        sent.insert(name, "root".parse().unwrap());
-    }
-    let frames = [Frame::data(Bytes::from_static(b"{}")), Frame::trailers(sent)].map(Ok::<_, BoxedError>);
-    let body = StreamBody::new(futures_util::stream::iter(frames)).boxed();
-    let request = Request::post("/api/v1/namespaces/n/configmaps").body(body).unwrap();
-    assert_eq!(gateway.http2(Some(&alice)).await.send(request).await.unwrap().status(), StatusCode::OK);
-    let arrived = soon(trailers.recv()).await.unwrap();
-    assert_eq!(arrived.keys().map(http::HeaderName::as_str).collect::<Vec<_>>(), ["x-sum"]);
-}
-
-// h2 sends no such trailers, and gives up the request instead.
-#[tokio::test]
-async fn trailers_about_a_connection_stay_with_it() {
-    for alpn in [H1, H2] {
-        let pki = Pki::new();
-        let (backend, mut trailers) = telling_trailers(&pki, alpn).await;
-        let gateway = Gateway::start(&pki, &backend);
-        let alice = pki.clients.leaf().cn("alice").issue();
-        let mut client = gateway.tls(b"http/1.1", Some(&alice)).await;
-        let request = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
-                       Trailer: x-sum, keep-alive\r\n\r\n2\r\n{}\r\n0\r\nX-Sum: 1\r\nKeep-Alive: 5\r\n\r\n";
-        client.write_all(request.as_bytes()).await.unwrap();
-        assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "), "{alpn:?}");
-        assert_eq!(soon(trailers.recv()).await.unwrap(), ["x-sum"], "{alpn:?}");
+        let arrived = soon(seen.recv()).await.unwrap();
+        assert_eq!(arrived, (false, None, Bytes::from_static(b"{}")), "{alpn:?}, HTTP/{version}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
@@ -99,7 +100,12 @@ async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
             let (upload, unfinished, _) = fed();
             uploads.push(upload);
             let body = if method == "POST" { unfinished } else { empty() };
-            let request = Request::builder().method(method).uri(format!("https://{}/api", gateway.address));
+            let mut request =
+                Request::builder().method(method).uri(format!("https://{}/api", gateway.address));
+            if method == "POST" {
+                // More than is waited for.
+                request = request.header("content-length", "1000000");
+            }
             let request = request.body(body).unwrap();
             asking.push(tokio::spawn(async move {
                 sender.ready().await.unwrap();
@@ -153,7 +159,10 @@ async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
             tokio::spawn(async move {
                 while let Ok(head) = head(&mut stream).await {
                     if head.contains("watch=1") {
-                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nevent").await.unwrap();
+                        stream
+                            .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nevent\r\n")
+                            .await
+                            .unwrap();
                     } else if head.contains("/proxy/") {
                         count.fetch_add(1, Ordering::SeqCst);
                     } else {
@@ -168,22 +177,70 @@ async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
 
 const STALLED: &str = "/api/v1/namespaces/x/pods/y/proxy/";
 
-// Go's server reads on in a body before it sends an answer that is ready, so kube-apiserver never answers these.
+// Go's server reads on in a body before it sends an answer that is ready, so kube-apiserver would never answer these.
+#[tokio::test]
+async fn anonymous_requests_whose_body_does_not_come_lock_out_nobody() {
+    let pki = Pki::new();
+    let (address, stalled) = stalled_pods(&pki).await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let (mut attackers, mut uploads) = (Vec::new(), Vec::new());
+    for host in 1..=8 {
+        let attacker = gateway.http2_from(host).await;
+        for number in 0..20 {
+            let mut sender = attacker.sender.clone();
+            let (upload, body, _) = fed();
+            upload.send(Frame::data("{".into())).unwrap();
+            uploads.push(upload);
+            let mut request =
+                Request::post(format!("https://{}/api/v1/namespaces/x/pods/proxy/", gateway.address));
+            if number % 2 == 0 {
+                request = request.header("content-length", "2");
+            }
+            tokio::spawn(async move {
+                sender.ready().await?;
+                sender.send_request(request.body(body).unwrap()).await.map(drop)
+            });
+        }
+        attackers.push(attacker);
+    }
+    gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"mutating\"} 160").await;
+    for host in 1..=9 {
+        let response = gateway.http2_from(host).await.get("/version", &[]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    assert_eq!(stalled.load(Ordering::SeqCst), 0);
+    // Those that come are sent.
+    uploads.iter().for_each(|upload| drop(upload.send(Frame::data("}".into()))));
+    drop(uploads);
+    until("the first ones", || stalled.load(Ordering::SeqCst) == 32).await;
+}
+
+#[tokio::test]
+async fn anonymous_answers_that_are_not_read_lock_out_nobody() {
+    let pki = Pki::new();
+    let (address, _) = stalled_pods(&pki).await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let mut attackers = Vec::new();
+    for _ in 0..20 {
+        let mut attacker = gateway.frames(None, 0).await;
+        attacker.write_all(&frames::request(1, "/version")).await.unwrap();
+        while soon(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
+        attackers.push(attacker);
+    }
+}
+
 #[tokio::test]
 async fn stalled_anonymous_requests_of_one_client_lock_out_no_other() {
     let pki = Pki::new();
     let (address, stalled) = stalled_pods(&pki).await;
     let gateway = Gateway::with(flags(&pki, address));
     let mut attacker = gateway.http2_from(1).await;
-    let mut uploads = Vec::new();
     for _ in 0..90 {
         let mut sender = attacker.sender.clone();
-        let (upload, body, _) = fed();
-        uploads.push(upload);
         let uri = format!("https://{}{STALLED}", gateway.address);
         tokio::spawn(async move {
             sender.ready().await?;
-            sender.send_request(Request::post(uri).body(body).unwrap()).await.map(drop)
+            sender.send_request(Request::post(uri).body(empty()).unwrap()).await.map(drop)
         });
     }
     until("its share", || stalled.load(Ordering::SeqCst) >= 8).await;

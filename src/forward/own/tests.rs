@@ -204,6 +204,17 @@ async fn a_frozen_connection_is_not_used_again() {
     }
 }
 
+/// The elector gives its renewals up sooner than they are given up here.
+#[tokio::test]
+async fn a_connection_on_which_a_request_was_given_up_from_outside_is_not_used_again() {
+    let (upstream, _task) = FarEnd::FrozenFirst.start(H2).await;
+    let client = client(&upstream);
+    Asks::Read.ask(client.clone()).await.unwrap();
+    let given_up = timeout(Duration::from_secs(5), Asks::Write.ask(client.clone()));
+    assert!(in_silence(given_up).await.0.unwrap().is_err());
+    Asks::Read.ask(client).await.unwrap();
+}
+
 /// The check of an endpoint has a connection of its own.
 #[tokio::test]
 async fn every_check_ends_whose_api_server_accepts_and_never_answers() {

@@ -1,9 +1,8 @@
-//! The header limits of Go's HTTP/2 server, enforced on what a server of these tests reads.
-//!
-//! Go ends a whole connection, with every stream on it, for a header that is too large or wrong and does not end with its
-//! frame. hyper's server, which the tests use, does neither; so this stands between it and the wire and breaks the
-//! connection where Go would.
-// Go: net/http/h2_bundle.go, http2Framer.readMetaFrame
+//! What Go's HTTP/2 server ends a whole connection for, with every stream on it, enforced on what a server of these tests
+//! reads. hyper's server, which the tests use, does not; so this stands between it and the wire and breaks the connection
+//! where Go would, or might: for a header that is too large or wrong and does not end with its frame, for what follows a
+//! wrong header on its stream, and for trailers, since their stream may have been closed meanwhile.
+// Go: net/http/h2_bundle.go, http2Framer.readMetaFrame, http2serverConn.processData, processResetStream, processHeaders
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{CONTINUATION, END_HEADERS, HEADERS};
+use super::frames::{CONTINUATION, DATA, END_HEADERS, HEADERS, RST_STREAM};
 
 /// What kube-apiserver takes in one frame, and in one header: `DefaultMaxHeaderBytes` and what Go adds for HTTP/2.
 // apiserver: pkg/server/secure_serving.go; Go: adjustHTTP1MaxHeaderSize
@@ -79,6 +78,8 @@ struct Reader {
     left: usize,
     payload: Vec<u8>,
     block: Block,
+    /// The last stream that was opened.
+    highest: u32,
 }
 
 /// A header that is being read, and the table that all of them share.
@@ -115,9 +116,13 @@ impl Reader {
             self.left -= taken;
             if self.left == 0 {
                 let (kind, flags) = (self.head[3], self.head[4]);
+                let stream = u32::from_be_bytes(self.head[5..9].try_into().unwrap());
                 let payload = std::mem::take(&mut self.payload);
                 self.head.clear();
                 match kind {
+                    HEADERS if stream <= self.highest => {
+                        return Err("trailers, of a stream that may be closed");
+                    }
                     HEADERS => {
                         let padding = if flags & PADDED == 0 { 0 } else { usize::from(payload[0]) };
                         let start =
@@ -126,7 +131,12 @@ impl Reader {
                         self.block.take(&payload[start..payload.len() - padding], flags)?;
                     }
                     CONTINUATION => self.block.take(&payload, flags)?,
+                    DATA | RST_STREAM if stream > self.highest => return Err("a frame on an idle stream"),
                     _ => {}
+                }
+                // A stream whose header is wrong counts as one that was never opened.
+                if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 && !self.block.invalid {
+                    self.highest = stream;
                 }
             }
         }

@@ -577,7 +577,7 @@ impl Http2 {
 
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
-        let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+        let path = head.uri.path_and_query().map(|target| target.as_str().to_owned()).unwrap_or_default();
         let host = head.headers.remove("host");
         let host = host.map_or_else(|| self.address.to_string(), |host| host.to_str().unwrap().to_owned());
         head.uri = format!("https://{host}{path}").parse().unwrap();
