@@ -465,7 +465,7 @@ fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) 
     let thread = std::thread::spawn(move || sender.send(work()).ok());
     let mut hung = false;
     loop {
-        match receiver.recv_timeout(Duration::from_secs(60)) {
+        match receiver.recv_timeout(Duration::from_mins(1)) {
             Ok(verdict) => return if hung { Verdict::Hangs } else { verdict },
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 hung = true;
