@@ -7,6 +7,8 @@
 mod bound;
 mod checks;
 mod claims;
+#[doc(hidden)]
+pub mod compared;
 mod identity;
 mod legacy;
 mod objects;
@@ -91,7 +93,10 @@ pub(crate) fn authenticators(
         Keys::Files(keys) => KeyRing::Fixed(Arc::clone(keys)),
         Keys::Backend => KeyRing::Fetched(keys()),
     };
-    let grounds = Grounds { keys, lookup, audiences, counters };
+    on(settings, Grounds { keys, lookup, audiences, counters })
+}
+
+fn on(settings: &ServiceAccounts, grounds: Grounds) -> Vec<Box<dyn TokenAuthenticator>> {
     let legacy = LegacyTokens::new(settings.lookup, grounds.clone());
     let mut authenticators: Vec<Box<dyn TokenAuthenticator>> = vec![Box::new(legacy)];
     if !settings.issuers.is_empty() {

@@ -14,6 +14,7 @@
     reason = "tests"
 )]
 
+mod account_tokens;
 mod authority;
 mod bad_input;
 #[cfg(feature = "dev")]
@@ -50,6 +51,7 @@ mod parsers;
 #[path = "../support/pki.rs"]
 mod pki;
 mod prefixes;
+mod random_tokens;
 mod reference;
 mod reload;
 mod service_accounts;

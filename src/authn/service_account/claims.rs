@@ -1,12 +1,12 @@
-//! The claims, as Go's JSON decoder reads them into kube-apiserver's structures: names are compared byte for byte, no
-//! known name may come twice, and `null` is nothing.
+//! The claims, as Go's JSON decoder reads them into kube-apiserver's structures: names are compared byte for byte, none
+//! may come twice in an object that is read, and `null` is nothing.
 // go-jose v2: jwt/claims.go; kubernetes: pkg/serviceaccount/{claims,legacy}.go
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::Value;
 
-use crate::authn::json::Object;
+use crate::authn::json::DistinctObject;
 
 /// The claims that every token may have.
 #[derive(Debug, Default, Deserialize)]
@@ -85,7 +85,7 @@ fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D
 }
 
 fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
-    Ok(Option::deserialize(value)?.map(|Object(value)| value))
+    Ok(Option::deserialize(value)?.map(|DistinctObject(value)| value))
 }
 
 fn object_or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
@@ -121,14 +121,13 @@ pub(super) struct Date(pub(super) i64);
 
 impl<'de> Deserialize<'de> for Date {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        // Beyond these a whole number of seconds has no exact float, and no clock will show it.
-        const LAST: f64 = 9_007_199_254_740_992.0;
-        let number = Value::deserialize(value)?.as_f64().filter(|number| number.abs() <= LAST);
-        let number = number.ok_or_else(|| {
+        // Go counts from year 1: time.Unix takes later dates for the distant past.
+        const TO_1970: i64 = 62_135_596_800;
+        #[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "saturates, as meant")]
+        let whole = Value::deserialize(value)?.as_f64().map(|number| number as i64);
+        let whole = whole.filter(|whole| whole.checked_add(TO_1970).is_some()).ok_or_else(|| {
             de::Error::custom("go-jose/go-jose/jwt: expected number value to unmarshal NumericDate")
         })?;
-        #[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "bounded, and meant")]
-        let whole = number as i64;
         Ok(Self(whole))
     }
 }

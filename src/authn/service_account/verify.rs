@@ -7,6 +7,7 @@ use super::checks::Checks;
 use super::claims::Public;
 use super::{Grounds, KeyRing};
 use crate::authn::chain::intersection;
+use crate::authn::json::DistinctObject;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::KeyError;
 use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
@@ -67,12 +68,13 @@ pub(super) async fn verify<P: DeserializeOwned>(
     // Whatever is passed over must be JSON too, and no deeper than other readers take it.
     jwt.claims().map_err(|error| checks.invalid("claims", format!("json: {error}")))?;
     let read = |error: serde_json::Error| checks.invalid("claims", unreadable(&error));
-    let public: Public = serde_json::from_slice(jwt.payload()).map_err(read)?;
+    let DistinctObject(public): DistinctObject<Public> =
+        serde_json::from_slice(jwt.payload()).map_err(read)?;
     // The one that was looked at before is the same, unless both were read differently.
     if !issuers.contains(&public.issuer) {
         return Err(checks.invalid("iss", format!("token issuer {} is invalid", Quoted(&public.issuer))));
     }
-    let private = serde_json::from_slice(jwt.payload()).map_err(read)?;
+    let DistinctObject(private) = serde_json::from_slice(jwt.payload()).map_err(read)?;
     let audiences = audiences(&public, grounds, checks, context)?;
     Ok(Some(Verified { public, private, audiences }))
 }

@@ -102,6 +102,13 @@ impl Rng {
         &list[self.below(list.len())]
     }
 
+    pub fn shuffled<T>(&mut self, mut list: Vec<T>) -> Vec<T> {
+        for at in (1..list.len()).rev() {
+            list.swap(at, self.below(at + 1));
+        }
+        list
+    }
+
     pub fn byte(&mut self) -> u8 {
         self.next().to_le_bytes()[0]
     }

@@ -120,6 +120,11 @@ fn claims_of_the_wrong_type_or_twice_are_refused() {
     let mut cases = vec![
         (payload(""), OK),
         (payload(r#""zz":{"a":1,"a":2},"#), OK),
+        (payload(r#""zz":1,"ZZ":1,"#), OK),
+        (payload(r#""zz":1,"zz":1,"#), twice),
+        (payload(r#""zz":1,"\u007az":1,"#), twice),
+        (payload("").replace(r#""namespace""#, r#""zz":1,"zz":1,"namespace""#), twice),
+        (payload("").replace(r#""name""#, r#""zz":1,"zz":1,"name""#), twice),
         (payload("").replace("\"iss\"", " \n\"iss\""), OK),
         (format!("{} \n", payload("")), OK),
         (payload(r#""iss":"iss","#), twice),
@@ -152,6 +157,15 @@ fn claims_of_the_wrong_type_or_twice_are_refused() {
         (r#"{"iss":["iss"]}"#.to_owned(), NONE),
         ("{}".to_owned(), NONE),
     ];
+    for (claim, expected) in [
+        (r#""exp":1e17,"#, OK),
+        (r#""exp":9223371974719178751,"#, OK),
+        (r#""exp":9223371974719179775,"#, BAD_DATE),
+        (r#""nbf":-1e300,"#, OK),
+        (r#""nbf":1e17,"#, "service account token is not valid yet"),
+    ] {
+        cases.push((payload(claim), expected));
+    }
     for date in ["exp", "nbf", "iat"] {
         for value in ["\"1\"", "{}", "[]", "true", "1e300", "9223372036854775807"] {
             cases.push((payload(&format!(r#""{date}":{value},"#)), BAD_DATE));

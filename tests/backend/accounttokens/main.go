@@ -1,0 +1,191 @@
+// Judges service-account tokens by kube-apiserver's own authenticators: legacy and bound ones, in its order, over objects
+// that its own getter finds in caches; the API server behind them has no others.
+//
+// Reads one JSON object per line from standard input. The first one configures: {"keys", "objects", "authenticators"}, of
+// which each has issuers, audiences and whether legacy tokens are looked up. All others are tokens: {"authenticator",
+// "token", "stored", "audiences"}, where "stored" is the token that the secrets hold, and the audiences are those that are
+// asked for, if any. Writes one answer per line, in the same order.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
+
+	getters "k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+type object struct {
+	Kind      string            `json:"kind"`
+	Namespace string            `json:"namespace"`
+	Name      string            `json:"name"`
+	UID       string            `json:"uid"`
+	Deleted   int64             `json:"deleted"`
+	Labels    map[string]string `json:"labels"`
+}
+
+type configured struct {
+	Issuers   []string `json:"issuers"`
+	Audiences []string `json:"audiences"`
+	Lookup    bool     `json:"lookup"`
+}
+
+type line struct {
+	Keys           string       `json:"keys"`
+	Objects        []object     `json:"objects"`
+	Authenticators []configured `json:"authenticators"`
+
+	Authenticator int      `json:"authenticator"`
+	Token         string   `json:"token"`
+	Stored        string   `json:"stored"`
+	Audiences     []string `json:"audiences"`
+}
+
+type answer struct {
+	Error     string              `json:"error"`
+	Known     bool                `json:"known"`
+	Username  string              `json:"username"`
+	UID       string              `json:"uid"`
+	Groups    []string            `json:"groups"`
+	Extra     map[string][]string `json:"extra"`
+	Audiences []string            `json:"audiences"`
+}
+
+// empty is an API server that has no objects, and takes every patch: the day of the last use of a secret.
+type empty struct{}
+
+func (empty) RoundTrip(request *http.Request) (*http.Response, error) {
+	code, body := http.StatusNotFound, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+	if request.Method == http.MethodPatch {
+		code, body = http.StatusOK, `{"kind":"Secret","apiVersion":"v1"}`
+	}
+	return &http.Response{
+		StatusCode: code,
+		Header:     http.Header{"Content-Type": {"application/json"}},
+		Body:       io.NopCloser(strings.NewReader(body)),
+		Request:    request,
+	}, nil
+}
+
+// cluster is what tokens are judged by.
+type cluster struct {
+	authenticators []authenticator.Token
+	secrets        []*v1.Secret
+}
+
+func build(configuration line) cluster {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://empty.example", Transport: empty{}, QPS: -1})
+	if err != nil {
+		panic(err)
+	}
+	indexer := func() cache.Indexer {
+		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	}
+	accounts, secrets, pods, nodes := indexer(), indexer(), indexer(), indexer()
+	var built cluster
+	for _, o := range configuration.Objects {
+		meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.UID), Labels: o.Labels}
+		if o.Deleted != 0 {
+			meta.DeletionTimestamp = &metav1.Time{Time: time.Unix(o.Deleted, 0)}
+		}
+		switch o.Kind {
+		case "serviceaccount":
+			accounts.Add(&v1.ServiceAccount{ObjectMeta: meta})
+		case "secret":
+			secret := &v1.Secret{ObjectMeta: meta, Data: map[string][]byte{}}
+			built.secrets = append(built.secrets, secret)
+			secrets.Add(secret)
+		case "pod":
+			pods.Add(&v1.Pod{ObjectMeta: meta})
+		case "node":
+			nodes.Add(&v1.Node{ObjectMeta: meta})
+		default:
+			panic(o.Kind)
+		}
+	}
+	getter := getters.NewGetterFromClient(client, listers.NewSecretLister(secrets), listers.NewServiceAccountLister(accounts),
+		listers.NewPodLister(pods), listers.NewNodeLister(nodes))
+	parsed, err := keyutil.ParsePublicKeysPEM([]byte(configuration.Keys))
+	if err != nil {
+		panic(err)
+	}
+	keys, err := serviceaccount.StaticPublicKeysGetter(parsed)
+	if err != nil {
+		panic(err)
+	}
+	for _, a := range configuration.Authenticators {
+		validator, err := serviceaccount.NewLegacyValidator(a.Lookup, getter, client.CoreV1())
+		if err != nil {
+			panic(err)
+		}
+		legacy := serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, keys, a.Audiences, validator)
+		bound := serviceaccount.JWTTokenAuthenticator(a.Issuers, keys, a.Audiences, serviceaccount.NewValidator(getter))
+		built.authenticators = append(built.authenticators, union.New(legacy, bound))
+	}
+	return built
+}
+
+func (c cluster) judge(l line) answer {
+	for _, secret := range c.secrets {
+		secret.Data[v1.ServiceAccountTokenKey] = []byte(l.Stored)
+	}
+	ctx := context.Background()
+	if len(l.Audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, l.Audiences)
+	}
+	response, known, err := c.authenticators[l.Authenticator].AuthenticateToken(ctx, l.Token)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	if !known {
+		return answer{}
+	}
+	user := response.User
+	return answer{
+		Known: true, Username: user.GetName(), UID: user.GetUID(), Groups: user.GetGroups(), Extra: user.GetExtra(),
+		Audiences: response.Audiences,
+	}
+}
+
+func main() {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	in := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<20))
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	encoder := json.NewEncoder(out)
+	var built cluster
+	for in.More() {
+		var l line
+		if err := in.Decode(&l); err != nil {
+			panic(err)
+		}
+		var result answer
+		if l.Keys != "" {
+			built = build(l)
+		} else {
+			result = built.judge(l)
+		}
+		if err := encoder.Encode(result); err != nil {
+			panic(err)
+		}
+	}
+}
