@@ -152,9 +152,7 @@ impl Issuer {
         let usages = Usages::parse(wanted.usages)?;
         let validity = Validity::of(now, life, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
-        let mut serial = [0; SERIAL];
-        rand::fill(&mut serial)
-            .map_err(|_| SignError::Failed("unable to generate a serial number".to_owned()))?;
+        let serial = new_serial()?;
         // go: crypto/x509/x509.go, CreateCertificate — who has the authority's own name gets no identifier of it
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
         let encoded = Fields {
@@ -209,6 +207,15 @@ impl Issuer {
         let pem = armour("CERTIFICATE", &der);
         Ok(Issued { der, pem, serial, subject, validity })
     }
+}
+
+/// A random serial number; two of one issuer must not be equal.
+// RFC 5280 §4.1.2.2
+pub(crate) fn new_serial() -> Result<[u8; SERIAL], SignError> {
+    let mut serial = [0; SERIAL];
+    rand::fill(&mut serial)
+        .map_err(|_| SignError::Failed("unable to generate a serial number".to_owned()))?;
+    Ok(serial)
 }
 
 /// A signed certificate.

@@ -37,15 +37,21 @@ pub enum NamePatternError {
     /// No DNS name could match it.
     #[error("{0:?} matches no DNS name: labels have letters, digits and hyphens")]
     Dns(String),
-    /// The `*` could stand for another domain.
+    /// The `*` could stand for a part of a label, and so for another domain.
     #[error(
-        "{0:?} matches no mail address, or leaves the @ to the *: write *@example.com, or * for every address"
+        "the * of {0:?} could stand for the beginning of another domain: put a dot behind it, as in *.example.com"
+    )]
+    DnsLabel(String),
+    /// The `*` could stand for another domain or mailbox.
+    #[error(
+        "{0:?} matches no mail address, or its * is not one whole side of the @: write *@example.com, or * for every \
+         address"
     )]
     Email(String),
     /// The `*` could stand for another host.
     #[error(
-        "{0:?} matches no URI, or leaves a part of the host to the *: write it as spiffe://example.com/ns/a/*, with the \
-         * at the end, or * for every URI"
+        "{0:?} matches no URI, or leaves a part of the host to the *: write it as spiffe://example.com/ns/a/* or \
+         urn:example:*, with the * at the end, or * for every URI"
     )]
     Uri(String),
 }
@@ -96,9 +102,16 @@ impl FromStr for DnsPattern {
 
     fn from_str(text: &str) -> Result<Self, NamePatternError> {
         let pattern = parse(text)?;
+        let is_part =
+            |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
         let possible = match &pattern {
             Pattern::Exact(name) => dns::check(name, false).is_ok(),
-            _ => pattern.text().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)),
+            Pattern::Prefix(prefix) => is_part(prefix),
+            Pattern::Suffix(suffix) => match suffix.strip_prefix('.') {
+                Some(domain) => dns::check(domain, false).is_ok(),
+                None if is_part(suffix) => return Err(NamePatternError::DnsLabel(text.to_owned())),
+                None => false,
+            },
         };
         if possible { Ok(Self(pattern)) } else { Err(NamePatternError::Dns(text.to_owned())) }
     }
@@ -124,7 +137,9 @@ impl FromStr for EmailPattern {
         let pattern = parse(text)?;
         let possible = match &pattern {
             Pattern::Exact(address) => email(address).is_ok(),
-            _ => pattern.is_star() || pattern.text().matches('@').count() == 1,
+            Pattern::Prefix(_) if pattern.is_star() => true,
+            Pattern::Prefix(local) => local.ends_with('@') && email(&format!("{local}a")).is_ok(),
+            Pattern::Suffix(domain) => domain.starts_with('@') && email(&format!("a{domain}")).is_ok(),
         };
         if possible { Ok(Self(pattern)) } else { Err(NamePatternError::Email(text.to_owned())) }
     }
@@ -155,11 +170,14 @@ impl FromStr for UriPattern {
         let pattern = parse(text)?;
         let possible = match &pattern {
             Pattern::Exact(exact) => uri(exact).is_ok(),
-            // The host must have ended before the `*` begins.
+            // The host must have ended before the `*` begins. Without `//`, its scheme says what is a host.
             Pattern::Prefix(prefix) => {
+                let host_ended = |parts: Parts<'_>| match parts.authority {
+                    Some(_) => parts.path.is_some(),
+                    None => prefix.ends_with([':', '/']),
+                };
                 pattern.is_star()
-                    || split(prefix).is_some_and(|parts| parts.authority.is_none() || parts.path.is_some())
-                        && uri(&format!("{prefix}x")).is_ok()
+                    || split(prefix).is_some_and(host_ended) && uri(&format!("{prefix}x")).is_ok()
             }
             Pattern::Suffix(_) => false,
         };

@@ -29,7 +29,7 @@ pub const MAX_REQUEST: usize = 64 * 1024;
 /// The type of the PEM block.
 const KIND: &[u8] = b"CERTIFICATE REQUEST";
 /// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
-const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+pub(crate) const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// 2.5.29.17
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
@@ -170,13 +170,15 @@ impl From<ParseError> for RequestError {
 }
 
 /// What a request is made of.
-struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     /// The signed part, as it is written.
     signed: &'a [u8],
-    subject: &'a [u8],
+    pub(crate) subject: &'a [u8],
     spki: &'a [u8],
     /// The content of the attributes.
-    attributes: &'a [u8],
+    pub(crate) attributes: &'a [u8],
+    /// Whether nothing follows at the end of a SEQUENCE.
+    pub(crate) complete: bool,
     /// The content of the identifier of the signature's algorithm.
     algorithm: &'a [u8],
     signature: Vec<u8>,
@@ -187,7 +189,7 @@ const MALFORMED: ParseError = ParseError("asn1: structure error: malformed certi
 impl<'a> Parts<'a> {
     /// Elements may follow at the end of each SEQUENCE, as Go has it, but not after the request.
     // RFC 2986 §4
-    fn split(der: &'a [u8]) -> Option<Self> {
+    pub(crate) fn split(der: &'a [u8]) -> Option<Self> {
         let mut input = Der::new(der);
         let mut request = input.enter(tag::SEQUENCE)?;
         let signed = request.whole(tag::SEQUENCE)?;
@@ -199,7 +201,8 @@ impl<'a> Parts<'a> {
         let subject = info.whole(tag::SEQUENCE)?;
         let spki = info.whole(tag::SEQUENCE)?;
         let attributes = info.read(tag::explicit(0))?;
-        input.is_empty().then_some(Self { signed, subject, spki, attributes, algorithm, signature })
+        let complete = request.is_empty() && info.is_empty();
+        input.is_empty().then_some(Self { signed, subject, spki, attributes, complete, algorithm, signature })
     }
 }
 

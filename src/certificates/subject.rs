@@ -28,11 +28,34 @@ pub fn check_name(name: &str) -> Result<(), NotPlainName> {
     if at_the_ends || name.chars().any(is_unseen) { Err(NotPlainName::Unseen) } else { Ok(()) }
 }
 
-/// Control characters, line separators, and what changes a text without being seen: directions, joiners, soft hyphens.
+/// Control characters, line separators, and what a display leaves out.
 fn is_unseen(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    let is_ignorable = || DEFAULT_IGNORABLE.iter().any(|(first, last)| (*first..=*last).contains(&c));
+    c.is_control() || matches!(c, '\u{2028}'..='\u{2029}') || is_ignorable()
 }
+
+/// The characters with the property `Default_Ignorable_Code_Point`: directions, joiners, fillers, variation selectors,
+/// tags.
+// Unicode 16.0.0, DerivedCoreProperties.txt
+const DEFAULT_IGNORABLE: [(char, char); 17] = [
+    ('\u{ad}', '\u{ad}'),
+    ('\u{34f}', '\u{34f}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{115f}', '\u{1160}'),
+    ('\u{17b4}', '\u{17b5}'),
+    ('\u{180b}', '\u{180f}'),
+    ('\u{200b}', '\u{200f}'),
+    ('\u{202a}', '\u{202e}'),
+    ('\u{2060}', '\u{206f}'),
+    ('\u{3164}', '\u{3164}'),
+    ('\u{fe00}', '\u{fe0f}'),
+    ('\u{feff}', '\u{feff}'),
+    ('\u{ffa0}', '\u{ffa0}'),
+    ('\u{fff0}', '\u{fff8}'),
+    ('\u{1bca0}', '\u{1bca3}'),
+    ('\u{1d173}', '\u{1d17a}'),
+    ('\u{e0000}', '\u{e0fff}'),
+];
 
 impl Subject {
     /// Whether no attribute would be written. An empty CN is none; an empty O is one.
@@ -123,7 +146,7 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Subject;
+    use super::{Subject, check_name};
     use crate::certificates::testing::{element, strings};
     use crate::x509::name::{self, Reader};
 
@@ -230,6 +253,61 @@ mod tests {
         assert!(Subject::default().is_empty());
         assert!(!Subject { organization: strings(&[""]), ..Subject::default() }.is_empty());
         assert!(!Subject { common_name: "a".to_owned(), ..Subject::default() }.is_empty());
+    }
+
+    #[test]
+    fn names_that_cannot_be_seen_are_refused() {
+        const UNSEEN: [char; 33] = [
+            '\0',
+            '\n',
+            '\u{85}',
+            '\u{ad}',
+            '\u{34f}',
+            '\u{61c}',
+            '\u{115f}',
+            '\u{1160}',
+            '\u{17b4}',
+            '\u{17b5}',
+            '\u{180b}',
+            '\u{180e}',
+            '\u{180f}',
+            '\u{200b}',
+            '\u{2028}',
+            '\u{2029}',
+            '\u{202e}',
+            '\u{2060}',
+            '\u{2065}',
+            '\u{206f}',
+            '\u{3164}',
+            '\u{fe00}',
+            '\u{fe0f}',
+            '\u{feff}',
+            '\u{ffa0}',
+            '\u{fff0}',
+            '\u{fff8}',
+            '\u{1bca0}',
+            '\u{1d17a}',
+            '\u{e0000}',
+            '\u{e0041}',
+            '\u{e007f}',
+            '\u{e01ef}',
+        ];
+        let passed: Vec<_> =
+            UNSEEN.into_iter().filter(|unseen| check_name(&format!("a{unseen}b")).is_ok()).collect();
+        assert!(passed.is_empty(), "{passed:?}");
+        for name in
+            ["alice", "a b", "system:node:a", "jos\u{e9}", "\u{fb50}", "\u{65e5}\u{672c}", "a\u{fffd}"]
+        {
+            assert!(check_name(name).is_ok(), "{name:?}");
+        }
+        // The table is the whole property, as another program has it.
+        let property = regex::Regex::new(r"\A\p{Default_Ignorable_Code_Point}\z").unwrap();
+        let missing: Vec<_> = ('\0'..=char::MAX)
+            .filter(|c| {
+                property.is_match(c.encode_utf8(&mut [0; 4])) && check_name(&format!("a{c}b")).is_ok()
+            })
+            .collect();
+        assert!(missing.is_empty(), "{} characters", missing.len());
     }
 
     // go: crypto/x509/pkix/pkix.go, RDNSequence.String

@@ -96,7 +96,7 @@ pub struct SignerProfileKeys {
     /// What organisations, which are a client's groups, may be. system:masters is only what is spelt so.
     #[arg(long, value_name = "PATTERNS")]
     pub organizations: Vec<String>,
-    /// What DNS names may be. A `*` at the end stands for the rest of one label.
+    /// What DNS names may be. `*.` at the beginning stands for any labels, a `*` at the end for the rest of one.
     #[arg(long, value_name = "PATTERNS")]
     pub dns_names: Vec<String>,
     /// Also sign wildcards below them, such as `*.example.com`.

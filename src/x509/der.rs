@@ -66,6 +66,11 @@ impl<'a> Der<'a> {
         self.0.is_empty()
     }
 
+    /// What has not been read yet.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
     /// Whether the next element has this tag.
     pub(crate) fn peek(self, tag: u8) -> bool {
         self.0.first() == Some(&tag)

@@ -95,7 +95,7 @@ impl CertificateKeyPair {
         };
         let certificates: Vec<Certificate> =
             ders.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-        let block = private_key_block(key).map_err(KeyPairError::NoKey)?;
+        let block = pem::private_key_block(key).map_err(KeyPairError::NoKey)?;
         let key = signing_key(block, certificates.first())?;
         let own = key.public_key().and_then(|spki| {
             let content = Der::new(spki.as_ref()).read(tag::SEQUENCE)?;
@@ -174,21 +174,6 @@ pub(crate) fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
         [one] if one.ends_with("PRIVATE KEY") => "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched".to_owned(),
         types => format!(
             "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
-            types.join(" ")
-        ),
-    })
-}
-
-/// The first private key in PEM, whatever its form; else why there is none.
-// go: crypto/tls/tls.go, X509KeyPair
-pub(crate) fn private_key_block(pem: &[u8]) -> Result<pem::Block, String> {
-    pem::private_key_block(pem).map_err(|skipped| match skipped.as_slice() {
-        [] => "tls: failed to find any PEM data in key input".to_owned(),
-        [one] if one == "CERTIFICATE" => {
-            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
-        }
-        types => format!(
-            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
             types.join(" ")
         ),
     })

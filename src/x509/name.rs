@@ -104,7 +104,7 @@ impl Subject {
 impl Reader {
     /// The text of a value, or `None` for one that is passed over; an error for one that makes the name invalid.
     fn value(self, value: &Element<'_>) -> Result<Option<String>, Malformed> {
-        if let Some(text) = decode(value.tag, value.content) {
+        if let Some(text) = text(value) {
             return Ok(Some(text));
         }
         if self == Self::Certificate {
@@ -126,6 +126,11 @@ impl Reader {
         };
         if well_formed { Ok(None) } else { Err(Malformed) }
     }
+}
+
+/// The text of a value, if it is a string that Go reads.
+pub(crate) fn text(value: &Element<'_>) -> Option<String> {
+    decode(value.tag, value.content)
 }
 
 /// Decodes a string by its type; `None` for a value that does not fit its type, and for every other type.

@@ -69,9 +69,9 @@ pub fn authorities(data: &[u8]) -> Vec<CertificateDer<'static>> {
     certificates.map(|block| block.content.into()).collect()
 }
 
-/// The first block that is a private key, or the types of all blocks if none is.
+/// The first block that is a private key, whatever its form; else why there is none.
 // go: crypto/tls/tls.go, X509KeyPair
-pub fn private_key_block(data: &[u8]) -> Result<Block, Vec<String>> {
+pub fn private_key_block(data: &[u8]) -> Result<Block, String> {
     let mut skipped = Vec::new();
     for block in blocks(data) {
         if block.kind == b"PRIVATE KEY" || block.kind.ends_with(b" PRIVATE KEY") {
@@ -79,7 +79,16 @@ pub fn private_key_block(data: &[u8]) -> Result<Block, Vec<String>> {
         }
         skipped.push(String::from_utf8_lossy(&block.kind).into_owned());
     }
-    Err(skipped)
+    Err(match skipped.as_slice() {
+        [] => "tls: failed to find any PEM data in key input".to_owned(),
+        [one] if one == "CERTIFICATE" => {
+            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
+        }
+        types => format!(
+            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
+            types.join(" ")
+        ),
+    })
 }
 
 /// The first private key, if it is one and is not encrypted. The form counts, and not the type that the block names.

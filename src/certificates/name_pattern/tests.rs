@@ -77,8 +77,15 @@ fn a_star_covers_no_other_domain() {
     ] {
         assert_eq!(dns_is_signed(pattern, name, wildcards), signed, "{pattern} {name:?}");
     }
-    for pattern in ["a b", "*.a_b", "*,a.example", "*.bücher.example", "a..b", "http://a", "", "*@a"] {
+    for pattern in
+        ["a b", "*.a_b", "*,a.example", "*.bücher.example", "a..b", "http://a", "", "*@a", "*.", "*..a"]
+    {
         assert!(pattern.parse::<DnsPattern>().is_err(), "{pattern}");
+    }
+    for pattern in ["*example.com", "*-a.example.com", "*com"] {
+        let error = pattern.parse::<DnsPattern>().map_err(|error| error.to_string());
+        let fix = "put a dot behind it, as in *.example.com";
+        assert!(error.as_ref().is_err_and(|error| error.contains(fix)), "{pattern}: {error:?}");
     }
 }
 
@@ -99,7 +106,19 @@ fn a_star_covers_no_other_mail_server() {
     ] {
         assert_eq!(email_is_signed(pattern, name), signed, "{pattern} {name:?}");
     }
-    for pattern in ["*example.com", "root*", "a@b@*", "a", "a@"] {
+    for pattern in [
+        "*example.com",
+        "root*",
+        "a@b@*",
+        "a",
+        "a@",
+        "root@mail*",
+        "root@mail.example*",
+        "*root@example.com",
+        "*@a b",
+        "a b@*",
+        "@*",
+    ] {
         assert!(pattern.parse::<EmailPattern>().is_err(), "{pattern}");
     }
 }
@@ -131,6 +150,8 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         ("spiffe://td/ns/a*", "spiffe://td/ns/ab", true),
         ("urn:example:*", "urn:example:a", true),
         ("urn:example:*", "urn:example:a/../b", false),
+        ("did:web:example.com:*", "did:web:example.com:a", true),
+        ("did:web:example.com:*", "did:web:example.com.evil.org:a", false),
         ("https://a/?b", "https://a/?b", true),
         ("*", "https://evil.org/?x", true),
         ("*", "https://user@host/", false),
@@ -150,6 +171,9 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         "a b:*",
         "https://a/%2e*",
         "https://user@a/*",
+        "urn:exam*",
+        "did:web:example.com*",
+        "mailto:root@example*",
         "https://a/",
         "/a/*",
     ] {
@@ -257,11 +281,12 @@ proptest! {
             let before = pattern.trim_end_matches('*');
             let by_star = text.get(before.len()..).unwrap_or_default();
             prop_assert!(!(star && pattern.ends_with('*') && by_star.contains('.')));
+            prop_assert!(!star || !pattern.starts_with('*') || pattern.starts_with("*."), "{pattern} {text}");
         }
         if covers::<EmailPattern>(&pattern, |known| known.covers(&text)) && email(&text).is_ok() {
             prop_assert!(reads_as(&pattern, &text));
             prop_assert_eq!(text.matches('@').count(), 1);
-            prop_assert!(!star || pattern.contains('@'));
+            prop_assert!(!star || pattern.starts_with("*@") || pattern.ends_with("@*"), "{pattern} {text}");
         }
         if covers::<UriPattern>(&pattern, |known| known.covers(&text)) && uri(&text).is_ok() {
             prop_assert!(reads_as(&pattern, &text));

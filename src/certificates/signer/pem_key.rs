@@ -15,7 +15,6 @@ use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 
 use super::{KeyError, KeyKind, SignError, SignatureAlgorithm, Signer};
 use crate::certificates::request::armour;
-use crate::x509::key_pair::private_key_block;
 use crate::x509::pem;
 
 /// A private key in memory.
@@ -49,7 +48,7 @@ impl PemKey {
     /// Reads PKCS#8, PKCS#1 or SEC1: the first block that is a private key; others are passed over.
     // go: crypto/tls/tls.go, X509KeyPair, parsePrivateKey
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
-        let block = private_key(pem)?;
+        let block = pem::private_key_block(pem).map_err(KeyError::NoKey)?;
         let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
         // Headers may say something else, and Go does not read them.
         Self::from_der(&Zeroizing::new(block.content))
@@ -58,7 +57,7 @@ impl PemKey {
 
     /// Reads an encrypted PKCS#8 key (PBES2, RFC 8018).
     pub fn from_encrypted_pem(pem: &[u8], passphrase: &SecretString) -> Result<Self, KeyError> {
-        let block = private_key(pem)?;
+        let block = pem::private_key_block(pem).map_err(KeyError::NoKey)?;
         if block.headers {
             // RFC 1421 headers: OpenSSL's own encryption, which derives its key by one round of MD5.
             return Err(KeyError::Decrypt);
@@ -182,11 +181,6 @@ impl Signer for PemKey {
 
 fn spki(key: &impl AsDer<PublicKeyX509Der<'static>>) -> Result<Vec<u8>, aws_lc_rs::error::Unspecified> {
     Ok(key.as_der()?.as_ref().to_vec())
-}
-
-/// The first private key of a file, whatever its form.
-fn private_key(pem: &[u8]) -> Result<pem::Block, KeyError> {
-    private_key_block(pem).map_err(KeyError::NoKey)
 }
 
 #[cfg(test)]

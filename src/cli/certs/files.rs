@@ -65,8 +65,9 @@ fn at(path: &Path) -> impl Fn(io::Error) -> FileError + use<> {
     move |source| FileError::Io { path: path.clone(), source }
 }
 
-/// Files that are about to be there. Dropped without [`commit`](Self::commit), it leaves nothing; killed, it leaves nothing
-/// either: what is to be written is in memory until then, and has no name on disk before it has its own.
+/// Files that are about to be there. Dropped or killed before [`commit`](Self::commit), it leaves nothing: what is to be
+/// written is in memory until then. During `commit`, a new file has no name on disk before it has its own, but for
+/// [`NewFile::name`] with `force` and for [`NewFile::Named`].
 #[derive(Debug)]
 pub(in crate::cli) struct NewFiles {
     force: bool,
@@ -161,7 +162,7 @@ struct Placed {
     before: Option<Before>,
 }
 
-/// A file that was replaced. Its content is kept in memory: a second name on disk would outlive a command that is killed.
+/// A file that was replaced. Its content is kept in memory: a copy on disk would outlive a command that is killed.
 struct Before {
     content: Zeroizing<Vec<u8>>,
     metadata: Metadata,
@@ -245,7 +246,7 @@ enum NewFile {
     /// It has no name, and is gone with the process.
     #[cfg(target_os = "linux")]
     Unnamed(File),
-    /// Where the file system has no such files.
+    /// Where the file system has no such files: `.portcullis-…`, which stays if the process is killed.
     Named(NamedTempFile),
 }
 
@@ -296,7 +297,9 @@ impl NewFile {
         }
     }
 
-    /// Gives it its name; with `force`, in the place of what has it.
+    /// Gives it its name; with `force`, in the place of what has it. Linux replaces a file by one that has a name alone
+    /// (linkat(2) never replaces), so the new one is `.portcullis-…` for an instant, and stays that if the process is
+    /// killed then.
     // Not a look and then a move: a file that appeared between the two would be lost.
     fn name(self, path: &Path, force: bool) -> io::Result<()> {
         match self {

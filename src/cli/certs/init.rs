@@ -96,7 +96,7 @@ fn make(flags: &InitFlags, protection: &Protection, now: UnixTime) -> Result<Rep
 
     let plan = Plan::new(None, &flags.name, flags.validity, now);
     let (root_pem, root_key) = new_key(flags.key_type)?;
-    let params = plan.params().map_err(failed)?;
+    let params = plan.params()?;
     let root = params.self_signed(&root_key).map_err(failed)?;
     keep(&plan, &root, &root_pem)?;
     let (end, issuer) = (plan.not_after, Issuer::new(params, root_key));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData, SerialNumber,
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
@@ -19,6 +19,7 @@ use super::flags::KeyType;
 use super::index::Entry;
 use super::progress::patiently;
 use super::{fingerprint, serial};
+use crate::certificates::issue::new_serial;
 use crate::certificates::signer::{KeyError, PemKey};
 use crate::clock::{self, UnixTime};
 
@@ -58,8 +59,11 @@ impl Plan {
         self
     }
 
-    pub(super) fn params(&self) -> Result<CertificateParams, rcgen::Error> {
-        let mut params = CertificateParams::new(Vec::new())?;
+    pub(super) fn params(&self) -> Result<CertificateParams, CommandError> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
+        // rcgen would derive it from the key, which a renewed authority has from the one before it.
+        let serial = new_serial().map_err(failed)?;
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
         params.not_before = date(self.not_before);
         params.not_after = date(self.not_after);
         params.distinguished_name = DistinguishedName::new();
@@ -87,7 +91,7 @@ impl Plan {
         key: &impl PublicKeyData,
         issuer: &Issuer<'_, KeyPair>,
     ) -> Result<Certificate, CommandError> {
-        self.params().and_then(|params| params.signed_by(key, issuer)).map_err(failed)
+        self.params()?.signed_by(key, issuer).map_err(failed)
     }
 }
 
@@ -98,7 +102,7 @@ pub(super) fn staggered(role: Role, life: Duration) -> Duration {
     life.saturating_sub(step * u32::try_from(place).unwrap_or_default())
 }
 
-pub(super) fn failed(error: rcgen::Error) -> CommandError {
+pub(super) fn failed(error: impl std::fmt::Display) -> CommandError {
     CommandError::about("making an authority", error)
 }
 

@@ -181,7 +181,7 @@ fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, 
     let life = flags.validity.unwrap_or(10 * YEAR);
     let plan = like(Plan::new(None, root.name(), life, now), &root.certificate);
     let pair = root.pair()?;
-    let certificate = plan.params().and_then(|params| params.self_signed(&pair)).map_err(failed)?;
+    let certificate = plan.params()?.self_signed(&pair).map_err(failed)?;
     must_be_like(&certificate, &root.certificate, &directory.join(ROOT).with_extension("crt"))?;
     let mut files = NewFiles::new(true);
     let key = root.certificate.public_key.to_string();
@@ -207,10 +207,7 @@ fn renew_intermediate(
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
     let mut plan = Plan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
-    let issuer = Issuer::new(
-        like(Plan::new(None, "", life, now), &root.certificate).params().map_err(failed)?,
-        root.pair()?,
-    );
+    let issuer = Issuer::new(like(Plan::new(None, "", life, now), &root.certificate).params()?, root.pair()?);
     let mut files = NewFiles::new(true);
     let (certificate, authority) = if flags.new_key {
         if let Some(before) = &before {

@@ -7,7 +7,7 @@ pub(super) mod list;
 pub(super) mod wait;
 pub(super) mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use contents::Contents;
 use k8s_openapi::ByteString;
@@ -46,9 +46,12 @@ struct Row {
     /// What the request itself says; the reason why it cannot be read if it cannot.
     #[serde(flatten)]
     asks: Asks,
-    /// What only another signer would take over.
+    /// What is not shown in `asks`: another signer may take it over.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     also_asks_for: Vec<String>,
+    /// The parts of which another signer may read more than is shown.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    not_shown: BTreeSet<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     asks_for_authority: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -72,7 +75,10 @@ impl Row {
         let spec = &request.spec;
         let seconds = |timestamp: Timestamp| u64::try_from(timestamp.as_second()).unwrap_or_default();
         let created = request.metadata.creation_timestamp.as_ref().map(|time| seconds(time.0));
-        let asks = match CertificateRequest::from_pem(&spec.request.0) {
+        let read = CertificateRequest::from_pem(&spec.request.0);
+        let Contents { also, not_shown, asks_for_authority } =
+            Contents::of(&spec.request.0, read.as_ref().ok());
+        let asks = match read {
             Ok(request) => Asks::Request {
                 subject: request.subject().to_string(),
                 alt_names: in_words(request.alt_names()),
@@ -86,7 +92,6 @@ impl Row {
             let text: Vec<&str> = text.into_iter().flatten().map(String::as_str).collect();
             format!("{}: {}", condition.type_, text.join(": "))
         };
-        let Contents { also, asks_for_authority } = Contents::of(&spec.request.0);
         Self {
             name: name(request).to_owned(),
             age: created.map_or("<unknown>".to_owned(), |created| age(now.as_secs().saturating_sub(created))),
@@ -100,6 +105,7 @@ impl Row {
             usages: spec.usages.clone().unwrap_or_default(),
             asks,
             also_asks_for: also,
+            not_shown,
             asks_for_authority,
             messages: conditions(request).map(message).collect(),
         }

@@ -19,7 +19,7 @@ use crate::certificates::request::CertificateRequest;
 use crate::certificates::subject::{Subject, check_name};
 use crate::certificates::validity::{BACKDATE, SHORT};
 use crate::clock::{self, UnixTime};
-use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
+use crate::user::{GATEWAY, Identity, IdentityMode, UnfitIdentity, UserInfo};
 
 /// Less than this is no shortening, but the backdating of every certificate.
 const NOTHING: Duration = Duration::from_mins(10);
@@ -135,6 +135,11 @@ impl Order<'_> {
             ));
         }
         if self.kind.role() == Role::Client {
+            if subject.common_name == GATEWAY {
+                return refused(format!(
+                    "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another"
+                ));
+            }
             must_arrive(subject).or_else(|error| refused(error.to_string()))?;
         }
         let named = std::iter::once(("common name", &subject.common_name));

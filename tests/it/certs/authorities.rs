@@ -89,6 +89,9 @@ fn an_authority_is_renewed_with_its_key() {
     fs::write(dir.join("before.crt"), before).unwrap();
     certs(dir, &["verify", "bob.crt", "--client-ca-file", "before.crt"]).good();
     assert!(chain_is_good(dir, "bob.crt", "pki/ca.crt"));
+    // RFC 5280 section 4.1.2.2: one issuer, one number for one certificate.
+    let serial = |file: &str| shell(dir, &format!("openssl x509 -noout -serial -in {file}"));
+    assert_ne!(serial("pki/client-ca.crt"), serial("before.crt"));
     let ids = "openssl x509 -noout -ext subjectKeyIdentifier,basicConstraints,extendedKeyUsage,keyUsage -in";
     shell(dir, &format!("diff <({ids} before.crt) <({ids} pki/client-ca.crt)"));
     let index: Value = serde_json::from_str(&certs(dir, &["index", "-o", "json"]).good()).unwrap();
@@ -150,11 +153,14 @@ fn the_root_is_renewed_with_its_key_alone() {
     assert!(encrypted("pki/ca.key") && !encrypted("pki/client-ca.key"));
     certs(dir, &["issue", "client", "--cn", "alice", "--out", "alice"]).good();
     let key = read(dir, "pki/ca.key");
+    let serial = || shell(dir, "openssl x509 -noout -serial -in pki/ca.crt");
+    let before = serial();
     certs(dir, &["renew-ca", "root"]).bad(1, &["passphrase of pki/ca.key is needed"]);
     let renew = ["renew-ca", "root", "--passphrase-file", "passphrase"];
     let said = certs(dir, &renew).good();
     assert!(said.contains("pki/ca.crt in place of the old"), "{said}");
     assert_eq!(read(dir, "pki/ca.key"), key);
+    assert_ne!(serial(), before);
     shell(dir, "openssl x509 -noout -checkend $((3000*86400)) -in pki/ca.crt");
     assert!(chain_is_good(dir, "alice.crt", "pki/ca.crt"));
     certs(dir, &["renew-ca", "root", "--new-key"]).bad(64, &["a new root", "certs init --dir"]);

@@ -186,6 +186,15 @@ fn no_client_is_signed_whom_the_gateway_would_refuse() {
         certs(directory.path(), &["sign", &format!("{name}.csr"), "--profile", "client"])
             .bad(1, &["not signed as client", problem]);
     }
+    let problem = "system:portcullis is the gateway's own user, and the gateway refuses clients of this name: choose another";
+    let issue = ["issue", "client", "--cn", "system:portcullis", "--out", "own"];
+    certs(directory.path(), &issue).bad(1, &["not signed as client", problem]);
+    assert!(!directory.path().join("own.key").exists());
+    request(directory.path(), "own", "/CN=system:portcullis", "");
+    certs(directory.path(), &["sign", "own.csr", "--profile", "client"])
+        .bad(1, &["not signed as client", problem]);
+    // A front proxy may name any user, so its own name is none.
+    certs(directory.path(), &["issue", "front-proxy", "--cn", "system:portcullis", "--out", "front"]).good();
 }
 
 #[test]

@@ -227,16 +227,20 @@ fn shown(rows: &[Row]) -> String {
                 facts.push(("subject", subject.clone()));
                 facts.extend(alt_names.iter().map(|name| ("name", name.clone())));
                 facts.push(("key", key.clone()));
-                if subject.contains(SYSTEM_MASTERS) {
-                    facts.push((
-                        "WARNING",
-                        format!("the group {SYSTEM_MASTERS} may do everything, whatever RBAC says"),
-                    ));
-                }
             }
             Asks::Unreadable(problem) => facts.push(("WARNING", format!("it cannot be read: {problem}"))),
         }
         facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));
+        let subject = if let Asks::Request { subject, .. } = &row.asks { Some(subject) } else { None };
+        if subject.into_iter().chain(&row.also_asks_for).any(|part| part.contains(SYSTEM_MASTERS)) {
+            let warning = format!("the group {SYSTEM_MASTERS} may do everything, whatever RBAC says");
+            facts.push(("WARNING", warning));
+        }
+        if !row.not_shown.is_empty() {
+            let parts: Vec<&str> = row.not_shown.iter().map(String::as_str).collect();
+            let warning = "not shown whole, and another signer may read more of it";
+            facts.push(("WARNING", format!("{warning}: {}", parts.join(", "))));
+        }
         if row.asks_for_authority {
             facts.push((
                 "WARNING",
@@ -256,4 +260,182 @@ fn shown(rows: &[Row]) -> String {
         facts.push(("", String::new()));
     }
     table::facts(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+    use crate::certificates::request::armour;
+    use crate::certificates::signer::{KeyKind, PemKey};
+    use crate::certificates::testing::{NOW, element, raw_request};
+
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    const CN: &[u8] = &[0x55, 4, 3];
+    const O: &[u8] = &[0x55, 4, 10];
+    const SAN: u8 = 17;
+    const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
+    /// Of Microsoft; openssl reads it too.
+    const CERT_EXTENSIONS: &[u8] = &[0x2b, 6, 1, 4, 1, 0x82, 0x37, 2, 1, 14];
+    /// BasicConstraints with the CA bit.
+    const CA: &[u8] = &[0x30, 3, 1, 1, 0xff];
+
+    fn sequence(parts: &[&[u8]]) -> Vec<u8> {
+        element(SEQUENCE, &parts.concat())
+    }
+
+    fn name(attributes: &[(&[u8], u8, &[u8])]) -> Vec<u8> {
+        let rdn = |(kind, string, value): &(&[u8], u8, &[u8])| {
+            element(SET, &sequence(&[&element(6, kind), &element(*string, value)]))
+        };
+        element(SEQUENCE, &attributes.iter().map(rdn).collect::<Vec<_>>().concat())
+    }
+
+    fn extension(kind: u8, value: &[u8]) -> Vec<u8> {
+        sequence(&[&element(6, &[0x55, 0x1d, kind]), &element(4, value)])
+    }
+
+    /// An attribute with these extensions, one value for each.
+    fn asks(kind: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
+        let values: Vec<_> = extensions.iter().map(|one| element(SEQUENCE, one)).collect();
+        sequence(&[&element(6, kind), &element(SET, &values.concat())])
+    }
+
+    fn shown_of(subject: &[u8], attributes: &[u8]) -> String {
+        let der = raw_request(subject, attributes, &PemKey::generate(KeyKind::EcdsaP256).unwrap());
+        shown_of_pem(&armour("CERTIFICATE REQUEST", &der))
+    }
+
+    fn shown_of_pem(pem: &str) -> String {
+        let mut request = CertificateSigningRequest::default();
+        request.spec.request = ByteString(pem.as_bytes().to_vec());
+        shown(&[Row::of(&request, NOW)])
+    }
+
+    /// What it is, its subject and attributes, and what is shown of them.
+    type Case = (&'static str, Vec<u8>, Vec<u8>, Vec<&'static str>);
+
+    #[test]
+    fn nothing_that_another_signer_may_read_is_passed_over() {
+        let alice = || name(&[(CN, 0x0c, b"alice")]);
+        let wanted = |extension: Vec<u8>| asks(EXTENSION_REQUEST, &[extension]);
+        let ca = || wanted(extension(19, CA));
+        let names = |content: &[u8]| wanted(extension(SAN, &element(SEQUENCE, content)));
+        let unread = "WARNING    not shown whole";
+        let authority = "asks to be a certificate authority";
+        let cases: Vec<Case> = vec![
+            ("an authority", alice(), ca(), vec!["basicConstraints: CA:TRUE", authority]),
+            (
+                "a NULL beside it",
+                alice(),
+                [ca(), vec![5, 0]].concat(),
+                vec!["CA:TRUE", authority, unread, "0500"],
+            ),
+            ("a NULL before it", alice(), [vec![5, 0], ca()].concat(), vec!["CA:TRUE", authority, unread]),
+            ("indefinite length", alice(), [ca(), vec![0x30, 0x80, 0, 0]].concat(), vec![unread]),
+            (
+                "as Microsoft asks",
+                alice(),
+                asks(CERT_EXTENSIONS, &[extension(19, CA)]),
+                vec!["CA:TRUE", authority],
+            ),
+            (
+                "in a second value",
+                alice(),
+                asks(EXTENSION_REQUEST, &[extension(SAN, &[0x30, 0]), extension(19, CA)]),
+                vec!["CA:TRUE", authority],
+            ),
+            ("BER's truth", alice(), wanted(extension(19, &[0x30, 3, 1, 1, 1])), vec![unread, authority]),
+            (
+                "more in an extension",
+                alice(),
+                wanted(sequence(&[&element(6, &[0x55, 0x1d, 15]), &element(4, &[3, 2, 5, 0xa0]), &[5, 0]])),
+                vec!["digitalSignature, keyEncipherment", unread],
+            ),
+            (
+                "a long value",
+                alice(),
+                wanted(extension(99, &[7; 65])),
+                vec!["extension 2.5.29.99: 0707", "(65 octets)", unread],
+            ),
+            (
+                "two names",
+                name(&[(CN, 0x0c, b"root"), (CN, 0x0c, b"alice")]),
+                vec![],
+                vec!["CN=alice", "subject CN=root"],
+            ),
+            (
+                "an empty last name",
+                name(&[(CN, 0x0c, b"root"), (CN, 0x0c, b"")]),
+                vec![],
+                vec!["subject CN=root"],
+            ),
+            (
+                "a group that Go does not read",
+                name(&[(CN, 0x0c, b"alice"), (O, 0x1a, b"system:masters")]),
+                vec![],
+                vec!["subject O=#1a0e73797374656d3a6d617374657273", unread],
+            ),
+            (
+                "a principal",
+                alice(),
+                names(&[0xa0, 3, 6, 1, 0x2a]),
+                vec!["subjectAltName: otherName:a00306012a"],
+            ),
+            (
+                "a DNS name of Microsoft's",
+                alice(),
+                asks(CERT_EXTENSIONS, &[extension(SAN, &[0x30, 3, 0x82, 1, b'a'])]),
+                vec!["subjectAltName: DNS:a"],
+            ),
+        ];
+        let mut wrong = Vec::new();
+        for (case, subject, attributes, expected) in cases {
+            let said = shown_of(&subject, &attributes);
+            wrong.extend(
+                expected
+                    .iter()
+                    .filter(|one| !said.contains(**one))
+                    .map(|one| format!("{case}: no {one:?} in\n{said}")),
+            );
+            if !expected.contains(&unread) && said.contains(unread) {
+                wrong.push(format!("{case}: {said}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn what_is_shown_already_is_not_shown_again() {
+        let names: &[u8] = &[0x82, 1, b'a', 0x87, 4, 192, 0, 2, 1, 0x81, 3, b'a', b'@', b'b'];
+        let subject = name(&[(CN, 0x0c, b"alice"), (O, 0x13, b"dev"), (O, 0x16, b"ops")]);
+        let attributes = asks(EXTENSION_REQUEST, &[extension(SAN, &element(SEQUENCE, names))]);
+        let said = shown_of(&subject, &attributes);
+        assert!(!said.contains("also") && !said.contains("WARNING"), "{said}");
+        assert!(said.contains("O=dev + O=ops, CN=alice") && said.contains("IP:192.0.2.1"), "{said}");
+    }
+
+    #[test]
+    fn a_request_that_is_not_signed_here_is_shown_even_so() {
+        let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+        let subject = name(&[(O, 0x0c, b"system:masters"), (CN, 0x0c, b"root")]);
+        let mut der = raw_request(&subject, &asks(EXTENSION_REQUEST, &[extension(19, CA)]), &key);
+        // A signature that does not verify.
+        *der.last_mut().unwrap() ^= 1;
+        let said = shown_of_pem(&armour("CERTIFICATE REQUEST", &der));
+        for part in [
+            "it cannot be read",
+            "subject O=system:masters",
+            "may do everything",
+            "subject CN=root",
+            "CA:TRUE",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        for text in ["", &armour("CERTIFICATE REQUEST", &[0x30, 0])] {
+            assert!(shown_of_pem(text).contains("not shown whole"), "{text}");
+        }
+    }
 }
