@@ -18,10 +18,14 @@ use tower::{BoxError, service_fn};
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a watch may be silent: kube-apiserver sends a bookmark each minute.
 pub(super) const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// The largest object, and the largest event of a watch. etcd stores 1.5 MiB, of which JSON makes a third more.
+/// The largest response that is one object, unless the request says less ([`MaxBytes`]).
 pub(super) const MAX_OBJECT: usize = 4 * 1024 * 1024;
-/// The largest page of a list.
+/// The largest page of a list of more than one object.
 pub(super) const MAX_PAGE: usize = 8 * 1024 * 1024;
+
+/// The largest page of one object, and the largest event of a watch. etcd stores objects of 1.5 MiB, in which Go's JSON
+/// makes six bytes of each `<`, `>` and `&`.
+pub(super) const MAX_SINGLE: usize = 16 * 1024 * 1024;
 
 /// Why a response was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +47,10 @@ pub(super) fn is_too_large(error: &kube::Error) -> bool {
     }
     false
 }
+
+/// An extension of a request whose response is to be smaller than [`MAX_OBJECT`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MaxBytes(pub(super) usize);
 
 /// `client`, within these bounds. Must be called within a tokio runtime.
 // threat: pending-requests-flood, endless-response
@@ -69,12 +77,18 @@ struct Bounds {
 
 impl Bounds {
     fn of(request: &Request<Body>) -> Self {
-        let has = |name: &str| {
+        let value = |name: &str| {
             let query = request.uri().query().unwrap_or_default();
-            query.split('&').any(|pair| pair.split('=').next() == Some(name))
+            let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
         };
-        let is_watch = has("watch");
-        Self { is_watch, largest: if has("limit") && !is_watch { MAX_PAGE } else { MAX_OBJECT } }
+        let is_watch = value("watch").is_some();
+        let largest = match value("limit") {
+            limit if is_watch || limit == Some("1") => MAX_SINGLE,
+            Some(_) => MAX_PAGE,
+            None => request.extensions().get().map_or(MAX_OBJECT, |MaxBytes(largest)| *largest),
+        };
+        Self { is_watch, largest }
     }
 }
 

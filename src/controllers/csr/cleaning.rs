@@ -168,8 +168,8 @@ fn not_after(csr: &Csr) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use http::{Method, Request, Response};
     use k8s_openapi::ByteString;
@@ -181,6 +181,7 @@ mod tests {
 
     use super::super::Condition;
     use super::*;
+    use crate::controllers::client::bounded;
     use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z.
@@ -220,6 +221,39 @@ mod tests {
         context.client = kube::Client::new(service, "default");
         assert!(timeout(Duration::from_hours(2), run(context)).await.is_err());
         assert_eq!(asked.load(Ordering::SeqCst), 5, "a list, and twice a list and a deletion");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_is_as_large_as_any_is_deleted_and_so_are_those_behind_it() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&deleted);
+        let service = service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let object = |name: &str, filler: &str| {
+                format!(
+                    r#"{{"metadata":{{"generateName":"{filler}","name":"{name}","creationTimestamp":"2020-01-01T00:00:00Z"}}}}"#
+                )
+            };
+            let large = |count: usize| object("large", &r"\u003c".repeat(count));
+            let (token, items) =
+                match (query.contains("continue"), query.split('&').any(|pair| pair == "limit=1")) {
+                    _ if request.method() == Method::DELETE => {
+                        seen.lock()
+                            .unwrap()
+                            .push(request.uri().path().rsplit('/').next().unwrap().to_owned());
+                        (String::new(), String::new())
+                    }
+                    (true, _) => (String::new(), object("behind", "")),
+                    (false, true) => ("behind".to_owned(), large(3 << 19)),
+                    (false, false) => (String::new(), format!("{},{}", large(3 << 19), object("behind", ""))),
+                };
+            let list = format!(r#"{{"metadata":{{"continue":"{token}"}},"items":[{items}]}}"#);
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(list.into_bytes()))))
+        });
+        let mut context = FakeCluster::new().context();
+        context.client = bounded(kube::Client::new(service, "default"));
+        assert_eq!(pass(&context).await, Ok(()));
+        assert_eq!(*deleted.lock().unwrap(), ["large", "behind"]);
     }
 
     /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.

@@ -2,8 +2,11 @@
 
 use std::sync::Mutex;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{Request as HttpRequest, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -140,6 +143,62 @@ async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
     assert_eq!(pages.version(), "7");
     let limits = limits.lock().unwrap();
     assert_eq!(limits[..4], [500, 62, 7, 14], "{limits:?}");
+}
+
+/// An API server with one object of a stranger's, 1.5 MiB in etcd and six times as much in Go's JSON: in its list, and
+/// among its events.
+fn with_a_large_object(watched: usize) -> kube::Client {
+    let object = |name: &str, version: u32, filler: &str| {
+        format!(
+            r#"{{"metadata":{{"generateName":"{filler}","name":"{name}","resourceVersion":"{version}"}},"spec":{{"signerName":"{SIGNER}"}},"status":{}}}"#,
+            conditions(&[APPROVED])
+        )
+    };
+    let filler = r"\u003c".repeat(3 << 19);
+    let listed = [object("large", 1, &filler), object("listed", 2, "")];
+    let events = [object("large-too", 8, &r"\u003c".repeat(watched)), object("watched", 9, "")];
+    let events = events.map(|object| format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n"));
+    let (listed, events) = (Arc::new(listed), Arc::new(events));
+    let service = service_fn(move |request: HttpRequest<Body>| {
+        let query: std::collections::BTreeMap<_, _> =
+            url::form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes())
+                .into_owned()
+                .collect();
+        let body = if query.contains_key("watch") {
+            let missed = if query["resourceVersion"] == "7" { events.concat() } else { String::new() };
+            let sent = futures_util::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(missed)))]);
+            StreamBody::new(sent.chain(futures_util::stream::pending())).boxed_unsync()
+        } else {
+            let limit: usize = query["limit"].parse().unwrap();
+            let from: usize = query.get("continue").map_or(0, |token| token.parse().unwrap());
+            let to = (from + limit).min(listed.len());
+            let token = if to < listed.len() { to.to_string() } else { String::new() };
+            let items = listed[from..to].join(",");
+            let list =
+                format!(r#"{{"metadata":{{"resourceVersion":"7","continue":"{token}"}},"items":[{items}]}}"#);
+            Full::new(Bytes::from(list)).boxed_unsync()
+        };
+        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+    });
+    bounded(kube::Client::new(service, "default"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_as_large_as_any_keeps_no_other_waiting() {
+    // What etcd stores at most, and what no API server sends: all is listed again then.
+    for (watched, expected) in
+        [(3 << 19, &["large", "listed", "watched"][..]), (3 << 20, &["large", "listed", "large", "listed"])]
+    {
+        let mut context = FakeCluster::new().context();
+        context.client = with_a_large_object(watched);
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let names = names(&context, Duration::from_millis(1500)).with_subscriber(log).await;
+        assert_eq!(names, expected);
+        let text = lines.text();
+        assert_eq!(text.lines().filter(|line| line.contains("WARN")).count(), 1, "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
