@@ -21,6 +21,7 @@ use crate::controllers::Context;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
 use crate::escape::path_segment;
+use crate::telemetry::cut;
 use crate::x509::der::{Der, tag};
 use crate::x509::{certificate::Certificate, pem};
 
@@ -34,6 +35,11 @@ const DECIDED: Duration = Duration::from_hours(1);
 const PENDING: Duration = Duration::from_hours(24);
 /// Go's time that is none, 0001-01-01T00:00:00Z.
 const NO_TIME: i64 = -62_135_596_800;
+/// The longest name in a URL, which has 64 KiB at most.
+const MAX_SEGMENT: usize = 65_000;
+const TOO_LONG: &str = "no URL of this client can hold the name, delete it with kubectl";
+/// The cause of problems with names.
+const NAMES: &str = "csrcleaner names";
 /// What is said of an API server that takes longer than it may.
 const NO_ANSWER: &str = "the API server does not answer in time";
 
@@ -103,12 +109,20 @@ async fn delete(context: &Context, api: &Api<Csr>, csr: &Csr, over: Over) {
     let params = DeleteParams::default().preconditions(preconditions);
     let (cluster, name) = (&*context.cluster, csr.name_any());
     let at = match path_segment(&name) {
-        Ok(at) => at,
-        Err(problem) => {
-            error!(cluster, csr = name, "cannot delete: {problem}");
+        Ok(at) if at.len() <= MAX_SEGMENT => at,
+        refused => {
+            let problem = refused.err().map_or_else(|| TOO_LONG.to_owned(), |problem| problem.to_string());
+            let (csr, problem) = (cut(&name), cut(&problem));
+            if context.problems.begins(NAMES) {
+                error!(cluster, csr = &*csr, "cannot delete: {problem}; others like it are not logged");
+            } else {
+                debug!(cluster, csr = &*csr, "cannot delete: {problem}");
+            }
             return;
         }
     };
+    let name = cut(&name);
+    let name = &*name;
     let Ok(deleted) = timeout(PATIENCE, api.delete(&at, &params)).await else {
         error!(cluster, csr = name, "cannot delete: {NO_ANSWER}");
         return;
@@ -179,7 +193,11 @@ mod tests {
     use serde_json::json;
     use tower::service_fn;
 
+    use tracing::instrument::WithSubscriber as _;
+
     use super::super::Condition;
+    use super::super::pages::PATH;
+    use super::super::testing::Lines;
     use super::*;
     use crate::controllers::client::bounded;
     use crate::controllers::testing::FakeCluster;
@@ -254,6 +272,31 @@ mod tests {
         context.client = bounded(kube::Client::new(service, "default"));
         assert_eq!(pass(&context).await, Ok(()));
         assert_eq!(*deleted.lock().unwrap(), ["large", "behind"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_no_url_can_hold_is_told_of_once_and_keeps_no_other() {
+        let cluster = FakeCluster::new();
+        let old = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
+        let long = |of: &str| format!("{PATH}/{}", of.repeat(70_000));
+        for path in [long("a"), long("b"), format!("{PATH}/z")] {
+            cluster.put(&path, old.clone());
+        }
+        let context = cluster.context();
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let passes = async {
+            for _ in 0..3 {
+                assert_eq!(pass(&context).await, Ok(()));
+            }
+        };
+        passes.with_subscriber(log).await;
+        assert!(cluster.get(&format!("{PATH}/z")).is_none());
+        let text = lines.text();
+        let told = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((told("cannot delete"), told("request deleted")), (1, 1), "{}", text.len());
+        assert!(text.len() < 4000, "{}", text.len());
     }
 
     /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.

@@ -36,6 +36,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// Between two lists when the queue had to forget requests.
 const RELIST_INTERVAL: Duration = Duration::from_mins(10);
+/// The longest name that is kept. The API has no limit for requests, but kubelets keep to that of other objects.
+const MAX_NAME: usize = 253;
 /// How many names may be on their way to the queue.
 const CHANNEL: usize = 64;
 
@@ -285,9 +287,13 @@ impl Follower<'_> {
         }
     }
 
-    async fn send(&self, summary: &Summary) {
+    async fn send(&mut self, summary: &Summary) {
         // An API server that does not know the selector tells of others, too.
         if summary.spec.signer_name != self.signer || !(self.feed.is_wanted)(summary) {
+            return;
+        }
+        if summary.metadata.name.len() > MAX_NAME {
+            self.pass_over("its name is longer than 253 bytes");
             return;
         }
         let name = summary.metadata.name.as_str().into();

@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{Request as HttpRequest, Response};
@@ -198,6 +200,76 @@ async fn an_object_that_is_as_large_as_any_keeps_no_other_waiting() {
         assert_eq!(names, expected);
         let text = lines.text();
         assert_eq!(text.lines().filter(|line| line.contains("WARN")).count(), 1, "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_longer_than_any_kubelets_is_passed_over() {
+    let cluster = FakeCluster::new();
+    let longest = "n".repeat(253);
+    for name in [&longest, &"o".repeat(254), &"p".repeat(100_000)] {
+        cluster.put(&format!("{PATH}/{name}"), request(SIGNER, "alice", &conditions(&[APPROVED])));
+    }
+    let context = cluster.context();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let names = names(&context, Duration::from_secs(5)).with_subscriber(log).await;
+    assert_eq!(names, [longest]);
+    let text = lines.text();
+    assert_eq!((text.lines().count(), text.contains("WARN")), (1, true), "{text}");
+    assert!(text.len() < 2000, "{text}");
+}
+
+/// Go's token for what comes behind an object, whose name is `character` as often as this.
+fn go_token(character: &str, count: usize) -> String {
+    let name = character.repeat(count).replace('<', r"\u003c");
+    let token = format!(r#"{{"v":"meta.k8s.io/v1","rv":7,"start":"{name}\u0000"}}"#);
+    BASE64_URL_SAFE_NO_PAD.encode(token)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
+    for (character, count, next) in
+        [("a", 1_000_000, "b"), ("<", 100_000, "="), (".", 100_000, "0"), ("\u{10ffff}", 100_000, "")]
+    {
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let asked = Arc::clone(&starts);
+        let service = service_fn(move |request: HttpRequest<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let query: std::collections::BTreeMap<_, _> =
+                url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+            let token = match query.get("continue") {
+                None => go_token(character, count),
+                Some(token) => {
+                    let token = BASE64_URL_SAFE_NO_PAD.decode(token).unwrap();
+                    let token: Value = serde_json::from_slice(&token).unwrap();
+                    assert_eq!((&token["v"], &token["rv"]), (&json!("meta.k8s.io/v1"), &json!(7)));
+                    asked.lock().unwrap().push(token["start"].as_str().unwrap().to_owned());
+                    String::new()
+                }
+            };
+            let list = json!({"metadata": {"continue": token}, "items": [{"metadata": {"name": "one"}}]});
+            let body = Body::from(list.to_string().into_bytes());
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        let client = bounded(kube::Client::new(service, "default"));
+        let mut pages = Pages::new(None);
+        let mut found = 0;
+        while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+            found += page.len();
+        }
+        let starts = starts.lock().unwrap();
+        if next.is_empty() {
+            // Nothing can come behind it.
+            assert_eq!((found, starts.len()), (1, 0));
+            continue;
+        }
+        assert_eq!((found, starts.len()), (2, 1));
+        let (start, name) = (&starts[0], character.repeat(count));
+        // Behind that name, and before all that do not begin as it does.
+        assert!(*start > name && start.len() >= 254 && start.ends_with(next), "{}", start.len());
+        assert_eq!(start[..start.len() - next.len()], name[..start.len() - next.len()]);
     }
 }
 
