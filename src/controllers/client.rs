@@ -3,11 +3,12 @@
 //! An API server that accepts and never answers must not stop a controller for good, and one that answers without an
 //! end must not take the memory of a process that serves other clusters too.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::io;
 use http::Request;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use kube::client::Body;
@@ -51,6 +52,14 @@ pub(super) fn is_too_large(error: &kube::Error) -> bool {
 /// An extension of a request whose response is to be smaller than [`MAX_OBJECT`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MaxBytes(pub(super) usize);
+
+/// Sends a request whose success is all that counts: the rest of the answer is passed over.
+pub(super) async fn send(client: &kube::Client, request: Request<Vec<u8>>) -> kube::Result<()> {
+    let answer = pin!(client.request_stream(request).await?);
+    // It is done, whether the answer ends or not.
+    io::copy_buf(answer, &mut io::sink()).await.ok();
+    Ok(())
+}
 
 /// `client`, within these bounds. Must be called within a tokio runtime.
 // threat: pending-requests-flood, endless-response

@@ -7,6 +7,7 @@
 pub(crate) mod approving;
 mod audit;
 pub(crate) mod cleaning;
+mod conditions;
 mod events;
 mod feed;
 mod pages;
@@ -19,13 +20,13 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use kube::api::{GetParams, PostParams};
 use kube::core::{Request, Status};
-use kube::{Api, ResourceExt as _};
 use tracing::{debug, error, warn};
 
 use super::Context;
-use super::client::{MaxBytes, is_too_large};
+use super::client::{MaxBytes, is_too_large, send};
 use super::queue::Outcome;
 use super::settings::Name;
 use crate::clock::UnixTime;
@@ -198,8 +199,7 @@ impl Written {
 
 /// Writes a request under the version it was read with.
 async fn write(context: &Context, controller: Name, subresource: Subresource, csr: &Csr) -> Written {
-    let api = Api::<Csr>::all(context.client.clone());
-    let (name, params) = (csr.name_any(), PostParams::default());
+    let name = csr.name_any();
     let (cluster, signer) = (&*context.cluster, &*csr.spec.signer_name);
     let at = match path_segment(&name) {
         Ok(at) => at,
@@ -213,16 +213,16 @@ async fn write(context: &Context, controller: Name, subresource: Subresource, cs
         return Written::No;
     }
     let writing = async {
-        match subresource {
-            Subresource::Status => api.replace_status(&at, &params, csr).await,
-            Subresource::Approval => api.replace_subresource("approval", &at, &params, csr).await,
-        }
+        let body = serde_json::to_vec(csr).map_err(kube::Error::SerdeError)?;
+        let request =
+            Request::new(PATH).replace_subresource(subresource.name(), &at, &PostParams::default(), body);
+        send(&context.client, request.map_err(kube::Error::BuildRequest)?).await
     };
     let written = context.writes.track_future(writing).await;
     let (verb, alias) = (subresource.verb(), controller.alias());
     let cause = format!("{alias} writes {signer}");
     match written {
-        Ok(_) => {
+        Ok(()) => {
             context.problems.ends(&cause);
             Written::Yes
         }

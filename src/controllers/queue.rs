@@ -17,8 +17,9 @@ use delays::Delays;
 use lanes::Lanes;
 
 /// How many items wait for their turn, and how many for another attempt. What is more is forgotten.
-// A kubelet's request is there for minutes; 100,000 are more than any cluster has nodes to make.
-pub(crate) const MAX_WAITING: usize = 200_000;
+// A kubelet's request is there for minutes, and few clusters have more than 15,000 nodes. An item takes up to
+// 1 KiB, if its name is as long as may be and its requester has no other: docs/controllers.md has the sum.
+pub(crate) const MAX_WAITING: usize = 50_000;
 
 /// What an item belongs to: flows are worked on in turn, and are paced apart.
 pub(crate) type Flow = u64;

@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
+use super::conditions::Conditions;
 use super::events::{Event, watch};
 use super::pages::{PATH, Pages};
 use crate::controllers::Context;
@@ -96,15 +97,7 @@ struct SummarySpec {
 #[serde(default)]
 struct SummaryStatus {
     certificate: Option<IgnoredAny>,
-    conditions: Option<Vec<SummaryCondition>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct SummaryCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
+    conditions: Conditions,
 }
 
 impl Summary {
@@ -113,19 +106,8 @@ impl Summary {
         self.status.as_ref().is_some_and(|status| status.certificate.is_some())
     }
 
-    /// Whether there is a condition of this type, whatever its status.
-    pub(super) fn has(&self, kind: &str) -> bool {
-        self.conditions().any(|condition| condition.kind == kind)
-    }
-
-    /// Whether there is a condition of this type that is true; an empty status is.
-    pub(super) fn has_true(&self, kind: &str) -> bool {
-        let is_true = |condition: &SummaryCondition| matches!(condition.status.as_str(), "" | "True");
-        self.conditions().any(|condition| condition.kind == kind && is_true(condition))
-    }
-
-    fn conditions(&self) -> impl Iterator<Item = &SummaryCondition> {
-        self.status.iter().flat_map(|status| status.conditions.iter().flatten())
+    pub(super) fn conditions(&self) -> Conditions {
+        self.status.as_ref().map(|status| status.conditions).unwrap_or_default()
     }
 }
 

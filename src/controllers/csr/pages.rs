@@ -5,6 +5,8 @@
 //! Then the next page begins behind all names that begin like that one.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -12,15 +14,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::controllers::client::is_too_large;
 
 /// Where requests are.
 pub(super) const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// How many objects are asked for at once, at most.
-const MAX_OBJECTS: u32 = 500;
+const MAX_OBJECTS: u16 = 500;
 
 /// The longest token that is sent: a URL has 64 KiB at most, and a selector besides.
 const MAX_TOKEN: usize = 48 * 1024;
@@ -29,18 +31,45 @@ const MAX_START: usize = 4 * 1024;
 
 /// What a list answers with. Fields that `T` does not have are passed over as they are read.
 #[derive(Debug, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Page<T> {
     #[serde(default)]
     metadata: ListMeta,
-    #[serde(default = "Vec::new")]
+    #[serde(default = "Vec::new", deserialize_with = "items")]
     items: Vec<T>,
+}
+
+/// Objects, of which many small ones would take more memory than their text.
+fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Items<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_OBJECTS} objects")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = list.next_element()? {
+                if items.len() == usize::from(MAX_OBJECTS) {
+                    return Err(A::Error::invalid_length(items.len() + 1, &self));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+
+    deserializer.deserialize_seq(Items(PhantomData))
 }
 
 /// A list that is read page by page.
 #[derive(Debug)]
 pub(super) struct Pages {
     selector: Option<String>,
-    limit: u32,
+    limit: u16,
     /// Where the next page begins; `None` once there is none.
     next: Option<String>,
     /// The version of the list.
@@ -65,7 +94,7 @@ impl Pages {
     ) -> kube::Result<Option<Vec<T>>> {
         let Some(token) = self.next.clone() else { return Ok(None) };
         loop {
-            let mut params = ListParams::default().limit(self.limit);
+            let mut params = ListParams::default().limit(self.limit.into());
             if !token.is_empty() {
                 params = params.continue_token(&token);
             }

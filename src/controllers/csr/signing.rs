@@ -15,6 +15,7 @@ use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
 use super::audit::AuditLine;
+use super::conditions::Conditions;
 use super::feed::{Feed, RequestKey, Summary};
 use super::{
     APPROVED, Csr, DENIED, FAILED, Subresource, Written, condition, has, has_true, usages, with_condition,
@@ -69,7 +70,8 @@ pub(crate) async fn run(context: Context) -> std::convert::Infallible {
 
 /// Whether a request may be one to sign, by what is known before it is read.
 fn is_signable(summary: &Summary) -> bool {
-    summary.has(APPROVED) && !summary.has(DENIED) && !summary.has_true(FAILED) && !summary.is_issued()
+    let Conditions { approved, denied, failed, .. } = summary.conditions();
+    approved.is_there && !denied.is_there && !failed.is_true && !summary.is_issued()
 }
 
 /// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does

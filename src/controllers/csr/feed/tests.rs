@@ -33,7 +33,8 @@ fn conditions(kinds: &[&str]) -> Value {
 }
 
 fn is_approved(summary: &Summary) -> bool {
-    summary.has(APPROVED) && !summary.has(DENIED) && !summary.is_issued()
+    let conditions = summary.conditions();
+    conditions.approved.is_there && !conditions.denied.is_there && !summary.is_issued()
 }
 
 /// The names that come of a feed for so long.
@@ -270,6 +271,19 @@ async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
         // Behind that name, and before all that do not begin as it does.
         assert!(*start > name && start.len() >= 254 && start.ends_with(next), "{}", start.len());
         assert_eq!(start[..start.len() - next.len()], name[..start.len() - next.len()]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_more_objects_than_were_asked_for_is_not_kept() {
+    for (count, expected) in [(500, true), (501, false)] {
+        let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, vec!["{}"; count].join(","));
+        let service = service_fn(move |_: HttpRequest<Body>| {
+            let body = Body::from(list.clone().into_bytes());
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        let page = Pages::new(None).next::<Summary>(&kube::Client::new(service, "default")).await;
+        assert_eq!(page.is_ok(), expected, "{count}");
     }
 }
 
