@@ -7,7 +7,7 @@ use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 
-pub(crate) use fields::cut;
+pub(crate) use fields::{QuotedFields, cut};
 
 use crate::config::flags::LogFormat;
 
@@ -22,7 +22,7 @@ pub(crate) fn init(verbosity: u8, format: LogFormat) {
         .with_ansi(std::io::stderr().is_terminal());
     // A logger that is already there (a test's) stays.
     let _already_there = match format {
-        LogFormat::Text => builder.fmt_fields(fields::QuotedFields).try_init().is_err(),
+        LogFormat::Text => builder.fmt_fields(QuotedFields).try_init().is_err(),
         LogFormat::Json => builder.json().flatten_event(true).try_init().is_err(),
     };
 }
@@ -77,7 +77,7 @@ mod tests {
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter(0))
-            .fmt_fields(fields::QuotedFields)
+            .fmt_fields(QuotedFields)
             .with_ansi(false)
             .without_time()
             .with_writer(move || writer.clone())

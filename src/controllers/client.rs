@@ -3,11 +3,12 @@
 //! An API server that accepts and never answers must not stop a controller for good, and one that answers without an
 //! end must not take the memory of a process that serves other clusters too.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::io;
 use http::Request;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use kube::client::Body;
@@ -18,10 +19,14 @@ use tower::{BoxError, service_fn};
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a watch may be silent: kube-apiserver sends a bookmark each minute.
 pub(super) const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// The largest object, and the largest event of a watch. etcd stores 1.5 MiB, of which JSON makes a third more.
+/// The largest response that is one object, unless the request says less ([`MaxBytes`]).
 pub(super) const MAX_OBJECT: usize = 4 * 1024 * 1024;
-/// The largest page of a list.
+/// The largest page of a list of more than one object.
 pub(super) const MAX_PAGE: usize = 8 * 1024 * 1024;
+
+/// The largest page of one object, and the largest event of a watch. etcd stores objects of 1.5 MiB, in which Go's JSON
+/// makes six bytes of each `<`, `>` and `&`.
+pub(super) const MAX_SINGLE: usize = 16 * 1024 * 1024;
 
 /// Why a response was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +47,18 @@ pub(super) fn is_too_large(error: &kube::Error) -> bool {
         cause = error.source();
     }
     false
+}
+
+/// An extension of a request whose response is to be smaller than [`MAX_OBJECT`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MaxBytes(pub(super) usize);
+
+/// Sends a request whose success is all that counts: the rest of the answer is passed over.
+pub(super) async fn send(client: &kube::Client, request: Request<Vec<u8>>) -> kube::Result<()> {
+    let answer = pin!(client.request_stream(request).await?);
+    // It is done, whether the answer ends or not.
+    io::copy_buf(answer, &mut io::sink()).await.ok();
+    Ok(())
 }
 
 /// `client`, within these bounds. Must be called within a tokio runtime.
@@ -69,12 +86,18 @@ struct Bounds {
 
 impl Bounds {
     fn of(request: &Request<Body>) -> Self {
-        let has = |name: &str| {
+        let value = |name: &str| {
             let query = request.uri().query().unwrap_or_default();
-            query.split('&').any(|pair| pair.split('=').next() == Some(name))
+            let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
         };
-        let is_watch = has("watch");
-        Self { is_watch, largest: if has("limit") && !is_watch { MAX_PAGE } else { MAX_OBJECT } }
+        let is_watch = value("watch").is_some();
+        let largest = match value("limit") {
+            limit if is_watch || limit == Some("1") => MAX_SINGLE,
+            Some(_) => MAX_PAGE,
+            None => request.extensions().get().map_or(MAX_OBJECT, |MaxBytes(largest)| *largest),
+        };
+        Self { is_watch, largest }
     }
 }
 

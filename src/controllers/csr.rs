@@ -7,6 +7,8 @@
 pub(crate) mod approving;
 mod audit;
 pub(crate) mod cleaning;
+mod conditions;
+mod events;
 mod feed;
 mod pages;
 pub(crate) mod signing;
@@ -18,17 +20,19 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
-use kube::core::Status;
-use kube::{Api, ResourceExt as _};
-use tracing::{debug, error};
+use kube::ResourceExt as _;
+use kube::api::{GetParams, PostParams};
+use kube::core::{Request, Status};
+use tracing::{debug, error, warn};
 
 use super::Context;
+use super::client::{MaxBytes, is_too_large, send};
 use super::queue::Outcome;
 use super::settings::Name;
 use crate::clock::UnixTime;
 use crate::escape::path_segment;
 use feed::RequestKey;
+use pages::PATH;
 
 /// A request.
 pub(crate) type Csr = CertificateSigningRequest;
@@ -37,26 +41,40 @@ const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
 const FAILED: &str = "Failed";
 
+/// The largest request that is looked at, as text: the PEM in it may have 64 KiB.
+const MAX_REQUEST: usize = 1024 * 1024;
+/// How many characters of a request may begin a value or separate two: as many small values take a hundred times the
+/// memory of their text. A kubelet's request has about a hundred.
+const MAX_VALUES: usize = 4_000;
+
 /// The request of this name as it is now, if it is still there and has no certificate; else what is left to do.
 // kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
 async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Result<Csr, Outcome> {
-    let api = Api::<Csr>::all(context.client.clone());
     let (cluster, controller) = (&*context.cluster, controller.alias());
     let cause = format!("{controller} reads");
     let at = path_segment(&key.name).map_err(|problem| {
         error!(cluster, controller, csr = &*key.name, "cannot read: {problem}");
         Outcome::Done
     })?;
-    match api.get_opt(&at).await {
-        Ok(found) => {
+    match read(context, &at).await {
+        Ok(Read::Csr(csr)) => {
             context.problems.ends(&cause);
-            let mut csr = found.filter(|csr| !is_issued(csr)).ok_or(Outcome::Done)?;
+            let mut csr = Some(*csr).filter(|csr| !is_issued(csr)).ok_or(Outcome::Done)?;
             if csr.metadata.name.as_deref() != Some(&*key.name) {
                 error!(cluster, controller, csr = &*key.name, "the API server answered with another request");
                 return Err(Outcome::Retry);
             }
             csr.metadata.managed_fields = None;
             Ok(csr)
+        }
+        Ok(Read::Gone) => {
+            context.problems.ends(&cause);
+            Err(Outcome::Done)
+        }
+        Ok(Read::TooLarge) => {
+            context.problems.ends(&cause);
+            warn!(cluster, controller, csr = &*key.name, "too large to be looked at, it stays as it is");
+            Err(Outcome::Done)
         }
         Err(error) => {
             let (problem, csr) = (words(&error), &*key.name);
@@ -74,6 +92,29 @@ async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Resu
             Err(Outcome::Retry)
         }
     }
+}
+
+/// What there is where a request was.
+enum Read {
+    Csr(Box<Csr>),
+    Gone,
+    /// It would take too much memory.
+    TooLarge,
+}
+
+// threat: pending-requests-flood
+async fn read(context: &Context, at: &str) -> kube::Result<Read> {
+    let mut request = Request::new(PATH).get(at, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+    request.extensions_mut().insert(MaxBytes(MAX_REQUEST));
+    let text = match context.client.request_text(request).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Read::Gone),
+        Err(error) if is_too_large(&error) => return Ok(Read::TooLarge),
+        text => text?,
+    };
+    if text.bytes().filter(|byte| b"{[,".contains(byte)).count() > MAX_VALUES {
+        return Ok(Read::TooLarge);
+    }
+    serde_json::from_str(&text).map(Read::Csr).map_err(kube::Error::SerdeError)
 }
 
 /// What an error says, without the whole of a `Status`.
@@ -158,8 +199,7 @@ impl Written {
 
 /// Writes a request under the version it was read with.
 async fn write(context: &Context, controller: Name, subresource: Subresource, csr: &Csr) -> Written {
-    let api = Api::<Csr>::all(context.client.clone());
-    let (name, params) = (csr.name_any(), PostParams::default());
+    let name = csr.name_any();
     let (cluster, signer) = (&*context.cluster, &*csr.spec.signer_name);
     let at = match path_segment(&name) {
         Ok(at) => at,
@@ -173,16 +213,16 @@ async fn write(context: &Context, controller: Name, subresource: Subresource, cs
         return Written::No;
     }
     let writing = async {
-        match subresource {
-            Subresource::Status => api.replace_status(&at, &params, csr).await,
-            Subresource::Approval => api.replace_subresource("approval", &at, &params, csr).await,
-        }
+        let body = serde_json::to_vec(csr).map_err(kube::Error::SerdeError)?;
+        let request =
+            Request::new(PATH).replace_subresource(subresource.name(), &at, &PostParams::default(), body);
+        send(&context.client, request.map_err(kube::Error::BuildRequest)?).await
     };
     let written = context.writes.track_future(writing).await;
     let (verb, alias) = (subresource.verb(), controller.alias());
     let cause = format!("{alias} writes {signer}");
     match written {
-        Ok(_) => {
+        Ok(()) => {
             context.problems.ends(&cause);
             Written::Yes
         }
@@ -245,7 +285,7 @@ fn missing_right(status: &Status, subresource: Subresource, signer: &str) -> Str
 mod tests {
     use std::convert::Infallible;
 
-    use http::{Request, Response};
+    use http::Response;
     use kube::client::Body;
     use serde_json::json;
     use tower::service_fn;
@@ -256,7 +296,7 @@ mod tests {
 
     /// An API server that refuses every write of a request with these words.
     fn refusing(message: &'static str) -> kube::Client {
-        let service = service_fn(move |_: Request<Body>| {
+        let service = service_fn(move |_: http::Request<Body>| {
             let status = json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403,
                 "message": message, "metadata": {}});
             let response = Response::builder().status(403).body(Body::from(status.to_string().into_bytes()));
@@ -303,11 +343,46 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_request_that_is_large_or_takes_much_memory_is_not_read_and_not_tried_again() {
+        let object = |filler: &str| {
+            let metadata = format!(r#""name":"csr","resourceVersion":"7","annotations":{{"a":"{filler}"}}"#);
+            format!(
+                r#"{{"metadata":{{{metadata}}},"spec":{{"request":"","signerName":"example.com/s"}},"status":{{}}}}"#
+            )
+        };
+        for (filler, expected) in [
+            (String::new(), None),
+            ("x".repeat(900_000), None),
+            ("x".repeat(1_100_000), Some(Outcome::Done)),
+            // As many small objects, or as large as etcd stores.
+            ("{".repeat(10_000), Some(Outcome::Done)),
+            ("[".repeat(10_000), Some(Outcome::Done)),
+            (",".repeat(10_000), Some(Outcome::Done)),
+            (r"\u003c".repeat(3 << 19), Some(Outcome::Done)),
+        ] {
+            let body = object(&filler).into_bytes();
+            let service = service_fn(move |_: http::Request<Body>| {
+                std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(body.clone()))))
+            });
+            let mut context = FakeCluster::new().context();
+            context.client = super::super::client::bounded(kube::Client::new(service, "default"));
+            let lines = testing::Lines::default();
+            let writer = lines.clone();
+            let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+            let key = RequestKey::of("csr");
+            let read = unsigned(&context, Name::CsrSigning, &key).with_subscriber(log).await;
+            let (beginning, text) = (filler.get(..10), lines.text());
+            assert_eq!(read.err(), expected, "{} × {beginning:?}: {text}", filler.len());
+            assert_eq!(text.contains("too large to be looked at"), expected.is_some(), "{text}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_write_that_is_never_answered_is_given_up_and_not_taken_for_a_refusal() {
         let mut context = FakeCluster::new().context();
         let silent =
-            service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+            service_fn(|_: http::Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
         context.client = super::super::client::bounded(kube::Client::new(silent, "default"));
         let csr = testing::Wanted::default().csr();
         for subresource in [Subresource::Status, Subresource::Approval] {

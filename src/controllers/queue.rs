@@ -5,6 +5,7 @@
 //! off for each item, and all retries of a flow together are limited. Where that queue has one line, this one has a lane
 //! for each flow, taken in turn, and a bound on what waits: a client that makes items by the thousand waits for itself.
 
+mod delays;
 mod lanes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +13,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use delays::Delays;
 use lanes::Lanes;
 
 /// How many items wait for their turn, and how many for another attempt. What is more is forgotten.
-// A kubelet's request is there for minutes; 100,000 are more than any cluster has nodes to make.
-pub(crate) const MAX_WAITING: usize = 200_000;
+// A kubelet's request is there for minutes, and few clusters have more than 15,000 nodes. An item takes up to
+// 1 KiB, if its name is as long as may be and its requester has no other: docs/controllers.md has the sum.
+pub(crate) const MAX_WAITING: usize = 50_000;
 
 /// What an item belongs to: flows are worked on in turn, and are paced apart.
 pub(crate) type Flow = u64;
@@ -76,9 +79,7 @@ pub(crate) struct Queue<K> {
     /// In `ready`, or to be put there once it is not worked on any more.
     wanted: BTreeSet<K>,
     working: BTreeSet<K>,
-    /// What is put off, and until when; each item once.
-    delayed: BTreeSet<(Instant, K)>,
-    until: BTreeMap<K, Instant>,
+    delayed: Delays<K>,
     failures: BTreeMap<K, u32>,
     /// When the limit of a flow's retries would be used up to nothing again; in the future.
     // A bucket of `burst` that fills by one each `each`: the generic cell rate algorithm.
@@ -100,8 +101,7 @@ impl<K: Item> Queue<K> {
             ready: Lanes::default(),
             wanted: BTreeSet::new(),
             working: BTreeSet::new(),
-            delayed: BTreeSet::new(),
-            until: BTreeMap::new(),
+            delayed: Delays::default(),
             failures: BTreeMap::new(),
             replete: BTreeMap::new(),
             forgotten: 0,
@@ -139,9 +139,7 @@ impl<K: Item> Queue<K> {
     /// Moves what was put off until now to what can be worked on; says how many were not waiting there already.
     pub(crate) fn ripen(&mut self, now: Instant) -> usize {
         let mut added = 0;
-        while self.due().is_some_and(|at| at <= now) {
-            let Some((_, key)) = self.delayed.pop_first() else { break };
-            self.until.remove(&key);
+        while let Some(key) = self.delayed.take(now) {
             added += usize::from(self.add(key, now));
         }
         added
@@ -149,7 +147,7 @@ impl<K: Item> Queue<K> {
 
     /// When something that was put off is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.delayed.first().map(|(at, _)| *at)
+        self.delayed.due()
     }
 
     /// How many can be worked on.
@@ -180,30 +178,22 @@ impl<K: Item> Queue<K> {
                 self.put_off(key, time, now);
             }
             Outcome::Retry => {
-                if self.delayed.len() >= self.most && !self.until.contains_key(&key) {
-                    self.failures.remove(&key);
-                    self.forgotten += 1;
-                    return;
-                }
                 let delay = self.failed(&key).max(self.turn(key.flow(), now));
                 self.put_off(key, delay, now);
             }
         }
     }
 
+    /// Puts an item off; the flow that has the most such items loses the one that is due last of what is too many.
     fn put_off(&mut self, key: K, time: Duration, now: Instant) {
         let Some(at) = now.checked_add(time) else { return };
-        // One wait is enough: whoever looks earlier sees what there is to do.
-        // client-go: util/workqueue/delaying_queue.go, insert
-        match self.until.get(&key) {
-            Some(&earlier) if earlier <= at => return,
-            Some(&later) => {
-                self.delayed.remove(&(later, key.clone()));
-            }
-            None => {}
+        self.delayed.insert(key, at);
+        if self.delayed.len() > self.most
+            && let Some(forgotten) = self.delayed.shorten()
+        {
+            self.failures.remove(&forgotten);
+            self.forgotten += 1;
         }
-        self.until.insert(key.clone(), at);
-        self.delayed.insert((at, key));
     }
 
     /// How long an item that failed once more rests.
@@ -366,5 +356,27 @@ mod tests {
         }
         assert_eq!((queue.delayed.len(), queue.failures.len()), (100, 100));
         assert_eq!(queue.take_forgotten(), 900);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_too_often_is_forgotten_of_the_flow_that_fails_most() {
+        let mut queue = Queue::bounded(Pace::CERTIFICATES, 100);
+        let now = Instant::now();
+        let fail = |queue: &mut Queue<(Flow, u32)>, key| {
+            queue.add(key, now);
+            queue.take().unwrap();
+            queue.done(key, Outcome::Retry, now);
+        };
+        for number in 0..1000 {
+            fail(&mut queue, (1, number));
+        }
+        fail(&mut queue, (2, 0));
+        for number in 1000..2000 {
+            fail(&mut queue, (1, number));
+        }
+        assert_eq!(queue.take_forgotten(), 1901);
+        assert_eq!(queue.due(), Some(now + Duration::from_millis(200)));
+        assert_eq!(queue.ripen(now + Duration::from_mins(10)), 100);
+        let kept: Vec<_> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key).collect();
+        assert!(kept.contains(&(2, 0)) && kept.contains(&(1, 0)), "{kept:?}");
     }
 }

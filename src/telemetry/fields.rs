@@ -1,7 +1,8 @@
 //! The values of a text log line. A value from outside (a client, an issuer, a webhook, an API server) must not look like
 //! another field, end the line, or reach the terminal as a control sequence: what is not plain is quoted, and long values
-//! are cut. Log messages with such values in them are treated alike.
-// threat: forged-log-lines
+//! are cut. Log messages with such values in them are treated alike. The values of the audit trail of certificates are
+//! whole: whoever asks for a certificate would choose what is cut off.
+// threat: forged-log-lines, unlogged-certificate
 
 use std::borrow::Cow;
 use std::fmt::{self, Debug, Write as _};
@@ -14,6 +15,10 @@ use tracing_subscriber::fmt::format::Writer;
 /// The longest value that is logged whole. A message may hold all errors of a configuration.
 const MAX_VALUE_BYTES: usize = 1024;
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
+/// What a certificate is for, and who asked for it: fields of the audit trail, and of no other line.
+const AUDIT_FIELDS: [&str; 4] = ["names", "requester", "subject", "usages"];
+/// More than they have: a request is at most 64 KiB, of which its names make four times as much, and an object 1 MiB.
+const MAX_AUDIT_BYTES: usize = 1 << 20;
 
 /// A value as the log shows it: cut if it is long, with its length.
 pub(crate) fn cut(text: &str) -> Cow<'_, str> {
@@ -30,7 +35,7 @@ fn cut_at(text: &str, limit: usize) -> Cow<'_, str> {
 
 /// Formats the fields of a line.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct QuotedFields;
+pub(crate) struct QuotedFields;
 
 impl<'writer> FormatFields<'writer> for QuotedFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
@@ -58,7 +63,8 @@ impl Line<'_> {
             self.result = write!(self.writer, "{separator}{}", visible(&cut_at(value, MAX_MESSAGE_BYTES)));
             return;
         }
-        let value = cut(value);
+        let is_audit = AUDIT_FIELDS.contains(&name);
+        let value = cut_at(value, if is_audit { MAX_AUDIT_BYTES } else { MAX_VALUE_BYTES });
         self.result = if is_text || !is_plain(&value) {
             write!(self.writer, "{separator}{name}={value:?}")
         } else {

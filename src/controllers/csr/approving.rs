@@ -9,18 +9,23 @@ use std::sync::atomic::AtomicU64;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::api::PostParams;
-use kube::{Api, ResourceExt as _};
+use kube::core::Request;
+use kube::{Resource as _, ResourceExt as _};
+use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::{debug, error, info, warn};
 
+use super::conditions::Conditions;
 use super::feed::{Feed, RequestKey, Summary};
 use super::{
-    APPROVED, Csr, DENIED, Subresource, Written, condition, has, usages, with_condition, words, write,
+    APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, Written, condition, has, usages, with_condition, words,
+    write,
 };
 use crate::certificates::profile::{KUBELET_CLIENT, Profile};
 use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::controllers::Context;
+use crate::controllers::client::MaxBytes;
 use crate::controllers::queue::{Outcome, Pace};
 use crate::controllers::settings::Name;
 use crate::controllers::worker::work;
@@ -89,7 +94,8 @@ pub(crate) async fn run(context: Context) -> std::convert::Infallible {
 }
 
 fn is_undecided(summary: &Summary) -> bool {
-    !summary.has(APPROVED) && !summary.has(DENIED) && !summary.is_issued()
+    let Conditions { approved, denied, .. } = summary.conditions();
+    !approved.is_there && !denied.is_there && !summary.is_issued()
 }
 
 /// `hands` are the requests that may be verified at once, those included whose attempts were given up.
@@ -190,10 +196,26 @@ async fn is_allowed(
     spec: &CertificateSigningRequestSpec,
     kind: Kind,
 ) -> kube::Result<bool> {
-    let api = Api::<SubjectAccessReview>::all(context.client.clone());
-    let reviewed = api.create(&PostParams::default(), &review(spec, kind)).await?;
+    let review = serde_json::to_vec(&review(spec, kind)).map_err(kube::Error::SerdeError)?;
+    let path = SubjectAccessReview::url_path(&(), None);
+    let request = Request::new(path).create(&PostParams::default(), review);
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    request.extensions_mut().insert(MaxBytes(2 * MAX_REQUEST));
+    let reviewed: Reviewed = context.client.request(request).await?;
     context.problems.ends(REVIEWS);
     Ok(reviewed.status.is_some_and(|status| status.allowed))
+}
+
+/// What is read of the answer.
+#[derive(Debug, Deserialize)]
+struct Reviewed {
+    status: Option<Review>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Review {
+    #[serde(default)]
+    allowed: bool,
 }
 
 fn review(spec: &CertificateSigningRequestSpec, kind: Kind) -> SubjectAccessReview {

@@ -6,21 +6,25 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use k8s_openapi::api::certificates::v1::CertificateSigningRequestStatus;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::ByteString;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Preconditions};
-use kube::{Api, ResourceExt as _};
+use kube::core::Request;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info};
 
-use super::pages::Pages;
-use super::{APPROVED, Csr, DENIED, FAILED, conditions, has, is_issued, words};
+use super::conditions::{Conditions, some_time};
+use super::pages::{PATH, Pages};
+use super::words;
 use crate::clock::UnixTime;
 use crate::controllers::Context;
+use crate::controllers::client::send;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
 use crate::escape::path_segment;
+use crate::telemetry::cut;
 use crate::x509::der::{Der, tag};
 use crate::x509::{certificate::Certificate, pem};
 
@@ -32,8 +36,11 @@ const SOON: Duration = Duration::from_mins(1);
 const DECIDED: Duration = Duration::from_hours(1);
 /// How long what waits for somebody is kept.
 const PENDING: Duration = Duration::from_hours(24);
-/// Go's time that is none, 0001-01-01T00:00:00Z.
-const NO_TIME: i64 = -62_135_596_800;
+/// The longest name in a URL, which has 64 KiB at most.
+const MAX_SEGMENT: usize = 65_000;
+const TOO_LONG: &str = "no URL of this client can hold the name, delete it with kubectl";
+/// The cause of problems with names.
+const NAMES: &str = "csrcleaner names";
 /// What is said of an API server that takes longer than it may.
 const NO_ANSWER: &str = "the API server does not answer in time";
 
@@ -69,16 +76,31 @@ pub(crate) async fn run(context: Context) -> Infallible {
 }
 
 /// What tells whether a request is over.
-#[derive(Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Fields {
-    #[serde(default)]
-    metadata: ObjectMeta,
-    status: Option<CertificateSigningRequestStatus>,
+    metadata: Metadata,
+    status: Option<Status>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    certificate: Option<ByteString>,
+    conditions: Conditions,
 }
 
 /// Looks at every request once.
 async fn pass(context: &Context) -> Result<(), String> {
-    let api = Api::<Csr>::all(context.client.clone());
     let mut pages = Pages::new(None);
     loop {
         // One page of a cluster is in memory at a time.
@@ -87,34 +109,45 @@ async fn pass(context: &Context) -> Result<(), String> {
         let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| words(&error))?;
         let Some(page) = page else { return Ok(()) };
         let now = context.clock.now();
-        let of = |Fields { metadata, status }| Csr { metadata, status, ..Csr::default() };
-        let ended = page.into_iter().map(of).filter_map(|csr| over(&csr, now).map(|over| (csr, over)));
+        let ended =
+            page.into_iter().filter_map(|fields| over(&fields, now).map(|over| (fields.metadata, over)));
         let ended: Vec<_> = ended.collect();
         drop(turn);
-        for (csr, over) in ended {
-            delete(context, &api, &csr, over).await;
+        for (metadata, over) in ended {
+            delete(context, metadata, over).await;
         }
     }
 }
 
-async fn delete(context: &Context, api: &Api<Csr>, csr: &Csr, over: Over) {
-    let preconditions =
-        Preconditions { uid: csr.uid(), resource_version: csr.metadata.resource_version.clone() };
-    let params = DeleteParams::default().preconditions(preconditions);
-    let (cluster, name) = (&*context.cluster, csr.name_any());
+async fn delete(context: &Context, metadata: Metadata, over: Over) {
+    let Metadata { name, uid, resource_version, .. } = metadata;
+    let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
+    let cluster = &*context.cluster;
     let at = match path_segment(&name) {
-        Ok(at) => at,
-        Err(problem) => {
-            error!(cluster, csr = name, "cannot delete: {problem}");
+        Ok(at) if at.len() <= MAX_SEGMENT => at,
+        refused => {
+            let problem = refused.err().map_or_else(|| TOO_LONG.to_owned(), |problem| problem.to_string());
+            let (csr, problem) = (cut(&name), cut(&problem));
+            if context.problems.begins(NAMES) {
+                error!(cluster, csr = &*csr, "cannot delete: {problem}; others like it are not logged");
+            } else {
+                debug!(cluster, csr = &*csr, "cannot delete: {problem}");
+            }
             return;
         }
     };
-    let Ok(deleted) = timeout(PATIENCE, api.delete(&at, &params)).await else {
+    let name = cut(&name);
+    let name = &*name;
+    let deleting = async {
+        let request = Request::new(PATH).delete(&at, &params).map_err(kube::Error::BuildRequest)?;
+        send(&context.client, request).await
+    };
+    let Ok(deleted) = timeout(PATIENCE, deleting).await else {
         error!(cluster, csr = name, "cannot delete: {NO_ANSWER}");
         return;
     };
     match deleted {
-        Ok(_) => info!(cluster, csr = name, because = ?over, "request deleted"),
+        Ok(()) => info!(cluster, csr = name, because = ?over, "request deleted"),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let labels = [cluster, Name::CsrCleaner.alias()];
             context.metrics.controllers.conflicts.with_label_values(&labels).inc();
@@ -126,36 +159,35 @@ async fn delete(context: &Context, api: &Api<Csr>, csr: &Csr, over: Over) {
 }
 
 /// Why a request is over, if it is.
-fn over(csr: &Csr, now: UnixTime) -> Option<Over> {
+fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
     let now = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX);
-    let is_older = |time: Option<&Time>, age: Duration| {
+    let is_older = |time: Option<Timestamp>, age: Duration| {
         let age = i128::try_from(age.as_nanos()).unwrap_or(i128::MAX);
         // What has no time has no age.
-        time.is_some_and(|Time(time)| time.as_second() != NO_TIME && now - time.as_nanosecond() > age)
+        time.is_some_and(|time| now - time.as_nanosecond() > age)
     };
-    let has_older = |kind: &str, age: Duration| {
-        conditions(csr)
-            .any(|condition| condition.type_ == kind && is_older(condition.last_update_time.as_ref(), age))
-    };
-    let issued = is_issued(csr);
-    let is_pending = conditions(csr).next().is_none();
+    let Conditions { is_any, approved, denied, failed } =
+        status.as_ref().map(|status| status.conditions).unwrap_or_default();
+    let certificate = status.as_ref().and_then(|status| status.certificate.as_ref());
+    let certificate = certificate.map(|certificate| &*certificate.0).filter(|pem| !pem.is_empty());
+    let issued = certificate.is_some();
     let is_past = |end: i64| now > i128::from(end) * 1_000_000_000;
+    let created = some_time(metadata.creation_timestamp.as_ref());
     let cases = [
-        (Over::Issued, issued && has_older(APPROVED, DECIDED)),
-        (Over::Denied, has_older(DENIED, DECIDED)),
-        (Over::Failed, has_older(FAILED, DECIDED)),
-        (Over::Pending, is_pending && is_older(csr.metadata.creation_timestamp.as_ref(), PENDING)),
-        (Over::Expired, has(csr, APPROVED) && not_after(csr).is_some_and(is_past)),
-        (Over::Unissued, !issued && has_older(APPROVED, PENDING)),
+        (Over::Issued, issued && is_older(approved.oldest, DECIDED)),
+        (Over::Denied, is_older(denied.oldest, DECIDED)),
+        (Over::Failed, is_older(failed.oldest, DECIDED)),
+        (Over::Pending, !is_any && is_older(created, PENDING)),
+        (Over::Expired, approved.is_there && certificate.and_then(not_after).is_some_and(is_past)),
+        (Over::Unissued, !issued && is_older(approved.oldest, PENDING)),
     ];
     cases.into_iter().find(|(_, is_over)| *is_over).map(|(over, _)| over)
 }
 
 /// When the first certificate ends, if all of the first block can be read: a block may hold several.
 // go: crypto/x509/parser.go, ParseCertificates
-fn not_after(csr: &Csr) -> Option<i64> {
-    let certificate = csr.status.as_ref()?.certificate.as_ref()?;
-    let (block, _) = pem::decode(&certificate.0)?;
+fn not_after(certificates: &[u8]) -> Option<i64> {
+    let (block, _) = pem::decode(certificates)?;
     let mut rest = Der::new(&block.content);
     let mut first = None;
     while !rest.is_empty() {
@@ -168,19 +200,22 @@ fn not_after(csr: &Csr) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
 
-    use http::{Method, Request, Response};
-    use k8s_openapi::ByteString;
-    use k8s_openapi::jiff::Timestamp;
+    use http::{Method, Response};
     use kube::client::Body;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
     use serde_json::json;
     use tower::service_fn;
 
-    use super::super::Condition;
+    use tracing::instrument::WithSubscriber as _;
+
+    use super::super::conditions::NO_TIME;
+    use super::super::testing::Lines;
+    use super::super::{APPROVED, Condition, Csr, DENIED, FAILED};
     use super::*;
+    use crate::controllers::client::bounded;
     use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z.
@@ -204,7 +239,7 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&asked);
         // It never answers the first list, nor any deletion.
-        let service = service_fn(move |request: Request<Body>| {
+        let service = service_fn(move |request: http::Request<Body>| {
             let number = seen.fetch_add(1, Ordering::SeqCst);
             async move {
                 if number == 0 || request.method() == Method::DELETE {
@@ -220,6 +255,64 @@ mod tests {
         context.client = kube::Client::new(service, "default");
         assert!(timeout(Duration::from_hours(2), run(context)).await.is_err());
         assert_eq!(asked.load(Ordering::SeqCst), 5, "a list, and twice a list and a deletion");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_is_as_large_as_any_is_deleted_and_so_are_those_behind_it() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&deleted);
+        let service = service_fn(move |request: http::Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let object = |name: &str, filler: &str| {
+                format!(
+                    r#"{{"metadata":{{"generateName":"{filler}","name":"{name}","creationTimestamp":"2020-01-01T00:00:00Z"}}}}"#
+                )
+            };
+            let large = |count: usize| object("large", &r"\u003c".repeat(count));
+            let (token, items) =
+                match (query.contains("continue"), query.split('&').any(|pair| pair == "limit=1")) {
+                    _ if request.method() == Method::DELETE => {
+                        seen.lock()
+                            .unwrap()
+                            .push(request.uri().path().rsplit('/').next().unwrap().to_owned());
+                        (String::new(), String::new())
+                    }
+                    (true, _) => (String::new(), object("behind", "")),
+                    (false, true) => ("behind".to_owned(), large(3 << 19)),
+                    (false, false) => (String::new(), format!("{},{}", large(3 << 19), object("behind", ""))),
+                };
+            let list = format!(r#"{{"metadata":{{"continue":"{token}"}},"items":[{items}]}}"#);
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(list.into_bytes()))))
+        });
+        let mut context = FakeCluster::new().context();
+        context.client = bounded(kube::Client::new(service, "default"));
+        assert_eq!(pass(&context).await, Ok(()));
+        assert_eq!(*deleted.lock().unwrap(), ["large", "behind"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_no_url_can_hold_is_told_of_once_and_keeps_no_other() {
+        let cluster = FakeCluster::new();
+        let old = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
+        let long = |of: &str| format!("{PATH}/{}", of.repeat(70_000));
+        for path in [long("a"), long("b"), format!("{PATH}/z")] {
+            cluster.put(&path, old.clone());
+        }
+        let context = cluster.context();
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let passes = async {
+            for _ in 0..3 {
+                assert_eq!(pass(&context).await, Ok(()));
+            }
+        };
+        passes.with_subscriber(log).await;
+        assert!(cluster.get(&format!("{PATH}/z")).is_none());
+        let text = lines.text();
+        let told = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((told("cannot delete"), told("request deleted")), (1, 1), "{}", text.len());
+        assert!(text.len() < 4000, "{}", text.len());
     }
 
     /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.
@@ -289,7 +382,8 @@ mod tests {
                 ..Condition::default()
             };
             status.conditions = Some(conditions.iter().map(condition).collect());
-            assert_eq!(over(&csr, Duration::from_secs(NOW)), *expected, "{name}");
+            let fields: Fields = serde_json::from_value(serde_json::to_value(&csr).unwrap()).unwrap();
+            assert_eq!(over(&fields, Duration::from_secs(NOW)), *expected, "{name}");
         }
     }
 }

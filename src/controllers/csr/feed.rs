@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::Stream;
 use futures_util::future::join_all;
-use futures_util::{Stream, TryStreamExt as _};
-use kube::api::{WatchEvent, WatchParams};
+use kube::api::WatchParams;
 use kube::core::Request;
 use prometheus::IntGauge;
 use serde::Deserialize;
@@ -21,8 +21,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
+use super::conditions::Conditions;
+use super::events::{Event, watch};
 use super::pages::{PATH, Pages};
 use crate::controllers::Context;
+use crate::controllers::client::is_too_large;
 use crate::controllers::queue::{Flow, Item};
 use crate::controllers::settings::Name;
 
@@ -34,6 +37,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// Between two lists when the queue had to forget requests.
 const RELIST_INTERVAL: Duration = Duration::from_mins(10);
+/// The longest name that is kept. The API has no limit for requests, but kubelets keep to that of other objects.
+const MAX_NAME: usize = 253;
 /// How many names may be on their way to the queue.
 const CHANNEL: usize = 64;
 
@@ -92,15 +97,7 @@ struct SummarySpec {
 #[serde(default)]
 struct SummaryStatus {
     certificate: Option<IgnoredAny>,
-    conditions: Option<Vec<SummaryCondition>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct SummaryCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
+    conditions: Conditions,
 }
 
 impl Summary {
@@ -109,19 +106,8 @@ impl Summary {
         self.status.as_ref().is_some_and(|status| status.certificate.is_some())
     }
 
-    /// Whether there is a condition of this type, whatever its status.
-    pub(super) fn has(&self, kind: &str) -> bool {
-        self.conditions().any(|condition| condition.kind == kind)
-    }
-
-    /// Whether there is a condition of this type that is true; an empty status is.
-    pub(super) fn has_true(&self, kind: &str) -> bool {
-        let is_true = |condition: &SummaryCondition| matches!(condition.status.as_str(), "" | "True");
-        self.conditions().any(|condition| condition.kind == kind && is_true(condition))
-    }
-
-    fn conditions(&self) -> impl Iterator<Item = &SummaryCondition> {
-        self.status.iter().flat_map(|status| status.conditions.iter().flatten())
+    pub(super) fn conditions(&self) -> Conditions {
+        self.status.as_ref().map(|status| status.conditions).unwrap_or_default()
     }
 }
 
@@ -152,6 +138,8 @@ impl<'a> Feed<'a> {
                     backoff: FIRST_BACKOFF,
                     listed: Instant::now(),
                     forgotten: 0,
+                    has_watch_failed: false,
+                    has_passed_over: false,
                 };
                 follower.follow()
             });
@@ -183,6 +171,10 @@ struct Follower<'a> {
     /// When all were listed last, and what was forgotten until then.
     listed: Instant,
     forgotten: u64,
+    /// Whether the last watch failed, and none has told anything since.
+    has_watch_failed: bool,
+    /// Whether it was logged that requests are passed over.
+    has_passed_over: bool,
 }
 
 impl Follower<'_> {
@@ -212,7 +204,10 @@ impl Follower<'_> {
                 self.send(&summary).await;
             }
         }
-        self.works();
+        // After a watch that failed, a list says nothing of the next one.
+        if !self.has_watch_failed {
+            self.works();
+        }
         Ok(pages.version().to_owned())
     }
 
@@ -228,7 +223,14 @@ impl Follower<'_> {
                         sleep(FIRST_BACKOFF).await;
                     }
                 }
-                Err(error) => self.failed(&error).await,
+                Err(error) => {
+                    self.has_watch_failed = true;
+                    self.failed(&error).await;
+                    // From the same version the same event would come again.
+                    if is_too_large(&error) || matches!(error, kube::Error::SerdeError(_)) {
+                        return;
+                    }
+                }
             }
         }
     }
@@ -237,27 +239,26 @@ impl Follower<'_> {
         let context = self.feed.context;
         let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_SECONDS);
         let request = Request::new(PATH).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-        let events = match context.client.request_events::<Summary>(request).await {
+        let mut events = match watch(&context.client, request).await {
             Err(kube::Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
             opened => opened?,
         };
-        let mut events = std::pin::pin!(events);
         let relist = self.listed + RELIST_INTERVAL;
         loop {
             let is_due = self.feed.forgotten.load(Ordering::Relaxed) != self.forgotten;
             let event = tokio::select! {
-                event = events.try_next() => event?,
+                event = events.next() => event?,
                 () = sleep_until(relist), if is_due => return Ok(Ended::Expired),
             };
             match event {
-                Some(WatchEvent::Error(status)) if status.code == 410 => return Ok(Ended::Expired),
-                Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status)),
-                Some(WatchEvent::Added(summary) | WatchEvent::Modified(summary)) => {
-                    version.clone_from(&summary.metadata.resource_version);
+                Some(Event::Failed(status)) if status.code == 410 => return Ok(Ended::Expired),
+                Some(Event::Failed(status)) => return Err(kube::Error::Api(status)),
+                Some(Event::Changed(summary)) => {
                     self.send(&summary).await;
+                    *version = summary.metadata.resource_version;
                 }
-                Some(WatchEvent::Deleted(summary)) => version.clone_from(&summary.metadata.resource_version),
-                Some(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
+                Some(Event::Passed(summary)) => *version = summary.metadata.resource_version,
+                Some(Event::TooLarge) => self.pass_over("the object is too large to be looked at"),
                 None => {
                     self.works();
                     return Ok(Ended::Resumable);
@@ -268,15 +269,30 @@ impl Follower<'_> {
         }
     }
 
-    async fn send(&self, summary: &Summary) {
+    async fn send(&mut self, summary: &Summary) {
         // An API server that does not know the selector tells of others, too.
         if summary.spec.signer_name != self.signer || !(self.feed.is_wanted)(summary) {
+            return;
+        }
+        if summary.metadata.name.len() > MAX_NAME {
+            self.pass_over("its name is longer than 253 bytes");
             return;
         }
         let name = summary.metadata.name.as_str().into();
         let requester = self.requesters.hash_one(&summary.spec.username);
         // It fails when the controller is gone, with all of this.
         self.sender.send(RequestKey { name, requester }).await.ok();
+    }
+
+    /// Logs, once, that there are requests that nothing is done about.
+    fn pass_over(&mut self, why: &str) {
+        let (cluster, signer) = (&*self.feed.context.cluster, self.signer);
+        let controller = self.feed.controller.alias();
+        if std::mem::replace(&mut self.has_passed_over, true) {
+            debug!(cluster, controller, signer, "request passed over: {why}");
+        } else {
+            warn!(cluster, controller, signer, "request passed over: {why}; others like it are not logged");
+        }
     }
 
     /// Logs a failure, once, and waits.
@@ -300,6 +316,7 @@ impl Follower<'_> {
     }
 
     fn works(&mut self) {
+        self.has_watch_failed = false;
         self.gauge().set(0);
         self.backoff = FIRST_BACKOFF;
         if self.feed.context.problems.ends(&self.cause()) {

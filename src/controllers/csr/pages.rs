@@ -1,34 +1,75 @@
 //! Lists of certificate signing requests, page by page: what nobody needs of them is not kept, and a page whose objects
 //! are large is asked for in smaller parts.
+//!
+//! The token of the next page holds the name of the last object, and a name has no limit: one may not fit into a URL.
+//! Then the next page begins behind all names that begin like that one.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::controllers::client::is_too_large;
 
 /// Where requests are.
 pub(super) const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// How many objects are asked for at once, at most.
-const MAX_OBJECTS: u32 = 500;
+const MAX_OBJECTS: u16 = 500;
+
+/// The longest token that is sent: a URL has 64 KiB at most, and a selector besides.
+const MAX_TOKEN: usize = 48 * 1024;
+/// How much of a name is kept of a token that was too long. A byte takes eight in a token at most, so what is left fits.
+const MAX_START: usize = 4 * 1024;
 
 /// What a list answers with. Fields that `T` does not have are passed over as they are read.
 #[derive(Debug, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Page<T> {
     #[serde(default)]
     metadata: ListMeta,
-    #[serde(default = "Vec::new")]
+    #[serde(default = "Vec::new", deserialize_with = "items")]
     items: Vec<T>,
+}
+
+/// Objects, of which many small ones would take more memory than their text.
+fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Items<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_OBJECTS} objects")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = list.next_element()? {
+                if items.len() == usize::from(MAX_OBJECTS) {
+                    return Err(A::Error::invalid_length(items.len() + 1, &self));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+
+    deserializer.deserialize_seq(Items(PhantomData))
 }
 
 /// A list that is read page by page.
 #[derive(Debug)]
 pub(super) struct Pages {
     selector: Option<String>,
-    limit: u32,
+    limit: u16,
     /// Where the next page begins; `None` once there is none.
     next: Option<String>,
     /// The version of the list.
@@ -53,7 +94,7 @@ impl Pages {
     ) -> kube::Result<Option<Vec<T>>> {
         let Some(token) = self.next.clone() else { return Ok(None) };
         loop {
-            let mut params = ListParams::default().limit(self.limit);
+            let mut params = ListParams::default().limit(self.limit.into());
             if !token.is_empty() {
                 params = params.continue_token(&token);
             }
@@ -64,7 +105,7 @@ impl Pages {
             match client.request::<Page<T>>(request).await {
                 Ok(page) => {
                     self.limit = (self.limit * 2).min(MAX_OBJECTS);
-                    self.next = page.metadata.continue_.filter(|token| !token.is_empty());
+                    self.next = page.metadata.continue_.filter(|token| !token.is_empty()).and_then(fitting);
                     self.version = page.metadata.resource_version.unwrap_or_default();
                     return Ok(Some(page.items));
                 }
@@ -73,6 +114,44 @@ impl Pages {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+}
+
+/// kube-apiserver's token.
+// kubernetes: staging/src/k8s.io/apiserver/pkg/storage/continue.go, continueToken
+#[derive(Debug, Deserialize, Serialize)]
+struct ContinueToken<'a> {
+    v: Cow<'a, str>,
+    rv: i64,
+    start: String,
+}
+
+/// A token that can be sent; `None` if nothing can come behind it. One that is not kube-apiserver's stays as it is.
+// threat: pending-requests-flood
+fn fitting(token: String) -> Option<String> {
+    if token.len() <= MAX_TOKEN {
+        return Some(token);
+    }
+    let Ok(json) = BASE64_URL_SAFE_NO_PAD.decode(&token) else { return Some(token) };
+    let Ok(mut known) = serde_json::from_slice::<ContinueToken<'_>>(&json) else { return Some(token) };
+    known.start.truncate(known.start.floor_char_boundary(MAX_START));
+    known.start = behind(known.start)?;
+    let Ok(json) = serde_json::to_vec(&known) else { return Some(token) };
+    Some(BASE64_URL_SAFE_NO_PAD.encode(json))
+}
+
+/// The first text behind all that begin like this one; names are in the order of their bytes.
+fn behind(mut text: String) -> Option<String> {
+    loop {
+        let next = match text.pop()? {
+            // A name has no slash, and a path with one is refused.
+            '.' => Some('0'),
+            last => (last..=char::MAX).nth(1),
+        };
+        if let Some(next) = next {
+            text.push(next);
+            return Some(text);
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
 use super::audit::AuditLine;
+use super::conditions::Conditions;
 use super::feed::{Feed, RequestKey, Summary};
 use super::{
     APPROVED, Csr, DENIED, FAILED, Subresource, Written, condition, has, has_true, usages, with_condition,
@@ -69,7 +70,8 @@ pub(crate) async fn run(context: Context) -> std::convert::Infallible {
 
 /// Whether a request may be one to sign, by what is known before it is read.
 fn is_signable(summary: &Summary) -> bool {
-    summary.has(APPROVED) && !summary.has(DENIED) && !summary.has_true(FAILED) && !summary.is_issued()
+    let Conditions { approved, denied, failed, .. } = summary.conditions();
+    approved.is_there && !denied.is_there && !failed.is_true && !summary.is_issued()
 }
 
 /// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does
@@ -207,7 +209,7 @@ mod tests {
 
     use http::{Request, Response};
     use kube::client::Body;
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
@@ -218,6 +220,7 @@ mod tests {
     use crate::certificates::profile::{KUBELET_SERVING, Profile};
     use crate::certificates::signer::{PemKey, SignError, SignatureAlgorithm, Signer};
     use crate::controllers::testing::FakeCluster;
+    use crate::telemetry::QuotedFields;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.
     const NOW: UnixTime = Duration::from_hours(525_960);
@@ -323,19 +326,49 @@ mod tests {
 
     /// What the log has once a request with this name and common name was signed.
     async fn logged(name: &str, common_name: &'static str) -> String {
+        let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
+        csr.metadata.name = Some(name.to_owned());
+        logged_of(csr).await
+    }
+
+    async fn logged_of(csr: Csr) -> String {
+        let name = csr.name_any();
         let cluster = FakeCluster::new();
         let mut context = cluster.context();
         context.settings = Arc::new(settings());
-        let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
-        csr.metadata.name = Some(name.to_owned());
         context.client = holding(csr);
         let lines = Lines::default();
         let writer = lines.clone();
-        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let log = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .fmt_fields(QuotedFields)
+            .with_writer(move || writer.clone())
+            .finish();
         let hands = Arc::new(Semaphore::new(1));
-        let handled = handle(&context, &hands, RequestKey::of(name)).with_subscriber(log).await;
+        let handled = handle(&context, &hands, RequestKey::of(&name)).with_subscriber(log).await;
         assert_eq!(handled, Outcome::Done);
         lines.text()
+    }
+
+    #[tokio::test]
+    async fn the_audit_trail_has_the_whole_of_a_certificate() {
+        let mut params = CertificateParams::default();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::StateOrProvinceName, "s".repeat(1100));
+        name.push(DnType::OrganizationName, "system:nodes");
+        name.push(DnType::CommonName, "system:node:foo");
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let mut csr = decided(Wanted::default().csr(), &[APPROVED]);
+        csr.spec.request = ByteString(request.into_bytes());
+        csr.spec.username = Some(format!("system:node:{}", "r".repeat(1100)));
+        let text = logged_of(csr).await;
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        for line in lines {
+            assert!(line.contains("O=system:nodes") && line.contains("CN=system:node:foo"), "{line}");
+            assert!(line.contains(&"s".repeat(1100)) && line.contains(&"r".repeat(1100)), "{line}");
+            assert!(!line.contains(" bytes)"), "{line}");
+        }
     }
 
     /// An API server with this request, which takes whatever is written.

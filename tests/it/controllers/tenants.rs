@@ -33,6 +33,14 @@ impl Two {
             pki.write(&format!("{name}.crt"), ca.cert_pem());
             pki.write(&format!("{name}.key"), ca.key_pem());
         }
+        pki.write("a-ca-both.crt", a.cert_pem() + &root.cross_sign(&a).cert_pem());
+        for ca in ["a-ca", "b-ca"] {
+            let path = pki.directory.path().join(ca).display().to_string();
+            let profiles = format!(
+                "apiVersion: portcullis.dev/v1alpha1\nkind: SignerProfiles\nsigners:\n- signerName: example.com/{ca}\n  certFile: {path}.crt\n  keyFile: {path}.key\n  commonNames: [service-*]\n  allowedUsages: [digital signature, client auth]\n  maxDuration: 24h\n"
+            );
+            pki.write(&format!("by-{ca}.yaml"), profiles);
+        }
         Self { pki }
     }
 
@@ -55,6 +63,11 @@ fn signs(ca: &str) -> String {
     format!(
         "  controllerManager: {{controllers: [csrsigning], clusterSigningCertFile: {ca}.crt, clusterSigningKeyFile: {ca}.key}}\n"
     )
+}
+
+/// With signers of its own alone.
+fn signs_own(ca: &str) -> String {
+    format!("  controllerManager: {{controllers: [csrsigning], signerProfiles: by-{ca}.yaml}}\n")
 }
 
 fn believes(ca: &str) -> String {
@@ -106,6 +119,24 @@ fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
             "cluster b accepts client certificates of this CA",
         ),
         (
+            "A signs for a signer of its own with what B signs for nodes with",
+            "",
+            [signs_own("b-ca"), signs("b-ca")],
+            "clusters a and b would sign with the same CA",
+        ),
+        (
+            "the same the other way round",
+            "",
+            [signs("a-ca"), signs_own("a-ca")],
+            "clusters a and b would sign with the same CA",
+        ),
+        (
+            "B believes what one of A's certificates is signed by",
+            "",
+            [signs("a-ca") + &believes("a-ca-both"), believes("root")],
+            "clusters[0].controllerManager.clusterSigningCertFile: DIR/a-ca.crt: cluster b accepts client certificates of this CA",
+        ),
+        (
             "front proxies of B are of A's",
             "",
             [signs("a-ca") + &believes("a-ca"), proxies.to_owned()],
@@ -124,6 +155,8 @@ fn authorities_that_only_their_own_cluster_believes_are_good() {
     let two = Two::new();
     let own = [signs("a-ca") + &believes("a-ca"), signs("b-ca") + &believes("b-ca")];
     assert_eq!(two.judged("", [&own[0], &own[1]]), Ok(()));
+    // What certificates for signers of one's own are good for is not the gateway's to know.
+    assert_eq!(two.judged("", [&signs_own("a-ca"), &signs_own("a-ca")]), Ok(()));
     // What is global is what is not of one cluster.
     let cleaning = "controllerManager: {controllers: [csrcleaner]}\n";
     assert_eq!(two.judged(cleaning, [&believes("a-ca"), &believes("a-ca")]), Ok(()));

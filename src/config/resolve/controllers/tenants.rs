@@ -26,8 +26,8 @@ pub(in crate::config::resolve) struct SigningCa {
     file: PathBuf,
     position: Option<Position>,
     authority: Arc<Authority>,
-    /// Whether it signs for signers of `kubernetes.io`. Only those of one's own may be the same for several clusters:
-    /// what their certificates are good for is not the gateway's to know.
+    /// Whether it signs for signers of `kubernetes.io`, whose certificates API servers believe. Only one that signs for
+    /// none of them anywhere may sign for several clusters: what it is good for is not the gateway's to know.
     is_kubernetes: bool,
 }
 
@@ -123,8 +123,7 @@ fn between(
     known: &[Certificate],
 ) -> Option<(String, bool)> {
     let is_same = |theirs: &SigningCa| {
-        ca.is_kubernetes
-            && theirs.is_kubernetes
+        (ca.is_kubernetes || theirs.is_kubernetes)
             && theirs.certificate().is_some_and(|theirs| theirs.spki == certificate.spki)
     };
     let (one, two) = (&tenant.name, &other.name);
@@ -152,7 +151,9 @@ fn leads_to(ca: &Certificate, bundle: &CaBundle, known: &[Certificate]) -> bool 
     let is_one = |one: &Certificate, other: &Certificate| {
         one.spki == other.spki && one.raw_subject == other.raw_subject
     };
-    let mut path = vec![ca];
+    // Each certificate of the same CA has an issuer of its own.
+    let mut path: Vec<&Certificate> = known.iter().filter(|one| is_one(ca, one)).collect();
+    path.push(ca);
     let mut next = 0;
     while let Some(child) = path.get(next).copied() {
         if bundle.certificates().iter().any(|root| is_one(child, root)) {
@@ -163,7 +164,7 @@ fn leads_to(ca: &Certificate, bundle: &CaBundle, known: &[Certificate]) -> bool 
                 && parent.public_key.verify(child.algorithm, &child.tbs, &child.signature).is_ok()
         });
         let new: Vec<&Certificate> =
-            parents.filter(|parent| !path.iter().any(|seen| is_one(seen, parent))).collect();
+            parents.filter(|parent| !path.iter().any(|seen| seen.der == parent.der)).collect();
         path.extend(new);
         next += 1;
     }

@@ -2,8 +2,13 @@
 
 use std::sync::Mutex;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{Request as HttpRequest, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -28,7 +33,8 @@ fn conditions(kinds: &[&str]) -> Value {
 }
 
 fn is_approved(summary: &Summary) -> bool {
-    summary.has(APPROVED) && !summary.has(DENIED) && !summary.is_issued()
+    let conditions = summary.conditions();
+    conditions.approved.is_there && !conditions.denied.is_there && !summary.is_issued()
 }
 
 /// The names that come of a feed for so long.
@@ -140,6 +146,145 @@ async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
     assert_eq!(pages.version(), "7");
     let limits = limits.lock().unwrap();
     assert_eq!(limits[..4], [500, 62, 7, 14], "{limits:?}");
+}
+
+/// An API server with one object of a stranger's, 1.5 MiB in etcd and six times as much in Go's JSON: in its list, and
+/// among its events.
+fn with_a_large_object(watched: usize) -> kube::Client {
+    let object = |name: &str, version: u32, filler: &str| {
+        format!(
+            r#"{{"metadata":{{"generateName":"{filler}","name":"{name}","resourceVersion":"{version}"}},"spec":{{"signerName":"{SIGNER}"}},"status":{}}}"#,
+            conditions(&[APPROVED])
+        )
+    };
+    let filler = r"\u003c".repeat(3 << 19);
+    let listed = [object("large", 1, &filler), object("listed", 2, "")];
+    let events = [object("large-too", 8, &r"\u003c".repeat(watched)), object("watched", 9, "")];
+    let events = events.map(|object| format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n"));
+    let (listed, events) = (Arc::new(listed), Arc::new(events));
+    let service = service_fn(move |request: HttpRequest<Body>| {
+        let query: std::collections::BTreeMap<_, _> =
+            url::form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes())
+                .into_owned()
+                .collect();
+        let body = if query.contains_key("watch") {
+            let missed = if query["resourceVersion"] == "7" { events.concat() } else { String::new() };
+            let sent = futures_util::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(missed)))]);
+            StreamBody::new(sent.chain(futures_util::stream::pending())).boxed_unsync()
+        } else {
+            let limit: usize = query["limit"].parse().unwrap();
+            let from: usize = query.get("continue").map_or(0, |token| token.parse().unwrap());
+            let to = (from + limit).min(listed.len());
+            let token = if to < listed.len() { to.to_string() } else { String::new() };
+            let items = listed[from..to].join(",");
+            let list =
+                format!(r#"{{"metadata":{{"resourceVersion":"7","continue":"{token}"}},"items":[{items}]}}"#);
+            Full::new(Bytes::from(list)).boxed_unsync()
+        };
+        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+    });
+    bounded(kube::Client::new(service, "default"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_as_large_as_any_keeps_no_other_waiting() {
+    // What etcd stores at most, and what no API server sends: all is listed again then.
+    for (watched, expected) in
+        [(3 << 19, &["large", "listed", "watched"][..]), (3 << 20, &["large", "listed", "large", "listed"])]
+    {
+        let mut context = FakeCluster::new().context();
+        context.client = with_a_large_object(watched);
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let names = names(&context, Duration::from_millis(1500)).with_subscriber(log).await;
+        assert_eq!(names, expected);
+        let text = lines.text();
+        assert_eq!(text.lines().filter(|line| line.contains("WARN")).count(), 1, "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_longer_than_any_kubelets_is_passed_over() {
+    let cluster = FakeCluster::new();
+    let longest = "n".repeat(253);
+    for name in [&longest, &"o".repeat(254), &"p".repeat(100_000)] {
+        cluster.put(&format!("{PATH}/{name}"), request(SIGNER, "alice", &conditions(&[APPROVED])));
+    }
+    let context = cluster.context();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let names = names(&context, Duration::from_secs(5)).with_subscriber(log).await;
+    assert_eq!(names, [longest]);
+    let text = lines.text();
+    assert_eq!((text.lines().count(), text.contains("WARN")), (1, true), "{text}");
+    assert!(text.len() < 2000, "{text}");
+}
+
+/// Go's token for what comes behind an object, whose name is `character` as often as this.
+fn go_token(character: &str, count: usize) -> String {
+    let name = character.repeat(count).replace('<', r"\u003c");
+    let token = format!(r#"{{"v":"meta.k8s.io/v1","rv":7,"start":"{name}\u0000"}}"#);
+    BASE64_URL_SAFE_NO_PAD.encode(token)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
+    for (character, count, next) in
+        [("a", 1_000_000, "b"), ("<", 100_000, "="), (".", 100_000, "0"), ("\u{10ffff}", 100_000, "")]
+    {
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let asked = Arc::clone(&starts);
+        let service = service_fn(move |request: HttpRequest<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let query: std::collections::BTreeMap<_, _> =
+                url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+            let token = match query.get("continue") {
+                None => go_token(character, count),
+                Some(token) => {
+                    let token = BASE64_URL_SAFE_NO_PAD.decode(token).unwrap();
+                    let token: Value = serde_json::from_slice(&token).unwrap();
+                    assert_eq!((&token["v"], &token["rv"]), (&json!("meta.k8s.io/v1"), &json!(7)));
+                    asked.lock().unwrap().push(token["start"].as_str().unwrap().to_owned());
+                    String::new()
+                }
+            };
+            let list = json!({"metadata": {"continue": token}, "items": [{"metadata": {"name": "one"}}]});
+            let body = Body::from(list.to_string().into_bytes());
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        let client = bounded(kube::Client::new(service, "default"));
+        let mut pages = Pages::new(None);
+        let mut found = 0;
+        while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+            found += page.len();
+        }
+        let starts = starts.lock().unwrap();
+        if next.is_empty() {
+            // Nothing can come behind it.
+            assert_eq!((found, starts.len()), (1, 0));
+            continue;
+        }
+        assert_eq!((found, starts.len()), (2, 1));
+        let (start, name) = (&starts[0], character.repeat(count));
+        // Behind that name, and before all that do not begin as it does.
+        assert!(*start > name && start.len() >= 254 && start.ends_with(next), "{}", start.len());
+        assert_eq!(start[..start.len() - next.len()], name[..start.len() - next.len()]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_more_objects_than_were_asked_for_is_not_kept() {
+    for (count, expected) in [(500, true), (501, false)] {
+        let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, vec!["{}"; count].join(","));
+        let service = service_fn(move |_: HttpRequest<Body>| {
+            let body = Body::from(list.clone().into_bytes());
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        let page = Pages::new(None).next::<Summary>(&kube::Client::new(service, "default")).await;
+        assert_eq!(page.is_ok(), expected, "{count}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

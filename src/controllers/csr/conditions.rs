@@ -1,0 +1,148 @@
+//! What the conditions of a request say, folded as they are read: as little memory for a hundred thousand as for one.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::{APPROVED, DENIED, FAILED};
+
+/// Go's time that is none, 0001-01-01T00:00:00Z.
+pub(super) const NO_TIME: i64 = -62_135_596_800;
+
+/// The time, if it is one in Go.
+pub(super) fn some_time(time: Option<&Time>) -> Option<Timestamp> {
+    time.map(|Time(time)| *time).filter(|time| time.as_second() != NO_TIME)
+}
+
+/// All conditions of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Conditions {
+    /// Whether there is any, of whichever type.
+    pub(super) is_any: bool,
+    pub(super) approved: Kind,
+    pub(super) denied: Kind,
+    pub(super) failed: Kind,
+}
+
+/// The conditions of one type.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// Whether there is one, whatever its status.
+    pub(super) is_there: bool,
+    /// Whether one is true; an empty status is.
+    pub(super) is_true: bool,
+    /// The oldest time at which one was updated.
+    pub(super) oldest: Option<Timestamp>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_update_time: Option<Time>,
+}
+
+impl Conditions {
+    fn add(&mut self, condition: Condition) {
+        self.is_any = true;
+        let kind = match condition.kind.as_str() {
+            APPROVED => &mut self.approved,
+            DENIED => &mut self.denied,
+            FAILED => &mut self.failed,
+            _ => return,
+        };
+        kind.is_there = true;
+        kind.is_true |= matches!(condition.status.as_str(), "" | "True");
+        let updated = some_time(condition.last_update_time.as_ref());
+        kind.oldest = kind.oldest.into_iter().chain(updated).min();
+    }
+}
+
+impl<'de> Deserialize<'de> for Conditions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(List)
+    }
+}
+
+/// A list of conditions, or Go's that is none.
+struct List;
+
+impl<'de> Visitor<'de> for List {
+    type Value = Conditions;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("conditions")
+    }
+
+    fn visit_unit<E>(self) -> Result<Conditions, E> {
+        Ok(Conditions::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Conditions, A::Error> {
+        let mut conditions = Conditions::default();
+        while let Some(condition) = list.next_element()? {
+            conditions.add(condition);
+        }
+        Ok(conditions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn conditions_are_folded_as_they_are_read() {
+        let condition = |kind: &str, status: &str, updated: Value| json!({"type": kind, "status": status, "reason": "r", "lastUpdateTime": updated});
+        let (old, new) = ("2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z");
+        let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+        let kind = |is_true, oldest| Kind { is_there: true, is_true, oldest };
+        let none = Conditions::default();
+        let cases = [
+            ("no list", json!(null), none),
+            ("an empty one", json!([]), none),
+            (
+                "another",
+                json!([condition("Looked", "True", json!(old))]),
+                Conditions { is_any: true, ..none },
+            ),
+            (
+                "an empty status is true, and no time is none",
+                json!([condition(DENIED, "", json!(null))]),
+                Conditions { is_any: true, denied: kind(true, None), ..none },
+            ),
+            (
+                "Go's zero time is none",
+                json!([condition(FAILED, "Unknown", json!("0001-01-01T00:00:00Z"))]),
+                Conditions { is_any: true, failed: kind(false, None), ..none },
+            ),
+            (
+                "the oldest, and any that is true",
+                json!([
+                    condition(APPROVED, "True", json!(new)),
+                    condition(APPROVED, "False", json!(old)),
+                    condition(APPROVED, "False", json!(null)),
+                    condition(DENIED, "False", json!(new)),
+                ]),
+                Conditions {
+                    is_any: true,
+                    approved: kind(true, time(old)),
+                    denied: kind(false, time(new)),
+                    ..none
+                },
+            ),
+        ];
+        for (name, list, expected) in cases {
+            let read: Conditions = serde_json::from_str(&list.to_string()).unwrap();
+            assert_eq!(read, expected, "{name}");
+        }
+        assert!(serde_json::from_str::<Conditions>("{}").is_err());
+    }
+}
