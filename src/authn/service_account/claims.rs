@@ -7,6 +7,7 @@ use serde::de::{self, Deserializer};
 use serde_json::Value;
 
 use crate::authn::json::Object;
+use crate::authn::json_value::JsonValue;
 
 /// The claims that every token may have.
 #[derive(Debug, Default, Deserialize)]
@@ -104,7 +105,8 @@ impl<'de> Deserialize<'de> for Audience {
             Value::String(audience) => Some(audience),
             _ => None,
         };
-        let all = match Value::deserialize(value)? {
+        let JsonValue(value) = JsonValue::deserialize(value)?;
+        let all = match value {
             Value::Array(several) => several.into_iter().map(one).collect(),
             value => one(value).map(|audience| vec![audience]),
         };
@@ -123,7 +125,8 @@ impl<'de> Deserialize<'de> for Date {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         // Beyond these a whole number of seconds has no exact float, and no clock will show it.
         const LAST: f64 = 9_007_199_254_740_992.0;
-        let number = Value::deserialize(value)?.as_f64().filter(|number| number.abs() <= LAST);
+        let JsonValue(value) = JsonValue::deserialize(value)?;
+        let number = value.as_f64().filter(|number| number.abs() <= LAST);
         let number = number.ok_or_else(|| {
             de::Error::custom("go-jose/go-jose/jwt: expected number value to unmarshal NumericDate")
         })?;

@@ -99,6 +99,13 @@ pub(super) const VALUES: &[&str] = &[
     "[1,]",
     "\"\\x\"",
     "\"\\u12\"",
+    "{\"$serde_json::private::RawValue\": \"[\\\"client\\\"]\"}",
+    "{\"$serde_json::private::RawValue\": \"\\\"jane\\\"\"}",
+    "{\"$serde_json::private::RawValue\": \"5\"}",
+    "{\"$serde_json::private::RawValue\": \"no JSON\"}",
+    "{\"$serde_json::private::RawValue\": 5}",
+    "{\"$serde_json::private::Number\": \"5\"}",
+    "[{\"$serde_json::private::RawValue\": \"\\\"client\\\"\"}]",
 ];
 
 pub(super) const DATES: &[&str] = &[

@@ -77,6 +77,22 @@ async fn distributed_claims_that_lead_nowhere_are_refused() {
     .await;
 }
 
+/// What `serde_json` calls some values of its own is a name like any other.
+#[tokio::test]
+async fn no_name_of_a_member_has_a_meaning_of_its_own() {
+    check_members(&[
+        (r#""groups": ["admins"]"#, true),
+        (r#""groups": {"$serde_json::private::RawValue": "[\"admins\"]"}"#, false),
+        (r#""groups": [{"$serde_json::private::RawValue": "\"admins\""}]"#, false),
+        (r#""groups": {"$serde_json::private::Number": "5"}"#, false),
+        (r#""aud": {"$serde_json::private::RawValue": "\"my-client\""}"#, false),
+        (r#""username": {"$serde_json::private::RawValue": "\"root\""}"#, false),
+        (r#""exp": {"$serde_json::private::RawValue": "1700003600"}"#, false),
+        (r#""other": {"$serde_json::private::RawValue": "no JSON"}"#, true),
+    ])
+    .await;
+}
+
 #[tokio::test]
 async fn headers_that_go_cannot_read_are_refused() {
     let with = |name: &str, value: Value| json!({"alg": "RS256", "kid": "key", name: value});
