@@ -73,6 +73,10 @@ async fn distributed_claims_that_lead_nowhere_are_refused() {
         (r#""_claim_names": {"a": 5, "a": "s"}, "_claim_sources": {"s": {}}"#, false),
         (r#""_claim_names": {"a": "s"}, "_claim_sources": {"s": {"JWT": 5}}"#, false),
         (r#""groups": [], "_claim_names": {"a": "s"}, "_claim_sources": {"s": {"JWT": 5}}"#, true),
+        // A member of the wrong type counts, also if another one of its name follows.
+        (r#""_claim_names": {}, "_claim_sources": {"s": {"JWT": 5}, "s": {}}"#, false),
+        (r#""_claim_names": {}, "_claim_sources": {"s": {}, "s": {"JWT": 5}}"#, false),
+        (r#""_claim_names": {}, "_claim_sources": {"s": {"JWT": 5}}, "_claim_sources": {"s": {}}"#, true),
     ])
     .await;
 }
