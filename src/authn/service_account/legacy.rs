@@ -11,7 +11,7 @@ use super::Grounds;
 use super::checks::Checks;
 use super::claims::Legacy;
 use super::identity;
-use super::objects::Place;
+use super::objects::{Place, in_time};
 use super::verify::{Verified, verify};
 use crate::authn::lookup::{Secret, ServiceAccount};
 use crate::authn::{
@@ -65,7 +65,7 @@ impl LegacyTokens {
         }
         checks.pass("sub", || public.subject.clone());
         if self.lookup {
-            self.look_up(token.expose(), &claims, checks, context.now).await?;
+            in_time(checks, self.look_up(token.expose(), &claims, checks, context.now)).await?;
         } else {
             checks.skip("secret", "not looked at, nor the service account (--service-account-lookup=false)");
         }
