@@ -30,7 +30,6 @@ const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// How long a watch may take to begin, and a page of a list to come.
 const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE_TIMEOUT: Duration = Duration::from_mins(1);
-const PAGE_SIZE: u32 = 500;
 /// The pause after the first failure, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
@@ -107,6 +106,8 @@ struct Counted<'a>(&'a IntGauge);
 
 impl<'a> Counted<'a> {
     fn new(gauge: &'a IntGauge) -> Self {
+    /// How many objects a page of a list holds.
+    pub(super) page_size: u32,
         gauge.inc();
         Self(gauge)
     }
@@ -165,7 +166,7 @@ where
         let mut objects = HashMap::new();
         let mut params =
             ListParams { field_selector: self.fields.map(str::to_owned), ..ListParams::default() };
-        params = params.limit(PAGE_SIZE);
+        params = params.limit(self.page_size);
         loop {
             let page = timeout(PAGE_TIMEOUT, self.api.list(&params)).await;
             let page = page.map_err(|_| WatchError::ListTimeout)?.map_err(WatchError::List)?;
