@@ -25,7 +25,7 @@ use secrecy::SecretSlice;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{error, warn};
 
 use crate::authn::BoxFuture;
@@ -258,7 +258,11 @@ impl Lookups {
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
         self.count(resource, "live");
-        match api.get_opt(name).await {
+        let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
+            let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
+            return Err(LookupError(problem));
+        };
+        match found {
             Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
                 let other = object.meta().name.as_deref().unwrap_or_default();
                 Err(LookupError(format!(
