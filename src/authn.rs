@@ -9,6 +9,7 @@ pub mod bootstrap;
 pub mod cache;
 pub mod chain;
 mod json;
+pub(crate) mod json_value;
 pub mod jwt;
 pub mod lookup;
 pub mod oidc;

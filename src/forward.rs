@@ -276,11 +276,11 @@ async fn deliver_whole(
     let response = deliver(pools, upstream, Box::new(Request::from_parts(head, body)), kind).await?;
     let (head, body) = response.into_parts();
     let is_short = body.size_hint().upper().is_some_and(|most| most <= ANONYMOUS_BODY);
-    let body = match is_short {
-        true => Body::bytes(body.collect().await.map_err(ForwardError::Answer)?.to_bytes()),
-        false => body,
-    };
-    Ok(Response::from_parts(head, body))
+    if !is_short {
+        return Ok(Response::from_parts(head, body));
+    }
+    let bytes = body.collect().await.map_err(ForwardError::Answer)?.to_bytes();
+    Ok(Response::from_parts(head, Body::bytes(bytes)))
 }
 
 /// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing

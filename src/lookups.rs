@@ -10,7 +10,6 @@ mod reflector;
 mod watched;
 mod writing;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -26,12 +25,13 @@ use secrecy::SecretSlice;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{error, warn};
 
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::KeySet;
 use crate::authn::lookup::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
 use crate::clock::UnixTime;
 use crate::clusters::upstream::Upstream;
 use crate::escape::path_segment;
@@ -46,6 +46,13 @@ use writing::Written;
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
 const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
+
+/// How many objects a page of a list holds; a secret may have a megabyte.
+const PAGE_SIZE: u32 = 500;
+const SECRETS_PAGE_SIZE: u32 = 50;
+
+/// How long a read of a single object may take, with its body.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
 const NOT_AGAIN: Duration = Duration::from_mins(1);
@@ -134,11 +141,11 @@ impl Lookups {
         if self.needs.bootstrap_tokens {
             let api = Api::<core::Secret>::namespaced(client(), BOOTSTRAP_NAMESPACE);
             let store = &self.bootstrap_secrets;
-            watches.push(self.spawn("secrets", api, Some(BOOTSTRAP_SECRETS), store, secret));
+            watches.push(self.spawn("secrets", api, Some(BOOTSTRAP_SECRETS), store, bootstrap_secret));
         }
         if self.needs.service_accounts {
             let api = Api::<core::Secret>::all(client());
-            watches.push(self.spawn("secrets", api, Some(TOKEN_SECRETS), &self.token_secrets, secret));
+            watches.push(self.spawn("secrets", api, Some(TOKEN_SECRETS), &self.token_secrets, token_secret));
             let api = Api::<core::ServiceAccount>::all(client());
             watches.push(self.spawn("serviceaccounts", api, None, &self.service_accounts, service_account));
             let api = Api::<PartialObjectMeta<core::Pod>>::all(client());
@@ -167,7 +174,9 @@ impl Lookups {
         let (upstream, metrics) = (Arc::clone(&self.upstream), Arc::clone(&self.metrics));
         let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
         let (store, last_error) = (Arc::clone(store), Mutex::default());
-        let reflector = Reflector { cluster, resource, api, fields, project, store, stale, last_error };
+        let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
+        let reflector =
+            Reflector { cluster, resource, api, fields, project, page_size, store, stale, last_error };
         let watch = async move {
             // Nothing goes to an endpoint that was not checked.
             upstream.until_trusted().await;
@@ -249,7 +258,11 @@ impl Lookups {
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
         self.count(resource, "live");
-        match api.get_opt(name).await {
+        let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
+            let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
+            return Err(LookupError(problem));
+        };
+        match found {
             Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
                 let other = object.meta().name.as_deref().unwrap_or_default();
                 Err(LookupError(format!(
@@ -297,7 +310,7 @@ impl Lookup for Lookups {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
         Box::pin(async move {
             let api = Api::namespaced(self.client.clone(), namespace);
-            self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, secret).await
+            self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, token_secret).await
         })
     }
 
@@ -317,7 +330,7 @@ impl Lookup for Lookups {
                 };
             }
             let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
-            self.live("secrets", api, name, secret).await
+            self.live("secrets", api, name, bootstrap_secret).await
         })
     }
 
@@ -369,15 +382,24 @@ fn service_account(account: &core::ServiceAccount) -> ServiceAccount {
     ServiceAccount { identity: identity(&account.metadata), secrets: secrets.collect() }
 }
 
-fn secret(secret: &core::Secret) -> Secret {
-    let data = secret.data.iter().flatten();
+/// A bootstrap token's secret.
+fn bootstrap_secret(secret: &core::Secret) -> Secret {
+    reduced(secret, |_| true, |_| false)
+}
+
+/// A service-account token's secret: what a token is compared with, and nothing else of what an application keeps there.
+fn token_secret(secret: &core::Secret) -> Secret {
+    reduced(secret, |key| key == LEGACY_TOKEN_KEY, |label| LEGACY_TOKEN_LABELS.contains(&label))
+}
+
+fn reduced(secret: &core::Secret, keeps: fn(&str) -> bool, keeps_label: fn(&str) -> bool) -> Secret {
+    let data = secret.data.iter().flatten().filter(|(key, _)| keeps(key));
+    let labels = secret.metadata.labels.iter().flatten().filter(|(label, _)| keeps_label(label));
     Secret {
         identity: identity(&secret.metadata),
-        labels: secret.metadata.labels.clone().unwrap_or_default(),
+        labels: labels.map(|(label, value)| (label.clone(), value.clone())).collect(),
         kind: secret.type_.clone().unwrap_or_default(),
-        data: data
-            .map(|(key, value)| (key.clone(), SecretSlice::from(value.0.clone())))
-            .collect::<BTreeMap<_, _>>(),
+        data: data.map(|(key, value)| (key.clone(), SecretSlice::from(value.0.clone()))).collect(),
     }
 }
 

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Locks, so that request workers seldom want the same one.
 const SHELVES: usize = 16;
 
-/// How long what is remembered. Zero: not at all.
+/// How long what is remembered, from when its lookup began. Zero: not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     /// Tokens that somebody vouched for.
@@ -280,15 +280,17 @@ struct Lookup {
 
 impl Lookup {
     async fn run(mut self, question: Question, place: OwnedSemaphorePermit) {
+        let begun = Instant::now();
         let (outcome, is_verdict) = question.ask(Arc::clone(&self.shared), place).await;
         if let (true, Ok(found)) = (is_verdict, &outcome.verdict) {
             self.shared.shelf(self.key).note_good(self.key, found.is_some());
         }
         let duration = self.shared.keep.duration(&outcome.verdict);
         let outcome = Arc::new(outcome);
-        if is_verdict && !duration.is_zero() {
-            let now = Instant::now();
-            self.shared.shelf(self.key).keep(self.key, Arc::clone(&outcome), now + duration, now);
+        // Why from the beginning: what the verdict is based on may be as old as that.
+        let (now, until) = (Instant::now(), begun + duration);
+        if is_verdict && now < until {
+            self.shared.shelf(self.key).keep(self.key, Arc::clone(&outcome), until, now);
         }
         self.outcome = Some(outcome);
     }

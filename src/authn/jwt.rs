@@ -16,6 +16,7 @@ use rustls_pki_types::CertificateDer;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::json_value::JsonObject;
 use crate::x509::certificate::Certificate;
 use keys::{Algorithm, PublicKey};
 
@@ -105,7 +106,8 @@ impl<'a> Jwt<'a> {
 
     /// The claims, for who has verified them.
     pub fn claims(&self) -> Result<Map<String, Value>, Malformed> {
-        serde_json::from_slice(&self.payload).map_err(|_| Malformed::Json("payload"))
+        let claims = serde_json::from_slice::<JsonObject>(&self.payload);
+        claims.map(|JsonObject(claims)| claims).map_err(|_| Malformed::Json("payload"))
     }
 
     /// Who says to have issued it, unverified: empty if nobody does, nothing if it is no text.

@@ -23,6 +23,7 @@ use super::{Audience, TokenAuthenticator};
 use crate::metrics::service_accounts::ServiceAccounts as Counters;
 pub use bound::BoundTokens;
 pub use legacy::LegacyTokens;
+pub(crate) use legacy::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
 
 /// Which service-account tokens are taken.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,6 +13,7 @@ use super::protobuf;
 use super::resources::{Does, NAMESPACES, SIGNING_REQUESTS};
 use super::reviews::user_info;
 use super::store::{Key, State, Store};
+use crate::authn::json_value::JsonValue;
 use crate::status::{Reason, Status};
 
 /// What came of a change: the code, and the object or `Status` to answer with.
@@ -55,7 +56,8 @@ pub(super) fn parse(ask: &Ask<'_>) -> Result<Value, Status> {
             .ok_or_else(|| ask.resource.unreadable("not a type that kubectl sends so")),
         // `kubectl apply` says YAML and sends JSON, which is YAML.
         json if json.is_empty() || json.ends_with("json") || json == APPLY => {
-            serde_json::from_slice(ask.body).map_err(|error| ask.resource.unreadable(error))
+            let body = serde_json::from_slice::<JsonValue>(ask.body);
+            body.map(|JsonValue(body)| body).map_err(|error| ask.resource.unreadable(error))
         }
         _ => {
             Err(Status::new(Reason::UnsupportedMediaType, "the body of the request was in an unknown format"))

@@ -201,11 +201,10 @@ impl HttpBody for Body {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            // Only one of unknown length is read in part.
             Kind::Request { read: None, incoming } => incoming.size_hint(),
-            Kind::Request { .. } => SizeHint::default(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
-            Kind::Response { .. } => SizeHint::default(),
+            // Of a request: only one of unknown length is read in part.
+            Kind::Request { .. } | Kind::Response { .. } => SizeHint::default(),
         }
     }
 }

@@ -16,8 +16,9 @@ use crate::authn::jwt::key_set::KeySource;
 use crate::metrics::Metrics;
 
 const PATH: &str = "/openid/v1/jwks";
-/// How long an answer may take, and how large it may be.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an answer may take, and how large it may be. Longer than the client itself waits for its head: the client then
+/// gives up the connection too.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
 const LARGEST: usize = 1 << 20;
 
 /// Asks for it.
@@ -47,8 +48,8 @@ impl PublishedKeys {
 impl KeySource for PublishedKeys {
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async move {
-            let late = |_| Err(format!("no answer within {PATIENCE:?}"));
-            let answer = timeout(PATIENCE, self.ask()).await.unwrap_or_else(late);
+            let late = |_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"));
+            let answer = timeout(ANSWER_TIMEOUT, self.ask()).await.unwrap_or_else(late);
             let result = if answer.is_ok() { "success" } else { "failure" };
             self.metrics
                 .service_account_key_fetches
@@ -106,6 +107,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_does_not_come_is_not_waited_for() {
         let found = fetched(200, 10, Duration::from_hours(1)).await;
-        assert_eq!(found, Err("cannot read /openid/v1/jwks: no answer within 10s".to_owned()));
+        assert_eq!(found, Err("cannot read /openid/v1/jwks: no answer within 12s".to_owned()));
     }
 }

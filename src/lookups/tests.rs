@@ -74,6 +74,31 @@ async fn an_object_of_another_name_proves_nothing() {
     }
 }
 
+/// Of a secret only that is kept which a token is compared with.
+#[tokio::test]
+async fn a_secret_is_reduced_to_its_token_and_two_labels() {
+    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let service = service_fn(move |_: Request<Body>| {
+        let secret = json!({
+            "metadata": {"name": "s", "namespace": "test", "uid": "1", "labels": {
+                "kubernetes.io/legacy-token-last-used": "2023-11-14",
+                "kubernetes.io/legacy-token-invalid-since": "2023-11-14",
+                "other": "x",
+            }},
+            "type": "kubernetes.io/service-account-token",
+            "data": {"token": "dA==", "ca.crt": "Y2E=", "password": "cGFzc3dvcmQ="},
+        });
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(secret.to_string().into_bytes()))))
+    });
+    lookups.client = Client::new(service, "default");
+    let secret = Lookup::secret(&lookups, "test", "s").await.unwrap().unwrap();
+    assert_eq!(secret.identity.uid, "1");
+    assert_eq!(secret.data.keys().collect::<Vec<_>>(), ["token"]);
+    let labels: Vec<_> = secret.labels.keys().collect();
+    assert_eq!(labels, ["kubernetes.io/legacy-token-invalid-since", "kubernetes.io/legacy-token-last-used"]);
+}
+
 #[tokio::test]
 async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {
     let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));

@@ -1,8 +1,10 @@
 //! Objects as watches report them, reduced to the parts that tokens are judged by.
 //!
-//! A store counts only as long as there is positive evidence that it is up to date: a whole list, an event, a bookmark,
-//! or a watch that lasted its time and ended in good order. Silence and failures are no evidence, however long ago they
-//! began: after [`FRESH_FOR`] without any the store knows nothing until there is some again.
+//! A store counts only as long as there is positive evidence that it was up to date at a known time: a whole list, a
+//! bookmark, or a quiet watch that ended in good order. What is told may have been on its way for long, so each is evidence
+//! for the moment at which the list or the watch was asked for, and not for the one at which it came. An event is none: it
+//! says nothing of the events behind it. Neither are silence and failures: [`FRESH_FOR`] after the last evidence the store
+//! knows nothing until there is some again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +16,9 @@ use tokio::time::{Instant, sleep_until};
 /// Namespace and name; objects without a namespace have an empty one.
 pub(super) type Key = (String, String);
 
-/// How long a store counts after the last evidence. With the 10 s for which verdicts on tokens are remembered, a deleted
-/// object is believed for 30 s at most. Longer than a quiet watch takes to end and the next one to begin.
+/// How long a store counts after the moment that there is evidence for. With the 10 s that a lookup may take, and for which
+/// verdicts are remembered from its beginning, a token is believed for 30 s at most after its object is deleted. Longer
+/// than two quiet watches last.
 pub(super) const FRESH_FOR: Duration = Duration::from_secs(20);
 
 /// The known objects of one kind.
@@ -28,7 +31,7 @@ pub(super) struct Watched<V> {
 #[derive(Debug)]
 struct State<V> {
     objects: HashMap<Key, Arc<V>>,
-    /// The time of the last evidence; `None` before the first list and after the watch has ended for good.
+    /// For when there is evidence; `None` before the first list and after the watch has ended for good.
     confirmed: Option<Instant>,
 }
 
@@ -69,20 +72,20 @@ impl<V> Watched<V> {
         self.confirmed.notify_waiters();
     }
 
-    /// Takes an event: an object as it is now, or none if it was deleted.
+    /// Takes an event: an object as it became, or none if it was deleted.
     pub(super) fn apply(&self, key: Key, object: Option<V>) {
         let mut state = self.state();
         match object {
             Some(object) => state.objects.insert(key, Arc::new(object)),
             None => state.objects.remove(&key),
         };
-        drop(state);
-        self.confirm();
     }
 
-    /// Notes evidence that all changes so far were reported.
-    pub(super) fn confirm(&self) {
-        self.state().confirmed = Some(Instant::now());
+    /// Notes evidence that all changes before `asked` were reported.
+    pub(super) fn confirm(&self, asked: Instant) {
+        let mut state = self.state();
+        state.confirmed = state.confirmed.max(Some(asked));
+        drop(state);
         self.confirmed.notify_waiters();
     }
 

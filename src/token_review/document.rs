@@ -144,8 +144,8 @@ impl Document {
         let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         match media_type {
             b"application/json" => {
-                let mut review: Box<JsonReview> = serde_json::from_slice(bytes).ok()?;
-                let spec = serde_json::from_str(review.spec.get()).ok()?;
+                let mut review = serde_json::from_slice::<Box<JsonReview>>(bytes).ok()?;
+                let spec = serde_json::from_str::<Spec>(review.spec.get()).ok()?;
                 let status = std::mem::take(&mut review.status);
                 let is_review = review.kind == KIND;
                 let form = Form::Json { review, is_pretty: bytes.starts_with(b"{\n") };

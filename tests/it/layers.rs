@@ -122,6 +122,59 @@ fn pem_has_one_reader() {
     assert!(found.is_empty(), "PEM is read by other means than x509::pem: {found:#?}");
 }
 
+/// `serde_json::Value` gives some names of members a meaning; `authn::json_value` is the reader that does not. Where a
+/// file has to do with both, each reading says what it reads, so that no value is read by inference.
+#[test]
+fn untrusted_json_is_not_read_as_a_value_of_serde_json() {
+    // Configuration is the operator's own, and its values come from YAML.
+    const TRUSTED: [&str; 1] = ["config"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let is_left_out = |file: &Path| {
+        let names = ["tests", "tests.rs", "testing.rs", "fuzzing"];
+        let file = file.strip_prefix(&root).unwrap();
+        file.iter().any(|part| names.iter().chain(&TRUSTED).any(|name| part == *name))
+    };
+    let has_word = |text: &str, word: &str| {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+    };
+    let (mut found, mut readings) = (Vec::new(), 0);
+    for file in files.iter().filter(|file| !is_left_out(file)) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let name = file.strip_prefix(&root).unwrap().display();
+        let knows_values = code.split(';').any(|item| {
+            item.contains("use serde_json::")
+                && !item.contains("use serde_json::value")
+                && has_word(item, "Value")
+        });
+        for reader in ["from_slice", "from_str", "from_reader", "from_value"] {
+            for (at, call) in code.match_indices(&format!("serde_json::{reader}")) {
+                readings += 1;
+                let what = code[at + call.len()..].split('(').next().unwrap();
+                if has_word(what, "Value") || (knows_values && what.is_empty() && reader != "from_value") {
+                    found.push(format!("{name}: {call}{what}"));
+                }
+            }
+        }
+        if code.contains("Value::deserialize") && !code.contains("JsonValue::deserialize") {
+            found.push(format!("{name}: Value::deserialize"));
+        }
+        // The fields of what is derived.
+        for item in code.split("#[derive(").skip(1) {
+            let Some((traits, rest)) = item.split_once(")]") else { continue };
+            let body = rest.split(['}', ';']).next().unwrap();
+            if has_word(traits, "Deserialize") && has_word(body, "Value") {
+                found.push(format!("{name}: derives Deserialize with a Value"));
+            }
+        }
+    }
+    assert!(readings > 10, "the sources were not read");
+    assert!(found.is_empty(), "read as serde_json::Value: {found:#?}");
+}
+
 #[test]
 fn the_request_path_is_the_one_that_is_told() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

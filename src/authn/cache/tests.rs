@@ -213,6 +213,25 @@ async fn a_verdict_is_remembered_to_the_end_of_its_time_and_no_longer() {
     }
 }
 
+/// What a verdict is based on may be as old as its lookup.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_verdict_begins_with_its_lookup() {
+    let second = Duration::from_secs(1);
+    let keep = Keep { success: 10 * second, ..SUCCESSES };
+    for (takes, after, lookups) in [(6, 3, 1), (6, 5, 2), (12, 0, 2)] {
+        let fake = Fake::shut(|_, _| Ok(Some(success("alice", &[]))));
+        let cache = cache(&fake, keep);
+        let first = begin(&cache, "token");
+        until("the lookup", || fake.number_asked() == 1).await;
+        advance(takes * second).await;
+        fake.open();
+        assert_eq!(name(first.await.unwrap()).as_deref(), Some("alice"));
+        advance(after * second).await;
+        assert_eq!(name(ask(&cache, "token").await).as_deref(), Some("alice"));
+        assert_eq!(fake.asked().len(), lookups, "{after} s after a lookup of {takes} s");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_success_is_not_remembered_past_the_end_of_the_credential() {
     let expires = NOW + Duration::from_secs(5);

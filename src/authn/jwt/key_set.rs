@@ -14,7 +14,6 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use jsonwebtoken::jwk::Jwk;
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -23,6 +22,7 @@ use super::Jwt;
 use super::keys::PublicKey;
 use crate::authn::BoxFuture;
 use crate::authn::json::Object;
+use crate::authn::json_value::JsonValue;
 
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);
@@ -159,14 +159,14 @@ impl KeySet {
 
 #[derive(Deserialize)]
 struct Document {
-    keys: Vec<Value>,
+    keys: Vec<JsonValue>,
 }
 
 /// Reads a key set. Keys of kinds that are not verified here are left out.
 pub(crate) fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
     let Object(document): Object<Document> =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
-    let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
+    let keys = document.keys.into_iter().filter_map(|JsonValue(key)| serde_json::from_value::<Jwk>(key).ok());
     Ok(keys.filter_map(|key| PublicKey::from_jwk(&key)).collect())
 }
 

@@ -4,6 +4,7 @@
 //! groups alone, and from an endpoint, not from a token within the token. The endpoint answers with a token of its own
 //! issuer, which is verified as the first one was.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,7 +36,14 @@ pub(super) struct Sources {
     referred: BTreeMap<String, String>,
     defined: BTreeSet<String>,
     names: Option<BTreeMap<String, String>>,
-    endpoints: Option<BTreeMap<String, Endpoint>>,
+    endpoints: Option<Endpoints>,
+}
+
+#[derive(Default)]
+struct Endpoints {
+    by_source: BTreeMap<String, Endpoint>,
+    /// An aggregated claim is not used, and must be text: also in a source of whose name another one follows.
+    has_broken_jwt: bool,
 }
 
 /// No `Debug`: the access token is a secret.
@@ -43,7 +51,6 @@ pub(super) struct Sources {
 struct Endpoint {
     url: String,
     access_token: String,
-    /// An aggregated claim is not used, and must be text.
     has_broken_jwt: bool,
 }
 
@@ -65,13 +72,20 @@ impl Sources {
 
     /// Reads `_claim_sources`, as [`Self::take_names`] does.
     pub(super) fn take_sources(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
-        let sources = object(member, Endpoint::read).ok_or("_claim_sources is not of the type it must be")?;
+        let has_broken_jwt = Cell::new(false);
+        let read = |source: &RawValue| {
+            let endpoint = Endpoint::read(source)?;
+            has_broken_jwt.set(has_broken_jwt.get() || endpoint.has_broken_jwt);
+            Some(endpoint)
+        };
+        let sources = object(member, read).ok_or("_claim_sources is not of the type it must be")?;
         match &sources {
             Some(sources) => self.defined.extend(sources.keys().cloned()),
             None => self.defined.clear(),
         }
         if is_exact {
-            self.endpoints = Some(sources.unwrap_or_default());
+            let by_source = sources.unwrap_or_default();
+            self.endpoints = Some(Endpoints { by_source, has_broken_jwt: has_broken_jwt.get() });
         }
         Ok(())
     }
@@ -95,11 +109,11 @@ impl Sources {
     fn endpoint(&self, claim: &str) -> Result<Option<&Endpoint>, String> {
         let Some(names) = &self.names else { return Ok(None) };
         let sources = self.endpoints.as_ref().ok_or("oidc: no claim sources")?;
-        if sources.values().any(|source| source.has_broken_jwt) {
+        if sources.has_broken_jwt {
             return Err("oidc: could not parse claim sources: JWT is no text".to_owned());
         }
         let Some(source) = names.get(claim) else { return Ok(None) };
-        let endpoint = sources.get(source).ok_or_else(|| {
+        let endpoint = sources.by_source.get(source).ok_or_else(|| {
             format!("id token _claim_names contained a source {} missing in _claims_sources", Quoted(source))
         })?;
         Ok(Some(endpoint).filter(|endpoint| !endpoint.url.is_empty()))

@@ -13,6 +13,7 @@ use super::distributed::Sources;
 use super::settings::JwtAuthenticator;
 use super::steps::Steps;
 use crate::authn::AuthnError;
+use crate::authn::json_value::JsonValue;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
@@ -180,9 +181,9 @@ impl Checks {
             return Ok(());
         }
         let field = |error: ClaimError| format!("{error} (claim {})", Quoted(name));
-        let value =
-            members::value(member).map_err(|_| format!("it cannot be read (claim {})", Quoted(name)))?;
-        let value = value.unwrap_or(Value::Null);
+        let value = members::value::<JsonValue>(member)
+            .map_err(|_| format!("it cannot be read (claim {})", Quoted(name)))?;
+        let value = value.map_or(Value::Null, |JsonValue(value)| value);
         if is("aud") {
             self.audiences = claims::audiences(&value).map_err(field)?;
         } else if is("exp") {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::Grounds;
 use super::checks::Checks;
-use super::claims::{Bound, Date, Public, Reference};
+use super::claims::{Bound, Date, Kubernetes, Public, Reference};
 use super::identity;
-use super::objects::Place;
+use super::objects::{Place, in_time};
 use super::verify::{Verified, verify};
 use crate::authn::lookup::{Found, Identity, ServiceAccount};
 use crate::authn::{
@@ -40,9 +40,29 @@ impl BoundTokens {
         let Some(Verified { public, private, audiences }) = verified else { return Ok(None) };
         let Bound { kubernetes: claims } = private;
         check_times(&public, context.now, checks)?;
+        in_time(checks, self.look_up(&claims, checks, context.now)).await?;
+        if let Some(date) = claims.warn_after.filter(|date| date.0 != 0) {
+            self.warn_after(date, &public.subject, checks, context.now);
+        }
+        let account = &claims.service_account;
+        let mut user = identity::user(&claims.namespace, &account.name, &account.uid);
+        user.extra = identity::extra(&public.id, claims.pod.as_ref(), claims.node.as_ref());
+        checks.pass("user", || user.name.clone());
+        let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
+        let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
+        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires }))
+    }
+
+    /// Whether everything that it is bound to is still there.
+    async fn look_up(
+        &self,
+        claims: &Kubernetes,
+        checks: Checks<'_>,
+        now: UnixTime,
+    ) -> Result<(), AuthnError> {
         let lookup = &self.grounds.lookup;
         let namespace = claims.namespace.as_str();
-        let bonds = Bonds { now: context.now, checks };
+        let bonds = Bonds { now, checks };
         let account = &claims.service_account;
         bonds.service_account(namespace, account, lookup.service_account(namespace, &account.name)).await?;
         if let Some(claim) = &claims.secret {
@@ -62,15 +82,7 @@ impl BoundTokens {
             }
             (None, _) => {}
         }
-        if let Some(date) = claims.warn_after.filter(|date| date.0 != 0) {
-            self.warn_after(date, &public.subject, checks, context.now);
-        }
-        let mut user = identity::user(&claims.namespace, &account.name, &account.uid);
-        user.extra = identity::extra(&public.id, claims.pod.as_ref(), claims.node.as_ref());
-        checks.pass("user", || user.name.clone());
-        let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
-        let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
-        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires }))
+        Ok(())
     }
 
     /// Whether it should have been replaced by now; it is good all the same.

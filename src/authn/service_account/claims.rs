@@ -7,6 +7,7 @@ use serde::de::{self, Deserializer};
 use serde_json::Value;
 
 use crate::authn::json::DistinctObject;
+use crate::authn::json_value::JsonValue;
 
 /// The claims that every token may have.
 #[derive(Debug, Default, Deserialize)]
@@ -104,7 +105,8 @@ impl<'de> Deserialize<'de> for Audience {
             Value::String(audience) => Some(audience),
             _ => None,
         };
-        let all = match Value::deserialize(value)? {
+        let JsonValue(value) = JsonValue::deserialize(value)?;
+        let all = match value {
             Value::Array(several) => several.into_iter().map(one).collect(),
             value => one(value).map(|audience| vec![audience]),
         };
@@ -124,7 +126,7 @@ impl<'de> Deserialize<'de> for Date {
         // Go counts from year 1: time.Unix takes later dates for the distant past.
         const TO_1970: i64 = 62_135_596_800;
         #[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "saturates, as meant")]
-        let whole = Value::deserialize(value)?.as_f64().map(|number| number as i64);
+        let whole = JsonValue::deserialize(value)?.0.as_f64().map(|number| number as i64);
         let whole = whole.filter(|whole| whole.checked_add(TO_1970).is_some()).ok_or_else(|| {
             de::Error::custom("go-jose/go-jose/jwt: expected number value to unmarshal NumericDate")
         })?;

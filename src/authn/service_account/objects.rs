@@ -1,12 +1,37 @@
 //! The objects that tokens depend on.
 // kubernetes: pkg/controller/serviceaccount/tokengetter.go; client-go: rest/request.go
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::poll;
+use tokio::time::timeout;
 
 use super::checks::Checks;
 use crate::authn::lookup::Found;
 use crate::authn::{AuthnError, BoxFuture};
 use crate::status::quote::Quoted;
+
+/// How long the objects of one token may take, all together: what was found first is not believed for longer.
+const OBJECTS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The outcome of questions about objects, if it comes in time. What is known needs no timer.
+// threat: deleted-account
+pub(super) async fn in_time<T>(
+    checks: Checks<'_>,
+    asking: impl Future<Output = Result<T, AuthnError>>,
+) -> Result<T, AuthnError> {
+    let mut asking = pin!(asking);
+    if let Poll::Ready(outcome) = poll!(asking.as_mut()) {
+        return outcome;
+    }
+    let late = |_| {
+        Err(checks.unavailable("objects", format!("they were not all looked up within {OBJECTS_TIMEOUT:?}")))
+    };
+    timeout(OBJECTS_TIMEOUT, asking).await.unwrap_or_else(late)
+}
 
 /// Which object it is.
 #[derive(Debug, Clone, Copy)]

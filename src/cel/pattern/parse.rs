@@ -8,10 +8,14 @@ use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
 use super::class::{Characters, Ranges};
 
-/// The longest pattern, in bytes. Go's limits of height and of the runes in classes are out of its reach.
+/// The longest pattern, in bytes. Go's limit of the runes in classes is out of its reach.
 const MAX_LENGTH: usize = 10_000;
 /// The most groups within each other.
 const MAX_DEPTH: usize = 100;
+/// The greatest height of the tree, with repetitions, sequences, alternatives and groups that capture. The automata are
+/// built by recursion: this much fits into a small part of a thread's stack.
+// Go: regexp/syntax, maxHeight, is 1000
+const MAX_HEIGHT: usize = 250;
 /// The largest count of a repetition, and the largest product of counts within each other.
 // Go: regexp/syntax, repeatIsValid
 const MAX_REPEAT: u32 = 1000;
@@ -55,6 +59,8 @@ struct Piece {
     size: u64,
     /// The largest product of counts within each other.
     copies: u32,
+    // Go: regexp/syntax, calcHeight
+    height: usize,
 }
 
 /// A group that has begun, or the whole pattern.
@@ -174,7 +180,7 @@ impl Parser<'_> {
     }
 
     fn push(&mut self, hir: Hir) -> Result<(), Refusal> {
-        self.group.sequence.push(Piece::new(hir, 1, 1)?);
+        self.group.sequence.push(Piece::new(hir, 1, 1, 1)?);
         Ok(())
     }
 
@@ -315,13 +321,20 @@ impl Parser<'_> {
 }
 
 impl Piece {
-    fn new(hir: Hir, size: u64, copies: u32) -> Result<Self, Refusal> {
+    fn new(hir: Hir, size: u64, copies: u32, height: usize) -> Result<Self, Refusal> {
         let size = size.max(1);
-        if size > MAX_INSTRUCTIONS { Err("expression too large") } else { Ok(Self { hir, size, copies }) }
+        if height > MAX_HEIGHT {
+            return Err("expression nests too deeply");
+        }
+        if size > MAX_INSTRUCTIONS {
+            Err("expression too large")
+        } else {
+            Ok(Self { hir, size, copies, height })
+        }
     }
 
     fn repeated(self, repeat: &Repeat, greedy: bool) -> Result<Self, Refusal> {
-        let Self { hir, size, copies } = self;
+        let Self { hir, size, copies, height } = self;
         let (min, max, size, copies) = match *repeat {
             Repeat::Star => (0, None, size + 2, copies),
             Repeat::Plus => (1, None, size + 1, copies),
@@ -341,14 +354,17 @@ impl Piece {
                 (min, max, size, copies)
             }
         };
-        Self::new(Hir::repetition(Repetition { min, max, greedy, sub: Box::new(hir) }), size, copies)
+        let hir = Hir::repetition(Repetition { min, max, greedy, sub: Box::new(hir) });
+        Self::new(hir, size, copies, height + 1)
     }
 
     /// Several as one.
     fn joined(pieces: Vec<Self>, between: u64, join: fn(Vec<Hir>) -> Hir) -> Result<Self, Refusal> {
         let size = pieces.iter().map(|piece| piece.size + between).sum::<u64>().saturating_sub(between);
         let copies = pieces.iter().map(|piece| piece.copies).max().unwrap_or(1);
-        Self::new(join(pieces.into_iter().map(|piece| piece.hir).collect()), size, copies)
+        let highest = pieces.iter().map(|piece| piece.height).max().unwrap_or(1);
+        let height = if pieces.len() > 1 { highest + 1 } else { highest };
+        Self::new(join(pieces.into_iter().map(|piece| piece.hir).collect()), size, copies, height)
     }
 }
 
@@ -366,7 +382,7 @@ impl Group {
     fn close(mut self) -> Result<Piece, Refusal> {
         self.next_alternative()?;
         let whole = Piece::joined(self.alternatives, 1, Hir::alternation)?;
-        let captured = if self.captures { 2 } else { 0 };
-        Piece::new(whole.hir, whole.size + captured, whole.copies)
+        let (captured, above) = if self.captures { (2, 1) } else { (0, 0) };
+        Piece::new(whole.hir, whole.size + captured, whole.copies, whole.height + above)
     }
 }

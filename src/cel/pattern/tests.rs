@@ -153,6 +153,9 @@ fn hostile_patterns_are_bounded() {
         "[".repeat(10_000),
         "(?P<a>".repeat(100) + &"|".repeat(5_000),
         "a".repeat(10_001),
+        "a".to_owned() + &"?(?i)".repeat(1_999),
+        "a".to_owned() + &"*(?:)(?i)".repeat(1_100),
+        "(?:a".repeat(90) + &"?(?i)+(?i))*(?i)?".repeat(90),
     ];
     let mut compiled = 0;
     for pattern in &hostile {
@@ -169,4 +172,11 @@ fn hostile_patterns_are_bounded() {
     assert!(compiled >= 2, "{compiled}");
     let nested = |depth: usize| format!("{}{}", "(".repeat(depth), ")".repeat(depth));
     assert!(build(&nested(100), MAX_COMPUTED).is_ok());
+    // Repetitions of repetitions are as deep, in Go's tree and in ours.
+    let stacked = |repetitions: usize| build(&format!("a{}", "?(?i)".repeat(repetitions)), MAX_COMPILED);
+    assert!(stacked(249).unwrap().is_match("a"));
+    for repetitions in [250, 1_000, 1_999] {
+        let error = stacked(repetitions).unwrap_err();
+        assert!(error.starts_with("error parsing regexp: expression nests too deeply: "), "{error}");
+    }
 }

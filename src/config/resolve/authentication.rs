@@ -86,6 +86,11 @@ impl Resolver<'_> {
     }
 
     fn ca_bundle(&mut self, place: &Place, file: &Path) -> Option<Arc<CaBundle>> {
+        self.ca_bundle_and_pem(place, file).map(|(bundle, _)| bundle)
+    }
+
+    /// A bundle, and the text that it was read from.
+    fn ca_bundle_and_pem(&mut self, place: &Place, file: &Path) -> Option<(Arc<CaBundle>, Vec<u8>)> {
         let file = &place.path(file);
         let pem = self.read(&place.key, file)?;
         let parsed = CaBundle::from_pem(&pem).map_err(|error| {
@@ -95,7 +100,7 @@ impl Resolver<'_> {
         });
         let bundle = self.ok(parsed)?;
         self.warn_of_dates(&place.key, file, "", bundle.certificates());
-        Some(Arc::new(bundle))
+        Some((Arc::new(bundle), pem))
     }
 
     // threat: client-as-front-proxy

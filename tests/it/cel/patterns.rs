@@ -56,6 +56,11 @@ fn pattern(rng: &mut Rng, depth: usize) -> String {
 fn whole_pattern(rng: &mut Rng) -> String {
     let depth = rng.below(4);
     let pattern = pattern(rng, depth);
+    if rng.one_in(200) {
+        // Go's own bound is 1000.
+        let repetitions = 1 + rng.below(1_200);
+        return format!("{pattern}{}", "?(?i)".repeat(repetitions));
+    }
     match rng.below(6) {
         0 => format!("^{pattern}$"),
         1 => format!("(?i){pattern}"),

@@ -101,6 +101,10 @@ pub(super) const CLAIM_SOURCES: &[&str] = &[
     "{\"s\": {\"endpoint\": \"https://a.example\"}, \"s\": {}}",
     "{\"s\": {}, \"s\": {\"endpoint\": \"https://a.example\"}}",
     "{\"s\": {\"other\": 5}}",
+    "{\"s\": {\"JWT\": 5}, \"s\": {}}",
+    "{\"s\": {}, \"s\": {\"JWT\": 5}}",
+    "{\"s\": {\"JWT\": 5, \"JWT\": \"\"}}",
+    "{\"s\": {\"JWT\": 5}, \"s\": null}",
     "{\"s\": {\"endpoint\": \"\\ud800\"}}",
     "{\"S\": {}}",
 ];

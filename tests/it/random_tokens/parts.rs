@@ -50,6 +50,13 @@ pub const VALUES: &[&str] = &[
     "[1,]",
     "\"\\x\"",
     "\"\\u12\"",
+    "{\"$serde_json::private::RawValue\": \"[\\\"client\\\"]\"}",
+    "{\"$serde_json::private::RawValue\": \"\\\"jane\\\"\"}",
+    "{\"$serde_json::private::RawValue\": \"5\"}",
+    "{\"$serde_json::private::RawValue\": \"no JSON\"}",
+    "{\"$serde_json::private::RawValue\": 5}",
+    "{\"$serde_json::private::Number\": \"5\"}",
+    "[{\"$serde_json::private::RawValue\": \"\\\"client\\\"\"}]",
 ];
 
 pub const DATES: &[&str] = &[

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{advance, sleep};
 
 use super::*;
@@ -187,4 +187,13 @@ fn keys_that_would_be_costly_are_left_out() {
         let keys = read(json!({"keys": [key]}).to_string().as_bytes()).unwrap();
         assert_eq!(keys.len(), taken, "{modulus} and {exponent} bytes");
     }
+}
+
+#[test]
+fn a_key_in_a_text_is_no_key() {
+    let key = json!({"kty": "EC", "crv": "P-256", "kid": "k",
+        "x": "axfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpY", "y": "T-NC4v4af5uO5-tKfA-eFivOM1drMV7Oy7ZAaDe_UfU"});
+    let keys = |key: &Value| read(json!({"keys": [key]}).to_string().as_bytes()).unwrap().len();
+    assert_eq!(keys(&key), 1);
+    assert_eq!(keys(&json!({"$serde_json::private::RawValue": key.to_string()})), 0);
 }

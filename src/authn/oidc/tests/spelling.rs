@@ -73,6 +73,26 @@ async fn distributed_claims_that_lead_nowhere_are_refused() {
         (r#""_claim_names": {"a": 5, "a": "s"}, "_claim_sources": {"s": {}}"#, false),
         (r#""_claim_names": {"a": "s"}, "_claim_sources": {"s": {"JWT": 5}}"#, false),
         (r#""groups": [], "_claim_names": {"a": "s"}, "_claim_sources": {"s": {"JWT": 5}}"#, true),
+        // A member of the wrong type counts, also if another one of its name follows.
+        (r#""_claim_names": {}, "_claim_sources": {"s": {"JWT": 5}, "s": {}}"#, false),
+        (r#""_claim_names": {}, "_claim_sources": {"s": {}, "s": {"JWT": 5}}"#, false),
+        (r#""_claim_names": {}, "_claim_sources": {"s": {"JWT": 5}}, "_claim_sources": {"s": {}}"#, true),
+    ])
+    .await;
+}
+
+/// What `serde_json` calls some values of its own is a name like any other.
+#[tokio::test]
+async fn no_name_of_a_member_has_a_meaning_of_its_own() {
+    check_members(&[
+        (r#""groups": ["admins"]"#, true),
+        (r#""groups": {"$serde_json::private::RawValue": "[\"admins\"]"}"#, false),
+        (r#""groups": [{"$serde_json::private::RawValue": "\"admins\""}]"#, false),
+        (r#""groups": {"$serde_json::private::Number": "5"}"#, false),
+        (r#""aud": {"$serde_json::private::RawValue": "\"my-client\""}"#, false),
+        (r#""username": {"$serde_json::private::RawValue": "\"root\""}"#, false),
+        (r#""exp": {"$serde_json::private::RawValue": "1700003600"}"#, false),
+        (r#""other": {"$serde_json::private::RawValue": "no JSON"}"#, true),
     ])
     .await;
 }

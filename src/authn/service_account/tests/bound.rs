@@ -330,3 +330,55 @@ fn pods_are_told_by_name_and_uid_and_nodes_by_name() {
         assert_eq!(identity::extra("", pod.as_ref(), node.as_ref()), expected, "{pod:?}, {node:?}");
     }
 }
+
+/// Answers each question after six seconds.
+#[derive(Debug)]
+struct Slow(Arc<Cluster>);
+
+impl Slow {
+    async fn after<T>(&self, asked: BoxFuture<'_, Found<T>>) -> Found<T> {
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        asked.await
+    }
+}
+
+impl Lookup for Slow {
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+        Box::pin(self.after(self.0.service_account(namespace, name)))
+    }
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(self.after(self.0.secret(namespace, name)))
+    }
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(self.after(self.0.bootstrap_secret(name)))
+    }
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        Box::pin(self.after(self.0.pod(namespace, name)))
+    }
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        Box::pin(self.after(self.0.node(name)))
+    }
+    fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
+        self.0.label_secret(namespace, name, label, value);
+    }
+}
+
+/// The service account that was found first may be deleted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn objects_that_take_too_long_together_let_nobody_in() {
+    let bed = Bed::new(cluster());
+    let grounds = Grounds { lookup: Arc::new(Slow(Arc::clone(&bed.cluster))), ..bed.grounds() };
+    let bound = BoundTokens::new(vec!["iss".to_owned()], grounds);
+    let late = "unavailable: they were not all looked up within 10s";
+    for (bonds, expected, seconds) in [(json!({}), OK, 6), (pod(), late, 10), (secret(), late, 10)] {
+        let (token, remarks) = (BearerToken::new(bed.token(&claims(bonds))), Remarks::default());
+        let context = TokenContext { audiences: &bed.audiences, now: bed.now, remarks: &remarks };
+        let began = tokio::time::Instant::now();
+        let verdict = bound.authenticate(&token, context).await;
+        assert_eq!((told(&verdict).as_str(), began.elapsed()), (expected, Duration::from_secs(seconds)));
+    }
+}

@@ -301,3 +301,24 @@ fn every_refusal_says_why() {
         bed.ask(&bed.bound(), &token).noted.steps.into_iter().map(|step| step.check).collect();
     assert_eq!(checks, ["iss", "signature", "aud", "nbf", "exp", "iat", "serviceaccount", "user"]);
 }
+
+/// What `serde_json` calls some values of its own is a name like any other.
+#[test]
+fn no_name_of_a_member_has_a_meaning_of_its_own() {
+    let bed = bed();
+    let raw = |json: &str| format!(r#"{{"$serde_json::private::RawValue":{}}}"#, json!(json));
+    let mut cases = vec![
+        (payload(&format!(r#""zz":{},"#, raw("no JSON"))), OK),
+        (payload(&format!(r#""aud":{},"#, raw("\"api\""))), BAD_AUDIENCE),
+        (payload(&format!(r#""aud":[{}],"#, raw("\"api\""))), BAD_AUDIENCE),
+        (payload(&format!(r#""sub":{},"#, raw("\"s\""))), "json: invalid type"),
+    ];
+    for date in ["exp", "nbf", "iat"] {
+        cases.push((payload(&format!(r#""{date}":{},"#, raw(&NOW.to_string()))), BAD_DATE));
+    }
+    let cases: Vec<_> = cases
+        .iter()
+        .map(|(payload, expected)| (payload.as_str(), bed.signer.sign(HEADER, payload), *expected))
+        .collect();
+    judge(&bed, &cases);
+}

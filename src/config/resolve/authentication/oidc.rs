@@ -214,15 +214,15 @@ impl Resolver<'_> {
         Some(rules.collect())
     }
 
-    /// An empty file is no bundle either: the system's CAs do not take its place.
+    /// An empty file is no bundle either: the system's CAs do not take its place. Nor do they if it is being replaced: it is
+    /// read once.
     fn issuer_ca(&mut self, place: &Place, file: &Path) -> Option<String> {
-        let bundle = self.ca_bundle(place, file)?;
+        let (bundle, pem) = self.ca_bundle_and_pem(place, file)?;
         let usable = Roots::of(&bundle).map_err(|error| {
             let error = ConfigError::new(&place.key, error.to_string()).in_file(&place.path(file));
             error.fix("leave it out, or give another one")
         });
         self.ok(usable)?;
-        let pem = self.read(&place.key, &place.path(file))?;
         Some(String::from_utf8_lossy(&pem).into_owned())
     }
 }

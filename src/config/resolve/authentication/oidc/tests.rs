@@ -224,6 +224,30 @@ fn the_issuers_ca_is_read() {
 }
 
 #[test]
+fn a_ca_file_that_is_being_replaced_does_not_make_way_for_the_systems_cas() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let key = KeyPair::generate().unwrap();
+    let pem = CertificateParams::new([]).unwrap().self_signed(&key).unwrap().pem();
+    let (file, _) = written(&pem);
+    let flag = format!("--oidc-ca-file={}", file.path().display());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                std::fs::write(file.path(), "").unwrap();
+                std::fs::write(file.path(), &pem).unwrap();
+            }
+        });
+        let systems = (0..2_000)
+            .filter_map(|_| resolve(&with_pair(&[&flag])).ok())
+            .filter(|(issuers, _)| issuers.iter().any(|one| one.issuer.certificate_authority.is_none()))
+            .count();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(systems, 0, "times that the issuer was trusted by the CAs of the system");
+    });
+}
+
+#[test]
 fn the_file_is_read() {
     let (_file, config) = written(&format!("{HEAD}{ISSUER_OF_FILE}"));
     let given = issuer(&[&config]);
