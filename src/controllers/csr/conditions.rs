@@ -48,7 +48,7 @@ struct Condition {
 }
 
 impl Conditions {
-    fn add(&mut self, condition: Condition) {
+    fn add(&mut self, condition: &Condition) {
         self.is_any = true;
         let kind = match condition.kind.as_str() {
             APPROVED => &mut self.approved,
@@ -86,7 +86,7 @@ impl<'de> Visitor<'de> for List {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Conditions, A::Error> {
         let mut conditions = Conditions::default();
         while let Some(condition) = list.next_element()? {
-            conditions.add(condition);
+            conditions.add(&condition);
         }
         Ok(conditions)
     }
