@@ -24,7 +24,6 @@ use crate::controllers::client::send;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
 use crate::escape::path_segment;
-use crate::telemetry::cut;
 use crate::x509::der::{Der, tag};
 use crate::x509::{certificate::Certificate, pem};
 
@@ -39,6 +38,8 @@ const PENDING: Duration = Duration::from_hours(24);
 /// The longest name in a URL, which has 64 KiB at most.
 const MAX_SEGMENT: usize = 65_000;
 const TOO_LONG: &str = "no URL of this client can hold the name, delete it with kubectl";
+/// How much of a name is logged.
+const MAX_LOGGED: usize = 1024;
 /// The cause of problems with names.
 const NAMES: &str = "csrcleaner names";
 /// What is said of an API server that takes longer than it may.
@@ -129,15 +130,14 @@ async fn delete(context: &Context, metadata: Metadata, over: Over) {
             let problem = refused.err().map_or_else(|| TOO_LONG.to_owned(), |problem| problem.to_string());
             let (csr, problem) = (cut(&name), cut(&problem));
             if context.problems.begins(NAMES) {
-                error!(cluster, csr = &*csr, "cannot delete: {problem}; others like it are not logged");
+                error!(cluster, csr, "cannot delete: {problem}; others like it are not logged");
             } else {
-                debug!(cluster, csr = &*csr, "cannot delete: {problem}");
+                debug!(cluster, csr, "cannot delete: {problem}");
             }
             return;
         }
     };
     let name = cut(&name);
-    let name = &*name;
     let deleting = async {
         let request = Request::new(PATH).delete(&at, &params).map_err(kube::Error::BuildRequest)?;
         send(&context.client, request).await
@@ -156,6 +156,11 @@ async fn delete(context: &Context, metadata: Metadata, over: Over) {
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(problem) => error!(cluster, csr = name, "cannot delete: {problem}"),
     }
+}
+
+/// As much of a name as a log needs.
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_LOGGED)).unwrap_or_default()
 }
 
 /// Why a request is over, if it is.
