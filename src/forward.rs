@@ -324,6 +324,10 @@ fn readdress(
     };
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let path = match upstream.path_prefix() {
+        // A query alone is a target over HTTP/1.1 only.
+        "" if path.as_str().starts_with('?') => {
+            PathAndQuery::try_from(format!("/{}", path.as_str())).map_err(|_| ForwardError::HeaderTooLarge)?
+        }
         "" => path,
         // With the prefix it may be longer than any path.
         prefix => {

@@ -224,6 +224,8 @@ pub(super) fn uri(text: &str) -> Result<(), Refused> {
     let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
+    // A reader that normalises puts a `/` before it.
+    let has_path = parts.authority.is_none() || !path.starts_with(['?', '#']);
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segments: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let last = segments.len().saturating_sub(1);
@@ -231,7 +233,11 @@ pub(super) fn uri(text: &str) -> Result<(), Refused> {
         // The last one is empty behind a `/` at the end.
         !matches!(*segment, "." | "..") && (!segment.is_empty() || place == last)
     });
-    let good = host && plain && text.bytes().all(allowed) && text.split('%').skip(1).all(is_needed_escape);
+    let good = host
+        && has_path
+        && plain
+        && text.bytes().all(allowed)
+        && text.split('%').skip(1).all(is_needed_escape);
     if good { Ok(()) } else { Err(Refused::Uri) }
 }
 

@@ -120,7 +120,13 @@ impl Service<Request<kube::client::Body>> for Own {
             waiting.is_over = true;
             drop(waiting);
             let deadline = (!is_watch).then(|| Box::pin(sleep_until(began + ANSWER_TIMEOUT)));
-            Ok(answer?.map(|body| Answer { body, deadline, pools, connections: Arc::clone(&connections) }))
+            Ok(answer?.map(|body| Answer {
+                body,
+                is_over: false,
+                deadline,
+                pools,
+                connections: Arc::clone(&connections),
+            }))
         })
     }
 }
@@ -141,9 +147,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The body of an answer.
+/// The body of an answer. One that is dropped before its end came too slowly, or not at all.
 struct Answer {
     body: Body,
+    is_over: bool,
     deadline: Option<Pin<Box<Sleep>>>,
     pools: Arc<Pools>,
     connections: Arc<Connections>,
@@ -158,6 +165,7 @@ impl http_body::Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.is_over |= !matches!(frame, Some(Ok(_)));
             return Poll::Ready(
                 frame.map(|frame| frame.map_err(|error| BrokenOff(error.to_string()).into())),
             );
@@ -166,7 +174,6 @@ impl http_body::Body for Answer {
         if !is_late {
             return Poll::Pending;
         }
-        self.connections.abandon(&self.pools);
         Poll::Ready(Some(Err(NoAnswer(ANSWER_TIMEOUT).into())))
     }
 
@@ -176,6 +183,14 @@ impl http_body::Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.is_over && !http_body::Body::is_end_stream(&self.body) {
+            self.connections.abandon(&self.pools);
+        }
     }
 }
 

@@ -30,8 +30,8 @@ pub enum Malformed {
     /// The target or the pseudo-header says another host than the header.
     #[error("Host header differs from the request target")]
     HostMismatch,
-    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme; or a
-    /// query without a path.
+    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme; or, over
+    /// HTTP/2, a query without a path.
     #[error("invalid request target")]
     BadTarget,
     /// A tunnel to anywhere is not what this is for.
@@ -105,7 +105,8 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
         return Err(Malformed::BadHost);
     }
-    if request.uri().path_and_query().is_some_and(|target| target.as_str().starts_with('?')) {
+    let has_path = request.uri().path_and_query().is_none_or(|target| !target.as_str().starts_with('?'));
+    if request.version() == Version::HTTP_2 && !has_path {
         return Err(Malformed::BadTarget);
     }
     let same = |host: &HeaderValue, authority: &Authority| {
@@ -211,6 +212,7 @@ mod tests {
             ),
             get("a user in the authority", "https://u@a/api", Version::HTTP_2, &[], Err(Malformed::BadHost)),
             get("a query without a path", "https://a?b=c", Version::HTTP_2, &[], Err(Malformed::BadTarget)),
+            get("the same over HTTP/1.1", "https://a?b=c", Version::HTTP_11, &["a"], Ok(())),
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
             get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
             get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),

@@ -156,6 +156,9 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         ("*", "https://evil.org/?x", true),
         ("*", "https://user@host/", false),
         ("*", "https://urn:", false),
+        ("*", "https://example.com?", false),
+        ("*", "https://example.com#a", false),
+        ("*", "https://example.com/?a", true),
         ("*", "/relative", false),
     ] {
         assert_eq!(uri_is_signed(pattern, name), signed, "{pattern} {name:?}");
