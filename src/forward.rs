@@ -29,7 +29,6 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, H
 use http::uri::{PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use body::{Body, EndGuard};
@@ -152,20 +151,26 @@ pub(crate) async fn send(
     let prefixes = prefixes_of(&upstream, &request, cut);
     let known = (!user.is_unauthenticated()).then_some(user.name.as_str());
     let kind = Kind::of(&info, known, context.client, header);
+    let is_answered_whole = matches!(kind, Kind::Anonymous { .. }) && !info.is_long_running();
     let tunnel_deadline = if known.is_none() { deadline } else { None };
 
     // Pinned, and what is rare is boxed: the future of a request is moved about, and this is the most of it.
     let sending = pin!(async {
+        // A place is not for clients to hold by saying nothing: the backend, too, would wait for such a body.
+        let request = match kind {
+            Kind::Anonymous { client } => Box::pin(with_body(pools, client, request)).await?,
+            _ => request,
+        };
         if let (Some(protocol), Some(client)) = (protocol, client) {
             let connection = Box::pin(pools.upgrading(&upstream, kind)).await?;
             let guard = tunnel();
             return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, guard))
                 .await;
         }
-        let response = match kind {
-            Kind::Anonymous { .. } => Box::pin(deliver_whole(pools, &upstream, request, kind)).await?,
-            _ => deliver(pools, &upstream, request, kind).await?,
-        };
+        let mut response = deliver(pools, &upstream, request, kind).await?;
+        if is_answered_whole {
+            response = Box::pin(with_answer(response)).await?;
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
         }
@@ -262,25 +267,28 @@ async fn deliver(
     }
 }
 
-/// Sends an anonymous request once its body is there, and gives its place back before its answer is read, if they are
-/// short. A place is not for clients to hold by saying nothing: the backend, too, would wait for such a body.
+/// An anonymous request once its body is there, or so much of it that the backend answers without the rest.
 // threat: anonymous-lockout
-async fn deliver_whole(
+async fn with_body(
     pools: &Pools,
-    upstream: &Upstream,
+    client: IpAddr,
     request: Box<Request<Body>>,
-    kind: Kind<'_>,
-) -> Result<Response<Body>, ForwardError> {
-    let (head, body) = request.into_parts();
-    let body = body.read_up_to(ANONYMOUS_BODY).await.map_err(ForwardError::RequestBody)?;
-    let response = deliver(pools, upstream, Box::new(Request::from_parts(head, body)), kind).await?;
-    let (head, body) = response.into_parts();
-    let is_short = body.size_hint().upper().is_some_and(|most| most <= ANONYMOUS_BODY);
-    if !is_short {
-        return Ok(Response::from_parts(head, body));
+) -> Result<Box<Request<Body>>, ForwardError> {
+    if request.body().is_end_stream() {
+        return Ok(request);
     }
-    let bytes = body.collect().await.map_err(ForwardError::Answer)?.to_bytes();
-    Ok(Response::from_parts(head, Body::bytes(bytes)))
+    let (head, body) = request.into_parts();
+    let length = body.size_hint().upper().unwrap_or(ANONYMOUS_BODY).min(ANONYMOUS_BODY);
+    let _room = pools.room_to_read(client, length).await?;
+    let body = body.read_up_to(ANONYMOUS_BODY).await.map_err(ForwardError::RequestBody)?;
+    Ok(Box::new(Request::from_parts(head, body)))
+}
+
+/// The answer to an anonymous request, which has given its place back if it is short.
+async fn with_answer(response: Response<Body>) -> Result<Response<Body>, ForwardError> {
+    let (head, body) = response.into_parts();
+    let body = body.read_up_to(ANONYMOUS_BODY).await.map_err(ForwardError::Answer)?;
+    Ok(Response::from_parts(head, body))
 }
 
 /// Makes a client's header the gateway's own: it says who the request is made by and where it came from, and nothing

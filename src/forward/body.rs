@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,7 +22,11 @@ pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
 
 /// A request or response body.
 pub(crate) struct Body {
+    /// What was read of it here, before the rest.
+    read: Option<Bytes>,
     kind: Kind,
+    /// Behind bytes of our own.
+    trailers: Option<Box<HeaderMap>>,
     /// Set when the stream broke off.
     failed: Option<Arc<AtomicBool>>,
     /// What ends with it: of an answer the exchange with the client, of an upload its share in a stream.
@@ -31,8 +36,8 @@ pub(crate) struct Body {
 enum Kind {
     /// Bytes of our own, as far as they are still to be sent.
     Bytes(Option<Bytes>),
-    /// A client's, on its way to the backend, behind what was read of it here.
-    Request { read: Option<Bytes>, incoming: Incoming },
+    /// A client's, on its way to the backend.
+    Request(Incoming),
     /// The backend's, on its way to a client.
     Response { source: Source, deadline: Deadline },
 }
@@ -67,7 +72,7 @@ enum Deadline {
 
 impl Body {
     fn new(kind: Kind) -> Self {
-        Self { kind, failed: None, guard: None }
+        Self { read: None, kind, trailers: None, failed: None, guard: None }
     }
 
     /// A body of our own.
@@ -86,30 +91,29 @@ impl Body {
     // RFC 9110, section 6.5.1; Go: net/http/h2_bundle.go, processHeaders
     // threat: shared-connection-requests, forged-identity-headers
     pub(super) fn of_request(incoming: Incoming) -> Self {
-        Self::new(Kind::Request { read: None, incoming })
+        Self::new(Kind::Request(incoming))
     }
 
-    /// Reads so many bytes of a client's body, or all of it, unless it is known to be longer.
+    /// Reads so many bytes of a body, or all of it, unless it is known to be longer. One that was read whole holds nothing
+    /// any more.
     pub(super) async fn read_up_to(mut self, most: u64) -> Result<Self, BodyError> {
-        let Kind::Request { read: None, incoming } = &mut self.kind else { return Ok(self) };
-        if incoming.size_hint().lower() > most {
+        if self.is_end_stream() || self.size_hint().lower() > most {
             return Ok(self);
         }
         let mut bytes = BytesMut::new();
         while u64::try_from(bytes.len()).is_ok_and(|read| read <= most) {
-            match poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx))
-                .await
-                .transpose()?
-                .map(Frame::into_data)
-            {
+            let frame = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await.transpose()?;
+            match frame.map(Frame::into_data) {
                 Some(Ok(data)) => bytes.extend_from_slice(&data),
                 // Trailers are the last frame.
-                Some(Err(_)) | None => return Ok(Self { kind: Self::bytes(bytes).kind, ..self }),
+                Some(Err(frame)) => {
+                    let trailers = frame.into_trailers().ok().map(Box::new);
+                    return Ok(Self { trailers, ..Self::bytes(bytes) });
+                }
+                None => return Ok(Self::bytes(bytes)),
             }
         }
-        if let Kind::Request { read, .. } = &mut self.kind {
-            *read = Some(bytes.freeze());
-        }
+        self.read = Some(bytes.freeze());
         Ok(self)
     }
 
@@ -160,15 +164,19 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
+        if let Some(read) = this.read.take() {
+            return Poll::Ready(Some(Ok(Frame::data(read))));
+        }
         let polled = match &mut this.kind {
-            Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Bytes(bytes) => {
+                let trailers = &mut this.trailers;
+                let frame = bytes.take().map(Frame::data);
+                Poll::Ready(frame.or_else(|| Some(Frame::trailers(*trailers.take()?))).map(Ok))
+            }
             // Trailers are the last frame.
-            Kind::Request { read, incoming } => match read.take() {
-                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                None => Pin::new(incoming)
-                    .poll_frame(cx)
-                    .map(|frame| frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers))),
-            },
+            Kind::Request(incoming) => Pin::new(incoming)
+                .poll_frame(cx)
+                .map(|frame| frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers))),
             Kind::Response { source, deadline } => match source.poll(cx) {
                 Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
@@ -184,9 +192,12 @@ impl HttpBody for Body {
     }
 
     fn is_end_stream(&self) -> bool {
+        if self.read.is_some() || self.trailers.is_some() {
+            return false;
+        }
         match &self.kind {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Request { read, incoming } => read.is_none() && incoming.is_end_stream(),
+            Kind::Request(incoming) => incoming.is_end_stream(),
             Kind::Response { source: Source::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
@@ -197,14 +208,17 @@ impl HttpBody for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
+        // Only what has no known length is read in part.
+        if self.read.is_some() {
+            return SizeHint::default();
+        }
         match &self.kind {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Kind::Request { read: None, incoming } => incoming.size_hint(),
+            Kind::Request(incoming) => incoming.size_hint(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
-            // Of a request: only one of unknown length is read in part.
-            Kind::Request { .. } | Kind::Response { .. } => SizeHint::default(),
+            Kind::Response { .. } => SizeHint::default(),
         }
     }
 }
@@ -278,7 +292,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
             Kind::Bytes(_) => "Body::Bytes",
-            Kind::Request { .. } => "Body::Request",
+            Kind::Request(_) => "Body::Request",
             Kind::Response { .. } => "Body::Response",
         })
     }

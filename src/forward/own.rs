@@ -123,6 +123,7 @@ impl Service<Request<kube::client::Body>> for Own {
             Ok(answer?.map(|body| Answer {
                 body,
                 is_over: false,
+                last: Instant::now(),
                 deadline,
                 pools,
                 connections: Arc::clone(&connections),
@@ -147,10 +148,12 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The body of an answer. One that is dropped before its end came too slowly, or not at all.
+/// The body of an answer. One that is dropped in silence, before its end, says something about its connection.
 struct Answer {
     body: Body,
     is_over: bool,
+    /// When something of it came.
+    last: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
     pools: Arc<Pools>,
     connections: Arc<Connections>,
@@ -166,6 +169,7 @@ impl http_body::Body for Answer {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             self.is_over |= !matches!(frame, Some(Ok(_)));
+            self.last = Instant::now();
             return Poll::Ready(
                 frame.map(|frame| frame.map_err(|error| BrokenOff(error.to_string()).into())),
             );
@@ -188,7 +192,8 @@ impl http_body::Body for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if !self.is_over && !http_body::Body::is_end_stream(&self.body) {
+        let is_silent = self.last.elapsed() >= SILENCE;
+        if is_silent && !self.is_over && !http_body::Body::is_end_stream(&self.body) {
             self.connections.abandon(&self.pools);
         }
     }

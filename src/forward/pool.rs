@@ -42,8 +42,14 @@ const ALONE: ShareLimits = ShareLimits {
     queue_per_client: 64,
     wait: Duration::from_secs(5),
 };
-/// What a relayed request counts for that travels alone, in KiB.
-const RELAYED_ALONE: u32 = 64;
+/// So does each relayed request of a user past those that have a lane.
+const RELAYED: ShareLimits = ShareLimits {
+    places: 512,
+    places_per_client: 64,
+    queue: 256,
+    queue_per_client: 64,
+    wait: Duration::from_secs(5),
+};
 /// How long what is left of a request may take once its answer has ended.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
@@ -84,6 +90,7 @@ pub(crate) struct Pool {
     http1_only: Mutex<Option<Instant>>,
     anonymous: Shares<IpAddr>,
     alone: Shares<String>,
+    relayed: Shares<String>,
 }
 
 pub(super) struct Http1 {
@@ -115,6 +122,7 @@ impl Pool {
             http1_only: Mutex::default(),
             anonymous: Shares::new(ANONYMOUS),
             alone: Shares::new(ALONE),
+            relayed: Shares::new(RELAYED),
         })
     }
 
@@ -184,7 +192,7 @@ impl Pool {
                 self.alone.acquire(user.to_owned(), weight).await
             }
             // One past the users that have a lane each.
-            Kind::Relayed { user } => self.alone.acquire(user.to_owned(), RELAYED_ALONE).await,
+            Kind::Relayed { user } => self.relayed.acquire(user.to_owned(), 1).await,
             Kind::Short | Kind::Long | Kind::Extension { .. } => return Ok(None),
         };
         place.map(Some).map_err(|Full| SendError::Busy)

@@ -1,19 +1,40 @@
 //! The connections of one worker thread: a pool for each endpoint, and the order in which endpoints are tried.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::{Request, Response};
 
 use super::body::Body;
 use super::pool::{Pool, SendError, Sent, Upgrading};
+use super::shares::{Full, Place, ShareLimits, Shares};
 use super::sharing::Kind;
 use crate::clusters::target::Target;
 use crate::clusters::upstream::Upstream;
 
+/// Bodies of anonymous requests that are read before they are sent, in KiB.
+const READING: ShareLimits = ShareLimits {
+    places: 64 << 10,
+    places_per_client: 8 << 10,
+    queue: 512,
+    queue_per_client: 128,
+    wait: Duration::from_secs(5),
+};
+
 /// A pool for each endpoint that was used.
-#[derive(Debug, Default)]
-pub(crate) struct Pools(Mutex<Known>);
+#[derive(Debug)]
+pub(crate) struct Pools {
+    known: Mutex<Known>,
+    reading: Shares<IpAddr>,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self { known: Mutex::default(), reading: Shares::new(READING) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -27,7 +48,7 @@ impl Pools {
     /// Forgets, once for each generation of the configuration, the endpoints that are no longer in it. Streams that
     /// are open go on to their end.
     pub(crate) fn keep<'a>(&self, generation: u64, used: impl Iterator<Item = &'a Arc<Target>>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // A request that began before a reload may come by after it.
         if generation <= known.generation {
             return;
@@ -39,7 +60,7 @@ impl Pools {
     }
 
     fn of(&self, target: &Arc<Target>) -> Arc<Pool> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = known.pools.iter().find(|pool| Arc::ptr_eq(pool.target(), target)) {
             return Arc::clone(pool);
         }
@@ -79,6 +100,12 @@ impl Pools {
             left = Some(attempts - 1);
             request = unsent;
         }
+    }
+
+    /// Room for so many bytes of an anonymous request's body, while it comes.
+    pub(super) async fn room_to_read(&self, client: IpAddr, bytes: u64) -> Result<Place, SendError> {
+        let weight = u32::try_from(bytes.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
+        self.reading.acquire(client, weight).await.map_err(|Full| SendError::Busy)
     }
 
     /// A connection for one upgrade.
@@ -130,6 +157,6 @@ mod tests {
         // A request that began before the reload.
         assert!(!Arc::ptr_eq(&kept, &pools.of(target)));
         pools.keep(1, before.targets().iter());
-        assert!(pools.0.lock().unwrap().pools.is_empty());
+        assert!(pools.known.lock().unwrap().pools.is_empty());
     }
 }

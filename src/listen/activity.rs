@@ -43,7 +43,9 @@ pub(super) struct Activity {
     closing: AtomicBool,
     /// Whether it is closed after the requests in progress, whatever its client does.
     ending_soon: AtomicBool,
-    /// Milliseconds from `opened` to the last write, once the connection is to end.
+    /// Whether the server ends.
+    leaving: AtomicBool,
+    /// Milliseconds from `opened` to the last write, once the connection or the server is to end.
     written: AtomicU64,
     /// Whether it is a tunnel now, whose bytes are not HTTP.
     upgraded: AtomicBool,
@@ -67,6 +69,7 @@ impl Activity {
             watch_bytes,
             closing: AtomicBool::new(false),
             ending_soon: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             written: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
             has_body: AtomicBool::new(false),
@@ -87,7 +90,7 @@ impl Activity {
     }
 
     fn bytes_left(&self) {
-        if self.is_ending() {
+        if self.is_ending() || self.leaving.load(Ordering::Relaxed) {
             self.written.store(self.elapsed(), Ordering::Relaxed);
         }
     }
@@ -117,6 +120,17 @@ impl Activity {
     /// The client was told that the connection ends.
     pub(super) fn note_goodbye(&self) {
         self.ending_soon.store(true, Ordering::Relaxed);
+    }
+
+    /// The server ends.
+    pub(super) fn note_leaving(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Since when nothing has come or gone, as far as that is watched.
+    pub(super) fn silent_since(&self) -> Instant {
+        let last = self.since.load(Ordering::Relaxed).max(self.written.load(Ordering::Relaxed));
+        self.opened + Duration::from_millis(last)
     }
 
     /// Whether the connection ends at [`Activity::closes_at`].

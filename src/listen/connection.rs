@@ -362,7 +362,7 @@ async fn drive(
     let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
     let mut asked_to_end = false;
     let mut leaving = false;
-    let mut silent_until = tokio::time::Instant::now();
+    let mut left_at = tokio::time::Instant::now();
     loop {
         tokio::select! {
             ended = poll_fn(|cx| serving.as_mut().poll(cx)) => {
@@ -391,9 +391,10 @@ async fn drive(
                         serving.as_mut().graceful_shutdown();
                     }
                     if !leaving {
-                        silent_until = tokio::time::Instant::now() + SILENT_AT_SHUTDOWN;
+                        left_at = tokio::time::Instant::now();
                     }
                     leaving = true;
+                    activity.note_leaving();
                     timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
                 }
             },
@@ -411,8 +412,12 @@ async fn drive(
                     continue;
                 }
                 match activity.deadline(&limits) {
-                    Some(_) if leaving && !connection.http2 && silent_until <= now => {
-                        debug!(%peer, "no request came, and the gateway ends");
+                    Some(_)
+                        if leaving
+                            && !connection.http2
+                            && activity.silent_since().max(left_at) + SILENT_AT_SHUTDOWN <= now =>
+                    {
+                        debug!(%peer, "the client is silent, and the server ends");
                         return;
                     }
                     idle if leaving => {

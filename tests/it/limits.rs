@@ -166,6 +166,12 @@ async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
                     } else if head.contains("/large") {
                         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n{:60000}", "");
                         stream.write_all(answer.as_bytes()).await.unwrap();
+                    } else if head.contains("/chunked") {
+                        let answer = format!(
+                            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nea60\r\n{:60000}\r\n0\r\n\r\n",
+                            ""
+                        );
+                        stream.write_all(answer.as_bytes()).await.unwrap();
                     } else if head.contains("/proxy/") {
                         count.fetch_add(1, Ordering::SeqCst);
                     } else {
@@ -207,6 +213,15 @@ async fn anonymous_requests_whose_body_does_not_come_lock_out_nobody() {
         attackers.push(attacker);
     }
     gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"mutating\"} 160").await;
+    let mut upgrades = Vec::new();
+    for _ in 0..8 {
+        let mut upgrade = gateway.tls(b"http/1.1", None).await;
+        let request = "POST /api/v1/namespaces/x/pods/proxy/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\
+                       Upgrade: websocket\r\nContent-Length: 1\r\n\r\n";
+        upgrade.write_all(request.as_bytes()).await.unwrap();
+        upgrades.push(upgrade);
+    }
+    gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"mutating\"} 168").await;
     for host in 1..=9 {
         let response = gateway.http2_from(host).await.get("/version", &[]).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -226,14 +241,16 @@ async fn anonymous_answers_that_are_not_read_lock_out_nobody() {
     let (address, _) = stalled_pods(&pki).await;
     let gateway = Gateway::with(flags(&pki, address));
     let mut attackers = Vec::new();
-    for _ in 0..8 {
-        let mut attacker = gateway.frames(None, 0).await;
-        attacker.write_all(&frames::request(1, "/large")).await.unwrap();
-        while soon(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
-        attackers.push(attacker);
+    for path in ["/large", "/chunked"] {
+        for _ in 0..8 {
+            let mut attacker = gateway.frames(None, 0).await;
+            attacker.write_all(&frames::request(1, path)).await.unwrap();
+            while soon(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
+            attackers.push(attacker);
+        }
+        let response = gateway.http2_from(1).await.get("/version", &[]).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}: the places of this address are free");
     }
-    let response = gateway.http2_from(1).await.get("/version", &[]).await;
-    assert_eq!(response.status(), StatusCode::OK, "the places of this address are free");
 }
 
 #[tokio::test]

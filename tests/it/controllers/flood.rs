@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use super::*;
+use crate::pki::Ca;
 use crate::support::cluster::STRANGER;
-use crate::support::until;
+use crate::support::{kubeconfig, until};
 
 /// Renewed often, and lost once the controllers' lease cannot be renewed for four seconds.
 const ELECTION: [&str; 3] = [
@@ -50,4 +51,46 @@ async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_
     let lease = scene.cluster.get(&format!("{}/{LEASE}", crate::support::cluster::LEASES)).unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 0, "{lease}");
     assert_eq!(scene.cluster.certificates().len(), 2);
+}
+
+/// Each has a signing authority, connections and turns of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pending_requests_in_one_cluster_delay_no_certificate_in_another() {
+    let pki = Pki::new();
+    let (cert, key) = pki.write_pair("front", &pki.front.leaf().cn("portcullis").issue());
+    let server_ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
+    pki.write_pair("gateway", &pki.servers.server(&["flooded.example.com", "quiet.example.com"]));
+    let mut text = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n\
+                    serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}\n\
+                    operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}\nclusters:\n"
+        .to_owned();
+    let (flooded, quiet) = (Cluster::new(), Cluster::new());
+    let mut backends = Vec::new();
+    for (name, cluster) in [("flooded", &flooded), ("quiet", &quiet)] {
+        let backend = cluster.serve(&pki).await;
+        pki.write(&format!("{name}.kubeconfig"), kubeconfig(backend.address, &server_ca, &cert, &key));
+        backends.push(backend);
+        let ca = Ca::new(name);
+        pki.write(&format!("{name}-ca.crt"), ca.cert_pem());
+        pki.write(&format!("{name}-ca.key"), ca.key_pem());
+        text.push_str(&format!(
+            "- name: {name}\n  kubeconfig: {name}.kubeconfig\n  match: {{serverNames: [{name}.example.com]}}\n  \
+             authentication: {{clientCAFile: {name}-ca.crt}}\n  controllerManager: {{controllers: [csrsigning, \
+             csrapproving], clusterSigningCertFile: {name}-ca.crt, clusterSigningKeyFile: {name}-ca.key}}\n"
+        ));
+    }
+    let mut asked = Asked::with_key(KeyKind::P521, KUBELETS, "system:node:victim", &["system:nodes"], &[]);
+    asked.spec["username"] = json!(STRANGER);
+    for number in 0..FOR_KUBELETS / 2 {
+        flooded.request(&format!("a-{number:06}"), &asked.spec, &json!({}));
+    }
+    let file = pki.write("gateway.yaml", text);
+    let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
+    let depth = "workqueue_depth{cluster=\"flooded\",name=\"csrapproving\"}";
+    gateway.until_counted_as(depth, |line| line.starts_with(depth) && !line.ends_with(" 0")).await;
+    quiet.request("first", &Asked::node("first").spec, &json!({}));
+    quiet.until_status("first", is_issued).await;
+    let waiting = gateway.count(depth).await;
+    assert!(waiting > 0, "it did not wait for the other cluster's requests");
+    assert_eq!((quiet.certificates().len(), flooded.certificates().len()), (1, 0));
 }

@@ -455,7 +455,7 @@ impl Gateway {
         self.until_counted_as(line, |found| found == line).await;
     }
 
-    async fn until_counted_as(&self, line: &str, holds: impl Fn(&str) -> bool) {
+    pub async fn until_counted_as(&self, line: &str, holds: impl Fn(&str) -> bool) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let metrics = self.metrics("/metrics").await;
