@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use super::conditions::{Conditions, some_time};
 use super::pages::{PATH, Pages};
@@ -42,6 +42,8 @@ const TOO_LONG: &str = "no URL of this client can hold the name, delete it with 
 const MAX_LOGGED: usize = 1024;
 /// The cause of problems with names.
 const NAMES: &str = "csrcleaner names";
+/// The cause of problems with names that no token of a list can hold.
+const SKIPPED: &str = "csrcleaner skipped names";
 /// What is said of an API server that takes longer than it may.
 const NO_ANSWER: &str = "the API server does not answer in time";
 
@@ -108,6 +110,10 @@ async fn pass(context: &Context) -> Result<(), String> {
         let turn = context.lists.acquire().await;
         let page = timeout(PATIENCE, pages.next::<Fields>(&context.client)).await;
         let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| words(&error))?;
+        if pages.has_skipped() && context.problems.begins(SKIPPED) {
+            let cluster = &*context.cluster;
+            warn!(cluster, "requests passed over: names are not UTF-8, or begin like one that is not");
+        }
         let Some(page) = page else { return Ok(()) };
         let now = context.clock.now();
         let ended =
