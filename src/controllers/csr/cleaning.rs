@@ -7,7 +7,6 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
@@ -15,7 +14,7 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::conditions::{Conditions, some_time};
+use super::conditions::{Conditions, Moment};
 use super::pages::{PATH, Pages};
 use super::words;
 use crate::clock::UnixTime;
@@ -92,7 +91,7 @@ struct Metadata {
     name: String,
     uid: Option<String>,
     resource_version: Option<String>,
-    creation_timestamp: Option<Time>,
+    creation_timestamp: Moment,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -183,7 +182,7 @@ fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
     let certificate = certificate.map(|certificate| &*certificate.0).filter(|pem| !pem.is_empty());
     let issued = certificate.is_some();
     let is_past = |end: i64| now > i128::from(end) * 1_000_000_000;
-    let created = some_time(metadata.creation_timestamp.as_ref());
+    let Moment(created) = metadata.creation_timestamp;
     let cases = [
         (Over::Issued, issued && is_older(approved.oldest, DECIDED)),
         (Over::Denied, is_older(denied.oldest, DECIDED)),
@@ -215,6 +214,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use http::{Method, Response};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use kube::client::Body;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
     use serde_json::json;
@@ -266,6 +266,14 @@ mod tests {
         context.client = kube::Client::new(service, "default");
         assert!(timeout(Duration::from_hours(2), run(context)).await.is_err());
         assert_eq!(asked.load(Ordering::SeqCst), 5, "a list, and twice a list and a deletion");
+    }
+
+    #[test]
+    fn a_time_that_only_go_has_makes_no_object_unreadable() {
+        let late = json!({"metadata": {"name": "a", "creationTimestamp": "9999-12-31T23:59:59Z"},
+            "status": {"conditions": [{"type": DENIED, "lastUpdateTime": "9999-12-31T23:59:59Z"}]}});
+        let fields: Fields = serde_json::from_str(&late.to_string()).unwrap();
+        assert_eq!(over(&fields, Duration::from_secs(NOW)), None);
     }
 
     #[tokio::test(start_paused = true)]
