@@ -14,7 +14,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 use super::super::super::terminal::plain;
 use super::super::hex;
 use super::super::signing::in_words;
-use crate::certificates::request::{CertificateRequest, EXTENSION_REQUEST, MAX_REQUEST, Parts};
+use crate::certificates::request::{CertificateRequest, EXTENSION_REQUEST, KIND, MAX_REQUEST, Parts};
 use crate::x509::alt_names::ia5;
 use crate::x509::der::{Der, tag};
 use crate::x509::name::text;
@@ -124,6 +124,9 @@ impl Contents {
         match der.as_deref().and_then(Parts::split) {
             Some(parts) => contents.parts(&parts, shown),
             None => _ = contents.not_shown.insert("the request".to_owned()),
+        }
+        if !pem::is_bare(request, KIND) {
+            contents.not_shown.insert("the request".to_owned());
         }
         contents
     }

@@ -100,10 +100,12 @@ pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, Command
     decision.run(&flags.decision)
 }
 
-/// Fails for a request in which another signer might read something else than what is shown here.
+/// Fails for a request in which another signer might read something else than what is shown here. One that is too large
+/// was not looked at for that.
 fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), CommandError> {
     for request in requests {
-        if let Err(error @ RequestError::NotBare) = CertificateRequest::from_pem(&request.spec.request.0) {
+        let read = CertificateRequest::from_pem(&request.spec.request.0);
+        if let Err(error @ (RequestError::NotBare | RequestError::TooLarge)) = read {
             return Err(CommandError::about(format!("{} is not approved", super::name(request)), error));
         }
     }
@@ -176,8 +178,7 @@ impl Decision<'_> {
         mut request: CertificateSigningRequest,
     ) -> Result<(), CommandError> {
         let doing = format!("{} certificate signing request {}", self.verbs.0, name.name);
-        // Who asks, whom, and for which usages is told beside the request proper, and decided on with it.
-        let shown = (request.metadata.uid.clone(), request.spec.clone());
+        let shown = decided_on(&request);
         for _ in 0..TRIES {
             if has(&request, self.kind) {
                 return Ok(());
@@ -195,8 +196,8 @@ impl Decision<'_> {
                 return name.check(written).map(drop);
             }
             request = read(cluster, api, name).await?;
-            if (&request.metadata.uid, &request.spec) != (&shown.0, &shown.1) {
-                let problem = "it was deleted and made anew; look at it again";
+            if decided_on(&request) != shown {
+                let problem = "it was changed, or deleted and made anew; look at it again";
                 return Err(CommandError::about(&name.name, problem));
             }
         }
@@ -215,6 +216,11 @@ impl Decision<'_> {
             last_transition_time: None,
         }
     }
+}
+
+/// What must be as it was shown. Who asks, whom, and for which usages is told beside the request proper.
+fn decided_on(request: &CertificateSigningRequest) -> impl PartialEq + use<> {
+    (request.metadata.uid.clone(), request.spec.clone())
 }
 
 /// What is decided on: who asks for what.
@@ -405,6 +411,20 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn two_requests_far_apart_are_not_taken_for_one() {
+        let pem = |kind, value: &[u8]| {
+            let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+            armour("CERTIFICATE REQUEST", &raw_request(&name(&[(kind, 0x0c, value)]), &[], &key))
+        };
+        let text = [pem(CN, b"alice"), "\n".repeat(256 << 10), pem(O, SYSTEM_MASTERS.as_bytes())].concat();
+        let said = shown_of_pem(&text);
+        assert!(said.contains("read more of it: the request"), "{said}");
+        let mut request = CertificateSigningRequest::default();
+        request.spec.request = ByteString(text.into_bytes());
+        assert!(refuse_ambiguous(&[request]).is_err());
     }
 
     #[test]
