@@ -215,8 +215,16 @@ impl Contents {
     fn extension(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
         let mut extension = Der::new(encoded).enter(tag::SEQUENCE)?;
         let kind = extension.oid()?;
-        let critical = extension.peek(tag::BOOLEAN) && extension.boolean()?;
-        let value = extension.read(tag::OCTET_STRING)?;
+        // A more lenient reader may find the CA bit in what is malformed.
+        let is_of_authority = matches!(kind, [0x55, 0x1d, 15 | 19]);
+        let mut rest = || {
+            let critical = extension.peek(tag::BOOLEAN) && extension.boolean()?;
+            Some((critical, extension.read(tag::OCTET_STRING)?))
+        };
+        let Some((critical, value)) = rest() else {
+            self.asks_for_authority |= is_of_authority;
+            return None;
+        };
         let mut name = named(kind);
         if critical {
             name += " critical";
@@ -240,8 +248,7 @@ impl Contents {
             }
         };
         let Some(lines) = lines else {
-            // A more lenient reader may find the CA bit.
-            self.asks_for_authority |= matches!(kind, [0x55, 0x1d, 15 | 19]);
+            self.asks_for_authority |= is_of_authority;
             self.malformed(&format!("extension {name}"), value);
             return Some(());
         };

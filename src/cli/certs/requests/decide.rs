@@ -353,6 +353,12 @@ mod tests {
                 asks(EXTENSION_REQUEST, &[extension(SAN, &[0x30, 0]), extension(19, CA)]),
                 vec!["CA:TRUE", authority],
             ),
+            (
+                "BER's truth that it is critical",
+                alice(),
+                wanted(sequence(&[&element(6, &[0x55, 0x1d, 19]), &[1, 1, 1], &element(4, CA)])),
+                vec![unread, authority],
+            ),
             ("BER's truth", alice(), wanted(extension(19, &[0x30, 3, 1, 1, 1])), vec![unread, authority]),
             (
                 "more in an extension",
