@@ -218,9 +218,11 @@ impl Decision<'_> {
     }
 }
 
-/// What must be as it was shown. Who asks, whom, and for which usages is told beside the request proper.
+/// What must be as it was shown. Who asks, whom, and for which usages is told beside the request proper; annotations tell
+/// some signers more.
 fn decided_on(request: &CertificateSigningRequest) -> impl PartialEq + use<> {
-    (request.metadata.uid.clone(), request.spec.clone())
+    let annotations = request.metadata.annotations.clone().unwrap_or_default();
+    (request.metadata.uid.clone(), request.spec.clone(), annotations)
 }
 
 /// What is decided on: who asks for what.
@@ -260,6 +262,9 @@ fn shown(rows: &[Row]) -> String {
         facts.extend(row.requestor_groups.iter().map(|group| ("group", plain(group).into_owned())));
         for (key, values) in &row.requestor_extra {
             facts.extend(values.iter().map(|value| ("extra", format!("{}={}", plain(key), plain(value)))));
+        }
+        for (key, value) in &row.annotations {
+            facts.push(("annotation", format!("{}={}", plain(key), plain(value))));
         }
         facts.push(("duration", row.requested_duration.clone()));
         facts.push(("condition", row.condition.clone()));
@@ -431,6 +436,25 @@ mod tests {
         let mut request = CertificateSigningRequest::default();
         request.spec.request = ByteString(text.into_bytes());
         assert!(refuse_ambiguous(&[request]).is_err());
+    }
+
+    #[test]
+    fn annotations_are_shown_and_decided_on() {
+        let mut request = CertificateSigningRequest::default();
+        let before = decided_on(&request);
+        let annotations = [("example.com/a", "b\nc"), ("experimental.cert-manager.io/request-is-ca", "true")];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        request.metadata.annotations = Some(annotations.into());
+        assert!(decided_on(&request) != before);
+        let row = Row::of(&request, NOW);
+        let said = shown(std::slice::from_ref(&row));
+        for part in
+            [r#"annotation  example.com/a="b\nc""#, "is-ca=true", "asks to be a certificate authority"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!(json["annotations"]["example.com/a"], "b\nc");
     }
 
     #[test]
