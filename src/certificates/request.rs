@@ -27,7 +27,7 @@ use crate::x509::signature::{Algorithm, SignatureError};
 pub const MAX_REQUEST: usize = 64 * 1024;
 
 /// The type of the PEM block.
-const KIND: &[u8] = b"CERTIFICATE REQUEST";
+pub(crate) const KIND: &[u8] = b"CERTIFICATE REQUEST";
 /// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
 pub(crate) const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// 2.5.29.17

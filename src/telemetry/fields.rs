@@ -15,7 +15,8 @@ use tracing_subscriber::fmt::format::Writer;
 /// The longest value that is logged whole. A message may hold all errors of a configuration.
 const MAX_VALUE_BYTES: usize = 1024;
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
-/// What a certificate is for, and who asked for it: fields of the audit trail, and of no other line.
+/// What a certificate is for, and who asked for it: fields of the audit trail. Lines about requests that are not signed have
+/// a `requester` too.
 const AUDIT_FIELDS: [&str; 4] = ["names", "requester", "subject", "usages"];
 /// More than they have: a request is at most 64 KiB, of which its names make four times as much, and an object 1 MiB.
 const MAX_AUDIT_BYTES: usize = 1 << 20;

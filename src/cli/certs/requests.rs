@@ -25,6 +25,9 @@ use crate::clock::UnixTime;
 use crate::escape::path_segment;
 
 const NONE: &str = "<none>";
+/// With this annotation a signer of cert-manager makes an authority.
+// cert-manager: pkg/apis/experimental/v1alpha1/types.go, CertificateSigningRequestIsCAAnnotationKey
+const IS_CA: &str = "experimental.cert-manager.io/request-is-ca";
 
 /// A request, as `kubectl get csr` shows it, and what it asks for.
 #[derive(Debug, Serialize)]
@@ -43,6 +46,9 @@ struct Row {
     requested_duration: String,
     condition: String,
     usages: Vec<String>,
+    /// What some signers read besides.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
     /// What the request itself says; the reason why it cannot be read if it cannot.
     #[serde(flatten)]
     asks: Asks,
@@ -78,6 +84,8 @@ impl Row {
         let read = CertificateRequest::from_pem(&spec.request.0);
         let Contents { also, not_shown, asks_for_authority } =
             Contents::of(&spec.request.0, read.as_ref().ok());
+        let annotations = request.metadata.annotations.clone().unwrap_or_default();
+        let is_annotated = annotations.get(IS_CA).is_some_and(|value| value == "true");
         let asks = match read {
             Ok(request) => Asks::Request {
                 subject: request.subject().to_string(),
@@ -103,10 +111,11 @@ impl Row {
             requested_duration: duration.map_or(NONE.to_owned(), age),
             condition: condition(request),
             usages: spec.usages.clone().unwrap_or_default(),
+            annotations,
             asks,
             also_asks_for: also,
             not_shown,
-            asks_for_authority,
+            asks_for_authority: asks_for_authority || is_annotated,
             messages: conditions(request).map(message).collect(),
         }
     }

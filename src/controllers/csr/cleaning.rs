@@ -7,15 +7,14 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
-use super::conditions::{Conditions, some_time};
+use super::conditions::{Conditions, Moment};
 use super::pages::{PATH, Pages};
 use super::words;
 use crate::clock::UnixTime;
@@ -42,6 +41,8 @@ const TOO_LONG: &str = "no URL of this client can hold the name, delete it with 
 const MAX_LOGGED: usize = 1024;
 /// The cause of problems with names.
 const NAMES: &str = "csrcleaner names";
+/// The cause of problems with names that no token of a list can hold.
+const SKIPPED: &str = "csrcleaner skipped names";
 /// What is said of an API server that takes longer than it may.
 const NO_ANSWER: &str = "the API server does not answer in time";
 
@@ -90,7 +91,7 @@ struct Metadata {
     name: String,
     uid: Option<String>,
     resource_version: Option<String>,
-    creation_timestamp: Option<Time>,
+    creation_timestamp: Moment,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -108,6 +109,10 @@ async fn pass(context: &Context) -> Result<(), String> {
         let turn = context.lists.acquire().await;
         let page = timeout(PATIENCE, pages.next::<Fields>(&context.client)).await;
         let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| words(&error))?;
+        if pages.has_skipped() && context.problems.begins(SKIPPED) {
+            let cluster = &*context.cluster;
+            warn!(cluster, "requests passed over: names are not UTF-8, or begin like one that is not");
+        }
         let Some(page) = page else { return Ok(()) };
         let now = context.clock.now();
         let ended =
@@ -177,7 +182,7 @@ fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
     let certificate = certificate.map(|certificate| &*certificate.0).filter(|pem| !pem.is_empty());
     let issued = certificate.is_some();
     let is_past = |end: i64| now > i128::from(end) * 1_000_000_000;
-    let created = some_time(metadata.creation_timestamp.as_ref());
+    let Moment(created) = metadata.creation_timestamp;
     let cases = [
         (Over::Issued, issued && is_older(approved.oldest, DECIDED)),
         (Over::Denied, is_older(denied.oldest, DECIDED)),
@@ -209,6 +214,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use http::{Method, Response};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use kube::client::Body;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
     use serde_json::json;
@@ -260,6 +266,14 @@ mod tests {
         context.client = kube::Client::new(service, "default");
         assert!(timeout(Duration::from_hours(2), run(context)).await.is_err());
         assert_eq!(asked.load(Ordering::SeqCst), 5, "a list, and twice a list and a deletion");
+    }
+
+    #[test]
+    fn a_time_that_only_go_has_makes_no_object_unreadable() {
+        let late = json!({"metadata": {"name": "a", "creationTimestamp": "9999-12-31T23:59:59Z"},
+            "status": {"conditions": [{"type": DENIED, "lastUpdateTime": "9999-12-31T23:59:59Z"}]}});
+        let fields: Fields = serde_json::from_str(&late.to_string()).unwrap();
+        assert_eq!(over(&fields, Duration::from_secs(NOW)), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -12,9 +11,35 @@ use super::{APPROVED, DENIED, FAILED};
 /// Go's time that is none, 0001-01-01T00:00:00Z.
 pub(super) const NO_TIME: i64 = -62_135_596_800;
 
-/// The time, if it is one in Go.
-pub(super) fn some_time(time: Option<&Time>) -> Option<Timestamp> {
-    time.map(|Time(time)| *time).filter(|time| time.as_second() != NO_TIME)
+/// A time, if it is one in Go and here. Whoever writes an object may choose it, and Go has times that are none here
+/// (9999-12-31T23:59:59Z): such a one makes nothing else unreadable.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Moment(pub(super) Option<Timestamp>);
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Text)
+    }
+}
+
+/// A time as text, or Go's that is none.
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = Moment;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a time")
+    }
+
+    fn visit_unit<E>(self) -> Result<Moment, E> {
+        Ok(Moment(None))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Moment, E> {
+        let time = text.parse::<Timestamp>().ok();
+        Ok(Moment(time.filter(|time| time.as_second() != NO_TIME)))
+    }
 }
 
 /// All conditions of a request.
@@ -44,7 +69,7 @@ struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
-    last_update_time: Option<Time>,
+    last_update_time: Moment,
 }
 
 impl Conditions {
@@ -58,7 +83,7 @@ impl Conditions {
         };
         kind.is_there = true;
         kind.is_true |= matches!(condition.status.as_str(), "" | "True");
-        let updated = some_time(condition.last_update_time.as_ref());
+        let Moment(updated) = condition.last_update_time;
         kind.oldest = kind.oldest.into_iter().chain(updated).min();
     }
 }
@@ -122,6 +147,15 @@ mod tests {
                 "Go's zero time is none",
                 json!([condition(FAILED, "Unknown", json!("0001-01-01T00:00:00Z"))]),
                 Conditions { is_any: true, failed: kind(false, None), ..none },
+            ),
+            (
+                "a time that only Go has is none, and neither is another text",
+                json!([
+                    condition(DENIED, "True", json!("9999-12-31T23:59:59Z")),
+                    condition(FAILED, "True", json!("later")),
+                    condition(FAILED, "True", json!(old)),
+                ]),
+                Conditions { is_any: true, denied: kind(true, None), failed: kind(true, time(old)), ..none },
             ),
             (
                 "the oldest, and any that is true",

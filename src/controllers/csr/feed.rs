@@ -204,6 +204,9 @@ impl Follower<'_> {
                 self.send(&summary).await;
             }
         }
+        if pages.has_skipped() {
+            self.pass_over("its name is not UTF-8, or begins like one that is not");
+        }
         // After a watch that failed, a list says nothing of the next one.
         if !self.has_watch_failed {
             self.works();

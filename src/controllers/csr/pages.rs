@@ -2,7 +2,8 @@
 //! are large is asked for in smaller parts.
 //!
 //! The token of the next page holds the name of the last object, and a name has no limit: one may not fit into a URL.
-//! Then the next page begins behind all names that begin like that one.
+//! Then the next page begins behind all names that begin like that one. So it does if the name is not UTF-8, which no
+//! token can hold.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,6 +73,11 @@ pub(super) struct Pages {
     limit: u16,
     /// Where the next page begins; `None` once there is none.
     next: Option<String>,
+    /// The last token as it came.
+    last: String,
+    /// Where the page of the last token begins, if that is known.
+    start: String,
+    has_skipped: bool,
     /// The version of the list.
     version: String,
 }
@@ -79,12 +85,25 @@ pub(super) struct Pages {
 impl Pages {
     /// All requests that a field selector selects.
     pub(super) fn new(selector: Option<String>) -> Self {
-        Self { selector, limit: MAX_OBJECTS, next: Some(String::new()), version: String::new() }
+        Self {
+            selector,
+            limit: MAX_OBJECTS,
+            next: Some(String::new()),
+            last: String::new(),
+            start: String::new(),
+            has_skipped: false,
+            version: String::new(),
+        }
     }
 
     /// The version from which a watch goes on.
     pub(super) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Whether names may have been left out since one is not UTF-8.
+    pub(super) fn has_skipped(&self) -> bool {
+        self.has_skipped
     }
 
     /// The objects of the next page; `None` after the last.
@@ -105,7 +124,8 @@ impl Pages {
             match client.request::<Page<T>>(request).await {
                 Ok(page) => {
                     self.limit = (self.limit * 2).min(MAX_OBJECTS);
-                    self.next = page.metadata.continue_.filter(|token| !token.is_empty()).and_then(fitting);
+                    let token = page.metadata.continue_.filter(|token| !token.is_empty());
+                    self.next = token.map(|token| self.follow(token)).transpose()?.flatten();
                     self.version = page.metadata.resource_version.unwrap_or_default();
                     return Ok(Some(page.items));
                 }
@@ -115,6 +135,41 @@ impl Pages {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The token to send for one that came; `None` if nothing can come behind it. One that is not kube-apiserver's stays
+    /// as it is. Fails if the list would not go on.
+    // threat: pending-requests-flood
+    fn follow(&mut self, token: String) -> kube::Result<Option<String>> {
+        let stuck = || kube::Error::SerdeError(serde_json::Error::custom("the list does not go on"));
+        if token == self.last {
+            return Err(stuck());
+        }
+        self.last.clone_from(&token);
+        let json = BASE64_URL_SAFE_NO_PAD.decode(&token).ok();
+        let known = json.as_deref().and_then(|json| serde_json::from_slice::<ContinueToken<'_>>(json).ok());
+        let Some(mut known) = known else { return Ok(Some(token)) };
+        let unclear = known.start.find(char::REPLACEMENT_CHARACTER);
+        self.has_skipped |= unclear.is_some();
+        let is_long = token.len() > MAX_TOKEN;
+        if unclear.is_some() || is_long {
+            // What is ASCII at that place comes before what is not: it was listed.
+            known.start.truncate(unclear.unwrap_or(usize::MAX));
+            if is_long {
+                known.start.truncate(known.start.floor_char_boundary(MAX_START));
+            }
+            let Some(start) = behind(known.start) else { return Ok(None) };
+            known.start = start;
+        }
+        if known.start <= self.start {
+            return Err(stuck());
+        }
+        self.start.clone_from(&known.start);
+        if unclear.is_none() && !is_long {
+            return Ok(Some(token));
+        }
+        let json = serde_json::to_vec(&known).map_err(kube::Error::SerdeError)?;
+        Ok(Some(BASE64_URL_SAFE_NO_PAD.encode(json)))
     }
 }
 
@@ -127,20 +182,6 @@ struct ContinueToken<'a> {
     start: String,
 }
 
-/// A token that can be sent; `None` if nothing can come behind it. One that is not kube-apiserver's stays as it is.
-// threat: pending-requests-flood
-fn fitting(token: String) -> Option<String> {
-    if token.len() <= MAX_TOKEN {
-        return Some(token);
-    }
-    let Ok(json) = BASE64_URL_SAFE_NO_PAD.decode(&token) else { return Some(token) };
-    let Ok(mut known) = serde_json::from_slice::<ContinueToken<'_>>(&json) else { return Some(token) };
-    known.start.truncate(known.start.floor_char_boundary(MAX_START));
-    known.start = behind(known.start)?;
-    let Ok(json) = serde_json::to_vec(&known) else { return Some(token) };
-    Some(BASE64_URL_SAFE_NO_PAD.encode(json))
-}
-
 /// The first text behind all that begin like this one; names are in the order of their bytes.
 fn behind(mut text: String) -> Option<String> {
     loop {
@@ -151,6 +192,10 @@ fn behind(mut text: String) -> Option<String> {
         };
         if let Some(next) = next {
             text.push(next);
+            // No path ends in these, and no name is one of them.
+            if matches!(text.as_str(), "." | "..") {
+                text.push('\0');
+            }
             return Some(text);
         }
     }

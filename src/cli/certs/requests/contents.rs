@@ -14,7 +14,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 use super::super::super::terminal::plain;
 use super::super::hex;
 use super::super::signing::in_words;
-use crate::certificates::request::{CertificateRequest, EXTENSION_REQUEST, MAX_REQUEST, Parts};
+use crate::certificates::request::{CertificateRequest, EXTENSION_REQUEST, KIND, MAX_REQUEST, Parts};
 use crate::x509::alt_names::ia5;
 use crate::x509::der::{Der, tag};
 use crate::x509::name::text;
@@ -125,6 +125,9 @@ impl Contents {
             Some(parts) => contents.parts(&parts, shown),
             None => _ = contents.not_shown.insert("the request".to_owned()),
         }
+        if !pem::is_bare(request, KIND) {
+            contents.not_shown.insert("the request".to_owned());
+        }
         contents
     }
 
@@ -212,8 +215,16 @@ impl Contents {
     fn extension(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
         let mut extension = Der::new(encoded).enter(tag::SEQUENCE)?;
         let kind = extension.oid()?;
-        let critical = extension.peek(tag::BOOLEAN) && extension.boolean()?;
-        let value = extension.read(tag::OCTET_STRING)?;
+        // A more lenient reader may find the CA bit in what is malformed.
+        let is_of_authority = matches!(kind, [0x55, 0x1d, 15 | 19]);
+        let mut rest = || {
+            let critical = extension.peek(tag::BOOLEAN) && extension.boolean()?;
+            Some((critical, extension.read(tag::OCTET_STRING)?))
+        };
+        let Some((critical, value)) = rest() else {
+            self.asks_for_authority |= is_of_authority;
+            return None;
+        };
         let mut name = named(kind);
         if critical {
             name += " critical";
@@ -237,8 +248,7 @@ impl Contents {
             }
         };
         let Some(lines) = lines else {
-            // A more lenient reader may find the CA bit.
-            self.asks_for_authority |= matches!(kind, [0x55, 0x1d, 15 | 19]);
+            self.asks_for_authority |= is_of_authority;
             self.malformed(&format!("extension {name}"), value);
             return Some(());
         };

@@ -100,10 +100,12 @@ pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, Command
     decision.run(&flags.decision)
 }
 
-/// Fails for a request in which another signer might read something else than what is shown here.
+/// Fails for a request in which another signer might read something else than what is shown here. One that is too large
+/// was not looked at for that.
 fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), CommandError> {
     for request in requests {
-        if let Err(error @ RequestError::NotBare) = CertificateRequest::from_pem(&request.spec.request.0) {
+        let read = CertificateRequest::from_pem(&request.spec.request.0);
+        if let Err(error @ (RequestError::NotBare | RequestError::TooLarge)) = read {
             return Err(CommandError::about(format!("{} is not approved", super::name(request)), error));
         }
     }
@@ -176,8 +178,7 @@ impl Decision<'_> {
         mut request: CertificateSigningRequest,
     ) -> Result<(), CommandError> {
         let doing = format!("{} certificate signing request {}", self.verbs.0, name.name);
-        // Who asks, whom, and for which usages is told beside the request proper, and decided on with it.
-        let shown = (request.metadata.uid.clone(), request.spec.clone());
+        let shown = decided_on(&request);
         for _ in 0..TRIES {
             if has(&request, self.kind) {
                 return Ok(());
@@ -195,8 +196,8 @@ impl Decision<'_> {
                 return name.check(written).map(drop);
             }
             request = read(cluster, api, name).await?;
-            if (&request.metadata.uid, &request.spec) != (&shown.0, &shown.1) {
-                let problem = "it was deleted and made anew; look at it again";
+            if decided_on(&request) != shown {
+                let problem = "it was changed, or deleted and made anew; look at it again";
                 return Err(CommandError::about(&name.name, problem));
             }
         }
@@ -215,6 +216,13 @@ impl Decision<'_> {
             last_transition_time: None,
         }
     }
+}
+
+/// What must be as it was shown. Who asks, whom, and for which usages is told beside the request proper; annotations tell
+/// some signers more.
+fn decided_on(request: &CertificateSigningRequest) -> impl PartialEq + use<> {
+    let annotations = request.metadata.annotations.clone().unwrap_or_default();
+    (request.metadata.uid.clone(), request.spec.clone(), annotations)
 }
 
 /// What is decided on: who asks for what.
@@ -254,6 +262,9 @@ fn shown(rows: &[Row]) -> String {
         facts.extend(row.requestor_groups.iter().map(|group| ("group", plain(group).into_owned())));
         for (key, values) in &row.requestor_extra {
             facts.extend(values.iter().map(|value| ("extra", format!("{}={}", plain(key), plain(value)))));
+        }
+        for (key, value) in &row.annotations {
+            facts.push(("annotation", format!("{}={}", plain(key), plain(value))));
         }
         facts.push(("duration", row.requested_duration.clone()));
         facts.push(("condition", row.condition.clone()));
@@ -347,6 +358,12 @@ mod tests {
                 asks(EXTENSION_REQUEST, &[extension(SAN, &[0x30, 0]), extension(19, CA)]),
                 vec!["CA:TRUE", authority],
             ),
+            (
+                "BER's truth that it is critical",
+                alice(),
+                wanted(sequence(&[&element(6, &[0x55, 0x1d, 19]), &[1, 1, 1], &element(4, CA)])),
+                vec![unread, authority],
+            ),
             ("BER's truth", alice(), wanted(extension(19, &[0x30, 3, 1, 1, 1])), vec![unread, authority]),
             (
                 "more in an extension",
@@ -405,6 +422,39 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn two_requests_far_apart_are_not_taken_for_one() {
+        let pem = |kind, value: &[u8]| {
+            let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+            armour("CERTIFICATE REQUEST", &raw_request(&name(&[(kind, 0x0c, value)]), &[], &key))
+        };
+        let text = [pem(CN, b"alice"), "\n".repeat(256 << 10), pem(O, SYSTEM_MASTERS.as_bytes())].concat();
+        let said = shown_of_pem(&text);
+        assert!(said.contains("read more of it: the request"), "{said}");
+        let mut request = CertificateSigningRequest::default();
+        request.spec.request = ByteString(text.into_bytes());
+        assert!(refuse_ambiguous(&[request]).is_err());
+    }
+
+    #[test]
+    fn annotations_are_shown_and_decided_on() {
+        let mut request = CertificateSigningRequest::default();
+        let before = decided_on(&request);
+        let annotations = [("example.com/a", "b\nc"), ("experimental.cert-manager.io/request-is-ca", "true")];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        request.metadata.annotations = Some(annotations.into());
+        assert!(decided_on(&request) != before);
+        let row = Row::of(&request, NOW);
+        let said = shown(std::slice::from_ref(&row));
+        for part in
+            [r#"annotation  example.com/a="b\nc""#, "is-ca=true", "asks to be a certificate authority"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!(json["annotations"]["example.com/a"], "b\nc");
     }
 
     #[test]

@@ -274,6 +274,125 @@ async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
     }
 }
 
+/// A list of these names in pages of one, with tokens as Go makes them; an end after so many pages in any case.
+fn with_names(names: &[&[u8]], pages: Arc<AtomicU64>) -> kube::Client {
+    let mut names: Vec<_> = names.iter().map(|name| name.to_vec()).collect();
+    names.sort();
+    let service = service_fn(move |request: HttpRequest<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let query: std::collections::BTreeMap<_, _> =
+            url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let start = query.get("continue").map_or(String::new(), |token| {
+            let token = BASE64_URL_SAFE_NO_PAD.decode(token).unwrap();
+            let token: Value = serde_json::from_slice(&token).unwrap();
+            token["start"].as_str().unwrap().to_owned()
+        });
+        let clean = ![".", ".."].contains(&start.as_str());
+        let mut rest = names.iter().filter(|name| name.as_slice() >= start.as_bytes());
+        let mut items = Vec::new();
+        let mut token = String::new();
+        if let Some(name) = rest.next().filter(|_| clean) {
+            let name = String::from_utf8_lossy(name);
+            if rest.next().is_some() && pages.fetch_add(1, Ordering::Relaxed) < 20 {
+                token = go_token(&name, 1);
+            }
+            let metadata = json!({"name": name, "resourceVersion": "1"});
+            items.push(json!({"metadata": metadata, "spec": {"signerName": SIGNER}, "status": conditions(&[APPROVED])}));
+        }
+        let list = json!({"metadata": {"resourceVersion": "7", "continue": token}, "items": items});
+        let answer = Response::builder().status(if clean { 200 } else { 400 });
+        std::future::ready(Ok::<_, Infallible>(
+            answer.body(Body::from(list.to_string().into_bytes())).unwrap(),
+        ))
+    });
+    bounded(kube::Client::new(service, "default"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_goes_on_behind_a_name_that_is_not_utf_8() {
+    let cases: [(&[&[u8]], &[&str]); 5] = [
+        (&[b"a\xff0", b"a\xff1", b"ab", b"b"], &["ab", "a\u{fffd}0", "b"]),
+        (
+            &[b"a\x80\x80", b"a\xc3(", "a\u{e9}".as_bytes(), b"az", b"b\xffb", b"c"],
+            &["az", "a\u{fffd}\u{fffd}", "b\u{fffd}b", "c"],
+        ),
+        (
+            &[b"-\xff0", b"-\xff1", b".\xff", b".-\xff", b"..\xff", b"0"],
+            &["-\u{fffd}0", ".-\u{fffd}", "..\u{fffd}", ".\u{fffd}", "0"],
+        ),
+        (&[b"z", b"\xff0", b"\xff1"], &["z", "\u{fffd}0"]),
+        (&["a\u{fffd}".as_bytes(), b"b"], &["a\u{fffd}", "b"]),
+    ];
+    for (names, expected) in cases {
+        let pages = Arc::new(AtomicU64::new(0));
+        let mut context = FakeCluster::new().context();
+        context.client = with_names(names, Arc::clone(&pages));
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let feed = Feed {
+            context: &context,
+            controller: Name::CsrSigning,
+            signers: vec![SIGNER.to_owned()],
+            is_wanted: is_approved,
+            forgotten: &AtomicU64::new(0),
+        };
+        let (sender, mut receiver) = mpsc::channel(100);
+        let requesters = RandomState::new();
+        let mut follower = Follower {
+            feed: &feed,
+            signer: SIGNER,
+            requesters: &requesters,
+            sender,
+            backoff: FIRST_BACKOFF,
+            listed: Instant::now(),
+            forgotten: 0,
+            has_watch_failed: false,
+            has_passed_over: false,
+        };
+        assert_eq!(follower.list().with_subscriber(log).await.unwrap(), "7");
+        drop(follower);
+        let mut found = Vec::new();
+        while let Some(key) = receiver.recv().await {
+            found.push(key.name.to_string());
+        }
+        assert_eq!(found, expected);
+        let text = lines.text();
+        assert_eq!((text.lines().count(), text.contains("not UTF-8")), (1, true), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_does_not_go_on_fails() {
+    let go = |name: &str| go_token(name, 1);
+    let cases = [
+        ("the same", vec![go("b"), go("b")], false),
+        ("back", vec![go("b"), go("a")], false),
+        ("on", vec![go("a"), go("b"), String::new()], true),
+        ("the same of another form", vec!["x".to_owned(), "x".to_owned()], false),
+        ("on, of another form", vec!["y".to_owned(), "x".to_owned(), String::new()], true),
+    ];
+    for (case, tokens, expected) in cases {
+        let asked = AtomicU64::new(0);
+        let service = service_fn(move |_: HttpRequest<Body>| {
+            let number = usize::try_from(asked.fetch_add(1, Ordering::Relaxed)).unwrap();
+            let token = tokens.get(number).cloned().unwrap_or_default();
+            let list = json!({"metadata": {"continue": token}, "items": []});
+            let body = Body::from(list.to_string().into_bytes());
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        let client = kube::Client::new(service, "default");
+        let mut pages = Pages::new(None);
+        let end = loop {
+            match pages.next::<Summary>(&client).await {
+                Ok(Some(_)) => {}
+                end => break end,
+            }
+        };
+        assert_eq!(end.is_ok(), expected, "{case}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_page_of_more_objects_than_were_asked_for_is_not_kept() {
     for (count, expected) in [(500, true), (501, false)] {
