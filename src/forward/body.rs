@@ -22,11 +22,7 @@ pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
 
 /// A request or response body.
 pub(crate) struct Body {
-    /// What was read of it here, before the rest.
-    read: Option<Bytes>,
     kind: Kind,
-    /// Behind bytes of our own.
-    trailers: Option<Box<HeaderMap>>,
     /// Set when the stream broke off.
     failed: Option<Arc<AtomicBool>>,
     /// What ends with it: of an answer the exchange with the client, of an upload its share in a stream.
@@ -40,6 +36,15 @@ enum Kind {
     Request(Incoming),
     /// The backend's, on its way to a client.
     Response { source: Source, deadline: Deadline },
+    /// One that was read in part, or has trailers.
+    Read(Box<Read>),
+}
+
+/// What was read of a body here, and what comes behind it.
+struct Read {
+    data: Option<Bytes>,
+    rest: Option<Body>,
+    trailers: Option<HeaderMap>,
 }
 
 /// The backend's stream and what is given back with it.
@@ -72,7 +77,7 @@ enum Deadline {
 
 impl Body {
     fn new(kind: Kind) -> Self {
-        Self { read: None, kind, trailers: None, failed: None, guard: None }
+        Self { kind, failed: None, guard: None }
     }
 
     /// A body of our own.
@@ -107,14 +112,14 @@ impl Body {
                 Some(Ok(data)) => bytes.extend_from_slice(&data),
                 // Trailers are the last frame.
                 Some(Err(frame)) => {
-                    let trailers = frame.into_trailers().ok().map(Box::new);
-                    return Ok(Self { trailers, ..Self::bytes(bytes) });
+                    let (data, trailers) = (Some(bytes.freeze()), frame.into_trailers().ok());
+                    return Ok(Self::new(Kind::Read(Box::new(Read { data, rest: None, trailers }))));
                 }
                 None => return Ok(Self::bytes(bytes)),
             }
         }
-        self.read = Some(bytes.freeze());
-        Ok(self)
+        let read = Read { data: Some(bytes.freeze()), rest: Some(self), trailers: None };
+        Ok(Self::new(Kind::Read(Box::new(read))))
     }
 
     /// A backend's body, passed on to the client; `permit` is given back when it ends.
@@ -126,8 +131,10 @@ impl Body {
     /// The same body, which breaks off at the deadline.
     #[must_use]
     pub(super) fn until(mut self, instant: Option<Instant>) -> Self {
-        if let (Kind::Response { deadline, .. }, Some(instant)) = (&mut self.kind, instant) {
-            *deadline = Deadline::At(instant);
+        match (&mut self.kind, instant) {
+            (Kind::Response { deadline, .. }, Some(instant)) => *deadline = Deadline::At(instant),
+            (Kind::Read(read), instant) => read.rest = read.rest.take().map(|rest| rest.until(instant)),
+            _ => {}
         }
         self
     }
@@ -164,15 +171,15 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if let Some(read) = this.read.take() {
-            return Poll::Ready(Some(Ok(Frame::data(read))));
-        }
         let polled = match &mut this.kind {
-            Kind::Bytes(bytes) => {
-                let trailers = &mut this.trailers;
-                let frame = bytes.take().map(Frame::data);
-                Poll::Ready(frame.or_else(|| Some(Frame::trailers(*trailers.take()?))).map(Ok))
-            }
+            Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Read(read) => match (read.data.take(), &mut read.rest) {
+                (Some(data), _) => Poll::Ready(Some(Ok(Frame::data(data)))),
+                (None, Some(rest)) => Pin::new(rest).poll_frame(cx),
+                (None, None) => {
+                    Poll::Ready(read.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
+                }
+            },
             // Trailers are the last frame.
             Kind::Request(incoming) => Pin::new(incoming)
                 .poll_frame(cx)
@@ -192,11 +199,12 @@ impl HttpBody for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        if self.read.is_some() || self.trailers.is_some() {
-            return false;
-        }
         match &self.kind {
             Kind::Bytes(bytes) => bytes.is_none(),
+            Kind::Read(read) => {
+                let is_over = read.rest.as_ref().is_none_or(HttpBody::is_end_stream);
+                read.data.is_none() && read.trailers.is_none() && is_over
+            }
             Kind::Request(incoming) => incoming.is_end_stream(),
             Kind::Response { source: Source::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
@@ -208,17 +216,14 @@ impl HttpBody for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // Only what has no known length is read in part.
-        if self.read.is_some() {
-            return SizeHint::default();
-        }
         match &self.kind {
             Kind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
             Kind::Request(incoming) => incoming.size_hint(),
             Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
-            Kind::Response { .. } => SizeHint::default(),
+            // Only what has no known length is read in part.
+            Kind::Read(_) | Kind::Response { .. } => SizeHint::default(),
         }
     }
 }
@@ -292,6 +297,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
             Kind::Bytes(_) => "Body::Bytes",
+            Kind::Read(_) => "Body::Read",
             Kind::Request(_) => "Body::Request",
             Kind::Response { .. } => "Body::Response",
         })

@@ -73,11 +73,12 @@ async fn pending_requests_in_one_cluster_delay_no_certificate_in_another() {
         let ca = Ca::new(name);
         pki.write(&format!("{name}-ca.crt"), ca.cert_pem());
         pki.write(&format!("{name}-ca.key"), ca.key_pem());
-        text.push_str(&format!(
+        let cluster = format!(
             "- name: {name}\n  kubeconfig: {name}.kubeconfig\n  match: {{serverNames: [{name}.example.com]}}\n  \
              authentication: {{clientCAFile: {name}-ca.crt}}\n  controllerManager: {{controllers: [csrsigning, \
              csrapproving], clusterSigningCertFile: {name}-ca.crt, clusterSigningKeyFile: {name}-ca.key}}\n"
-        ));
+        );
+        text.push_str(&cluster);
     }
     let mut asked = Asked::with_key(KeyKind::P521, KUBELETS, "system:node:victim", &["system:nodes"], &[]);
     asked.spec["username"] = json!(STRANGER);
