@@ -8,12 +8,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -31,6 +28,8 @@ import (
 
 	getters "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"portcullis.dev/tests/backend/lines"
 )
 
 type object struct {
@@ -168,24 +167,12 @@ func (c cluster) judge(l line) answer {
 func main() {
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
-	in := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<20))
-	out := bufio.NewWriter(os.Stdout)
-	defer out.Flush()
-	encoder := json.NewEncoder(out)
 	var built cluster
-	for in.More() {
-		var l line
-		if err := in.Decode(&l); err != nil {
-			panic(err)
-		}
-		var result answer
+	lines.Each(func(l line) any {
 		if l.Keys != "" {
 			built = build(l)
-		} else {
-			result = built.judge(l)
+			return answer{}
 		}
-		if err := encoder.Encode(result); err != nil {
-			panic(err)
-		}
-	}
+		return built.judge(l)
+	})
 }

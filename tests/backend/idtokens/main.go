@@ -6,13 +6,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"os"
 
 	oidcclient "github.com/coreos/go-oidc"
 	jose "gopkg.in/go-jose/go-jose.v2"
@@ -20,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/klog/v2"
+
+	"portcullis.dev/tests/backend/lines"
 )
 
 type authenticator struct {
@@ -131,24 +131,12 @@ func judge(one oidc.AuthenticatorTokenWithHealthCheck, token string) answer {
 func main() {
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
-	in := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<20))
-	out := bufio.NewWriter(os.Stdout)
-	defer out.Flush()
-	encoder := json.NewEncoder(out)
 	var built []oidc.AuthenticatorTokenWithHealthCheck
-	for in.More() {
-		var l line
-		if err := in.Decode(&l); err != nil {
-			panic(err)
-		}
-		var result answer
+	lines.Each(func(l line) any {
 		if l.Issuer != "" {
 			built = build(l)
-		} else {
-			result = judge(built[l.Authenticator], l.Token)
+			return answer{}
 		}
-		if err := encoder.Encode(result); err != nil {
-			panic(err)
-		}
-	}
+		return judge(built[l.Authenticator], l.Token)
+	})
 }

@@ -8,13 +8,11 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"log"
 	"net/http"
 	"net/url"
-	"os"
 	"sort"
 
 	"github.com/go-logr/logr"
@@ -23,6 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
+
+	"portcullis.dev/tests/backend/lines"
 )
 
 type question struct {
@@ -37,22 +37,7 @@ func main() {
 	log.SetFlags(0)
 	// RequestInfo logs the selectors that it cannot read.
 	klog.SetLogger(logr.Discard())
-	out := bufio.NewWriterSize(os.Stdout, 1<<16)
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	questions := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<16))
-	for questions.More() {
-		var q question
-		if err := questions.Decode(&q); err != nil {
-			log.Fatal(err)
-		}
-		if err := encoder.Encode(answer(q)); err != nil {
-			log.Fatal(err)
-		}
-	}
-	if err := out.Flush(); err != nil {
-		log.Fatal(err)
-	}
+	lines.Each(answer)
 }
 
 func answer(q question) any {

@@ -4,14 +4,13 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"math"
-	"os"
 	"regexp"
 	"regexp/syntax"
 	"strconv"
 	"unicode"
+
+	"portcullis.dev/tests/backend/lines"
 )
 
 type question struct {
@@ -113,17 +112,5 @@ func judge(q question) answer {
 }
 
 func main() {
-	in := json.NewDecoder(bufio.NewReader(os.Stdin))
-	out := bufio.NewWriter(os.Stdout)
-	defer out.Flush()
-	encoder := json.NewEncoder(out)
-	for in.More() {
-		var q question
-		if err := in.Decode(&q); err != nil {
-			panic(err)
-		}
-		if err := encoder.Encode(judge(q)); err != nil {
-			panic(err)
-		}
-	}
+	lines.Each(func(q question) any { return judge(q) })
 }

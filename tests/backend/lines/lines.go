@@ -1,0 +1,27 @@
+// Package lines is how the programs beside it are spoken to: JSON values on standard input, one answer a line.
+package lines
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+)
+
+// Each answers every question on standard input, in their order.
+func Each[Q any](answer func(Q) any) {
+	in := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<20))
+	out := bufio.NewWriterSize(os.Stdout, 1<<16)
+	encoder := json.NewEncoder(out)
+	for in.More() {
+		var question Q
+		if err := in.Decode(&question); err != nil {
+			panic(err)
+		}
+		if err := encoder.Encode(answer(question)); err != nil {
+			panic(err)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		panic(err)
+	}
+}
