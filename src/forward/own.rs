@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use http::uri::{PathAndQuery, Scheme};
 use http::{Method, Request, Response, Uri};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tower::{BoxError, Service};
 
@@ -114,49 +114,47 @@ impl Service<Request<kube::client::Body>> for Own {
             let began = Instant::now();
             let pools = connections.pools.load_full();
             let within = if is_prompt { PROMPT_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
-            let mut waiting = Waiting { connections: &connections, pools: &pools, began, is_over: false };
-            let answer = timeout(within, pools.send(upstream, request, kind)).await;
+            let mut exchange =
+                Unfinished { connections: Arc::clone(&connections), pools, last: began, is_over: false };
+            let answer = timeout(within, exchange.pools.send(upstream, request, kind)).await;
             let answer = answer.map_err(|_| NoAnswer(within))?;
-            waiting.is_over = true;
-            drop(waiting);
+            exchange.heard(answer.as_ref().map_or(true, |answer| answer.body().is_end_stream()));
             let deadline = (!is_watch).then(|| Box::pin(sleep_until(began + ANSWER_TIMEOUT)));
-            Ok(answer?.map(|body| Answer {
-                body,
-                is_over: false,
-                last: Instant::now(),
-                deadline,
-                pools,
-                connections: Arc::clone(&connections),
-            }))
+            Ok(answer?.map(|body| Answer { body, deadline, exchange }))
         })
     }
 }
 
-/// A request without an answer. Whoever sent it may give it up sooner than is done here.
-struct Waiting<'a> {
-    connections: &'a Connections,
-    pools: &'a Arc<Pools>,
-    began: Instant,
+/// A request and its answer. If it is given up in silence, which its caller may do sooner than is done here, its connections
+/// are used no more.
+struct Unfinished {
+    connections: Arc<Connections>,
+    pools: Arc<Pools>,
+    /// When it began, or something last came.
+    last: Instant,
     is_over: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Unfinished {
+    /// Something has come.
+    fn heard(&mut self, is_over: bool) {
+        (self.last, self.is_over) = (Instant::now(), is_over);
+    }
+}
+
+impl Drop for Unfinished {
     fn drop(&mut self) {
-        if !self.is_over && self.began.elapsed() >= SILENCE {
-            self.connections.abandon(self.pools);
+        if !self.is_over && self.last.elapsed() >= SILENCE {
+            self.connections.abandon(&self.pools);
         }
     }
 }
 
-/// The body of an answer. One that is dropped in silence, before its end, says something about its connection.
+/// The body of an answer.
 struct Answer {
     body: Body,
-    is_over: bool,
-    /// When something of it came.
-    last: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
-    pools: Arc<Pools>,
-    connections: Arc<Connections>,
+    exchange: Unfinished,
 }
 
 impl http_body::Body for Answer {
@@ -168,8 +166,8 @@ impl http_body::Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.is_over |= !matches!(frame, Some(Ok(_)));
-            self.last = Instant::now();
+            let is_over = !matches!(frame, Some(Ok(_))) || self.body.is_end_stream();
+            self.exchange.heard(is_over);
             return Poll::Ready(
                 frame.map(|frame| frame.map_err(|error| BrokenOff(error.to_string()).into())),
             );
@@ -187,15 +185,6 @@ impl http_body::Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        let is_silent = self.last.elapsed() >= SILENCE;
-        if is_silent && !self.is_over && !http_body::Body::is_end_stream(&self.body) {
-            self.connections.abandon(&self.pools);
-        }
     }
 }
 
