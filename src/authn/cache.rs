@@ -235,7 +235,7 @@ impl Shared {
         flight
     }
 
-    /// Leave to look a token up. One whose last verdict was good does not wait behind those that nobody knows.
+    /// A permit to look a token up. A token whose last verdict was good does not wait behind unknown tokens.
     async fn place(&self, was_good: bool) -> Option<OwnedSemaphorePermit> {
         match self.all.free() {
             Some(place) => Some(place),

@@ -19,8 +19,8 @@ const SHORT_WINDOW: u32 = 256 * 1024;
 const LONG_WINDOW: u32 = 64 * 1024;
 /// Over how many lanes API groups are spread that kube-apiserver does not serve itself.
 const EXTENSION_LANES: usize = 8;
-/// Users with a lane of their own. Requests of more users than those travel alone, within the bounds of such: one client
-/// with the credentials of many could use up the gateway's open files.
+/// Users with a lane of their own. Requests of further users travel alone, within bounds of their own: one client with
+/// the credentials of many could use up the gateway's open files.
 const MAX_USER_LANES: usize = 256;
 /// How long a user's lane is kept that carries no request.
 const IDLE_LANE_TIMEOUT: Duration = Duration::from_mins(1);

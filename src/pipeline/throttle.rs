@@ -60,9 +60,10 @@ impl Sources {
                 untold += if is_kept { 0 } else { allowance.suppressed };
                 is_kept
             });
-            self.others.get_or_insert_with(|| Allowance::new(now)).suppressed += untold;
+            let others = self.others.get_or_insert_with(|| Allowance::new(now));
+            others.suppressed += untold;
             if self.known.len() >= MAX_SOURCES {
-                return self.others.get_or_insert_with(|| Allowance::new(now));
+                return others;
             }
         }
         self.known.entry(source).or_insert_with(|| Allowance::new(now))

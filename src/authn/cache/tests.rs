@@ -464,7 +464,7 @@ async fn tokens_that_were_good_do_not_wait_behind_a_flood_of_made_up_ones() {
         }
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // Another goes on with a token whose verdict is no longer remembered, and one that nobody knows yet does not get in.
+    // A token whose last verdict was good is looked up though its verdict has expired; an unknown token is not.
     for number in 0..100 {
         let token = format!("good{number}");
         let asked = timeout(Duration::from_secs(1), ask(&cache, &token)).await;

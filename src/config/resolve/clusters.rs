@@ -211,7 +211,7 @@ impl Resolver<'_> {
         Some(Backend { identity_headers, ..backend? })
     }
 
-    /// The headers that the backend reads identities from, if they are named. An error among them is told.
+    /// The headers that the backend reads identities from, if they are named. Errors in them are reported.
     fn identity_headers(&mut self, given: &Section<ClusterKeys>) -> Option<RequestHeaderNames> {
         let BackendFlags {
             backend_requestheader_username_headers: user,

@@ -218,8 +218,7 @@ impl Decision<'_> {
     }
 }
 
-/// What must be as it was shown. Who asks, whom, and for which usages is told beside the request proper; annotations tell
-/// some signers more.
+/// What must not have changed since it was shown: the request itself and, since some signers follow them, its annotations.
 fn decided_on(request: &CertificateSigningRequest) -> impl PartialEq + use<> {
     let annotations = request.metadata.annotations.clone().unwrap_or_default();
     (request.metadata.uid.clone(), request.spec.clone(), annotations)
