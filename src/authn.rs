@@ -8,18 +8,16 @@ pub mod bearer;
 pub mod bootstrap;
 pub mod cache;
 pub mod chain;
-mod json;
-pub(crate) mod json_value;
 pub mod jwt;
-pub mod lookup;
 pub mod oidc;
-pub mod remarks;
 pub mod request_header;
 pub mod service_account;
 pub mod settings;
 pub mod static_token;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod token_getter;
+pub mod trace;
 pub mod webhook;
 pub mod websocket;
 pub mod x509;
@@ -33,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
-use remarks::Remarks;
+use trace::Remarks;
 use x509::UnverifiedChain;
 
 /// A boxed future, so that a chain of authenticators is a plain list.

@@ -23,7 +23,7 @@ pub(crate) fn load_kubeconfig(
     file: &std::path::Path,
     identity: crate::user::IdentityMode,
     errors: &mut Vec<ConfigError>,
-) -> Option<crate::clusters::settings::Backend> {
+) -> Option<crate::backend::settings::Backend> {
     kubeconfig::load(
         "--backend-kubeconfig",
         file,

@@ -39,9 +39,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
+use crate::backend::kube_client;
+use crate::backend::upstream::Upstream;
 use crate::clock::Clock;
-use crate::clusters::upstream::Upstream;
-use crate::forward::own;
 use crate::metrics::Metrics;
 use election::Stop;
 pub(crate) use name::selected;
@@ -82,7 +82,7 @@ impl Context {
         Self {
             cluster: Arc::clone(&of.cluster),
             identity: Arc::clone(identity),
-            client: client::bounded(own::client(&of.upstream)),
+            client: client::bounded(kube_client::client(&of.upstream)),
             settings: Arc::clone(&of.settings),
             metrics: Arc::clone(metrics),
             clock: clock.clone(),

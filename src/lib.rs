@@ -1,38 +1,25 @@
 //! Portcullis: an authenticating and admitting front proxy for Kubernetes-style API servers.
 
 pub mod authn;
-pub mod bootstrap;
-pub mod cel;
-pub mod certificates;
+pub mod backend;
 pub mod cli;
 pub mod clock;
-pub mod clusters;
+pub mod cluster;
 pub mod config;
 pub mod controllers;
 #[cfg(feature = "dev")]
 pub mod dev;
-pub mod escape;
-mod forward;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod health;
+pub mod go;
+pub mod http;
 mod input_file;
-mod listen;
-mod lookups;
-mod methods;
+mod listener;
 mod metrics;
-pub mod outbound;
 mod pipeline;
-pub mod query;
-mod reload;
+pub mod pki;
 pub mod request;
-mod self_check;
 pub mod server;
-mod snapshot;
-mod stage;
-pub mod status;
+mod state;
 mod telemetry;
-mod token_review;
-mod transport;
 pub mod user;
-pub mod x509;

@@ -2,9 +2,13 @@
 //!
 //! `docs/request-path.md` tells the same story in prose; a test compares the names of the stages.
 
-mod exchange;
-mod refusal;
-mod throttle;
+mod access_log;
+mod error_map;
+pub(crate) mod forward;
+pub(crate) mod health;
+mod log_throttle;
+mod stages;
+mod token_review;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -18,28 +22,28 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
 use tokio::time::{Instant, timeout_at};
 
-use exchange::Exchange;
-use refusal::Refusal;
-pub(crate) use throttle::LogThrottle;
+use access_log::Exchange;
+use error_map::Refusal;
+pub(crate) use log_throttle::LogThrottle;
 
-use crate::authn::remarks::Remarks;
+use crate::authn::trace::Remarks;
 use crate::authn::{AuthnError, AuthnInput, Proven};
+use crate::backend::pools::Pools;
 use crate::clock::Clock;
-use crate::escape::decode_path;
-use crate::forward::body::Body;
-use crate::forward::pools::Pools;
-use crate::forward::{self, Context};
-use crate::health::{self, Health};
-use crate::listen::{Connection, Handler};
+use crate::go::escape::decode_path;
+use crate::http::body::Body;
+use crate::http::status::Status;
+use crate::http::transport::Incoming;
+use crate::listener::{Connection, Handler};
 use crate::metrics::Metrics;
+use crate::pipeline::stages::{Admitted, Authorized, Identified, Received, Routed};
+use crate::pipeline::token_review::Reviewing;
 use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
-use crate::snapshot::Snapshot;
-use crate::stage::{Admitted, Authorized, Identified, Received, Routed};
-use crate::status::Status;
-use crate::token_review::Reviewing;
-use crate::transport::Incoming;
+use crate::state::snapshot::Snapshot;
+use forward::Context;
+use health::Health;
 
 /// The gateway of one worker thread: what is shared by all, and connections to the backend of its own.
 pub(crate) struct Gateway {

@@ -1,7 +1,8 @@
 //! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
 
+mod admin;
 mod controllers;
-mod observe;
+pub(crate) mod self_check;
 mod shutdown;
 mod supervise;
 
@@ -19,26 +20,26 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::info;
 
-use observe::Observed;
+use admin::Observed;
 pub use shutdown::Hasten;
 use shutdown::{Ending, Events};
 use supervise::supervise;
 
+use crate::backend::pools::Pools;
 use crate::clock::Clock;
+use crate::cluster::authenticators::Means;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
 use crate::config::source::Source;
-use crate::forward::pools::Pools;
-use crate::health::Health;
-use crate::listen::{
+use crate::listener::{
     Drain, Draining, Gate, Listener, WatchTermination, Worker, accept_into, accept_the_rest, raise_file_limit,
 };
-use crate::methods::Means;
 use crate::metrics::Metrics;
+use crate::pipeline::health::Health;
 use crate::pipeline::{Gateway, LogThrottle};
-use crate::reload::{Reloader, Signals};
-use crate::self_check::SelfCheck;
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::server::self_check::SelfCheck;
+use crate::state::reload::{Reloader, Signals};
+use crate::state::snapshot::{Snapshot, SnapshotError};
 
 /// How often a server that tells clients to come back later looks whether it can end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -147,7 +148,7 @@ impl Server {
         let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
         if let Some(listener) = metrics_listener {
             let observed = Observed { metrics: Arc::clone(&metrics), health };
-            observe::start(listener, observed, draining.clone()).map_err(StartError::Thread)?;
+            admin::start(listener, observed, draining.clone()).map_err(StartError::Thread)?;
         }
         let current = Arc::clone(&snapshot);
         let counted = Arc::clone(&metrics);

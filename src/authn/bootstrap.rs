@@ -9,12 +9,12 @@ use std::sync::Arc;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use secrecy::ExposeSecret as _;
 
-use super::lookup::{Lookup, Secret};
-use super::remarks::{Outcome, Remarks};
 use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::bootstrap::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, Usage};
-use crate::bootstrap::token::split;
+use crate::authn::token_getter::{Lookup, Secret};
+use crate::authn::trace::{Outcome, Remarks};
 use crate::clock::{self, UnixTime};
+use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, Usage};
+use crate::pki::bootstrap_tokens::token::split;
 use crate::user::UserInfo;
 
 const METHOD: &str = "bootstrap-token";

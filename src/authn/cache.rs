@@ -19,8 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tracing::error;
 
-use super::remarks::Remarks;
 use super::{Audience, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::authn::trace::Remarks;
 use crate::clock::UnixTime;
 use crate::metrics::{Counted, TokenCache};
 use key::{Key, Keys};

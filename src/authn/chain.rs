@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
-use super::remarks::{Outcome, Remarks};
 use super::request_header;
 use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
+use crate::authn::trace::{Outcome, Remarks};
 use crate::clock::UnixTime;
-use crate::status::quote::{Quoted, QuotedList};
+use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{GATEWAY, UserInfo};
 
 /// Everything that can authenticate a request to one cluster.

@@ -16,8 +16,8 @@ use rustls_pki_types::CertificateDer;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::json_value::JsonObject;
-use crate::x509::certificate::Certificate;
+use crate::go::json_value::JsonObject;
+use crate::pki::x509::certificate::Certificate;
 use keys::{Algorithm, PublicKey};
 
 /// The longest header, encoded: room for a chain of certificates.

@@ -29,11 +29,11 @@ use self::provider::{Provider, RETRY};
 use self::settings::{JwtAuthenticator, Mapping};
 use self::steps::Steps;
 use self::verify::IdToken;
-use super::remarks::Outcome;
 use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::authn::trace::Outcome;
 use crate::clock::{Clock, UnixTime};
+use crate::go::quote::Quoted;
 use crate::metrics::jwt::{Issuer, Issuers};
-use crate::status::quote::Quoted;
 
 /// The name in logs and metrics.
 const NAME: &str = "jwt";

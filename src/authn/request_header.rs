@@ -8,113 +8,42 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::x509::FrontProxyVerifier;
 use super::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
-use crate::escape;
-use crate::status::quote::Quoted;
+use crate::go::escape;
+pub use crate::http::identity_headers::{HeaderNameError, RequestHeaderNames};
 use crate::user::UserInfo;
 
 /// The name of the method in logs and metrics.
 pub const METHOD: &str = "request-header";
 
-/// The headers a front proxy writes. Names are compared without regard to case.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestHeaderNames {
-    user: Vec<HeaderName>,
-    uid: Vec<HeaderName>,
-    group: Vec<HeaderName>,
-    /// In lower case.
-    extra_prefixes: Vec<String>,
-}
-
-/// A configured header name that cannot be one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HeaderNameError {
-    /// Nothing but blanks.
-    #[error("empty header {}", Quoted(.0))]
-    Empty(String),
-    /// No header can have this name, or begin with it.
-    #[error("{} cannot be the name of a header", Quoted(.0))]
-    Invalid(String),
-}
-
-impl RequestHeaderNames {
-    /// Takes names as they are configured; blanks around them do not count.
-    pub fn new(
-        user: &[String],
-        uid: &[String],
-        group: &[String],
-        extra_prefixes: &[String],
-    ) -> Result<Self, HeaderNameError> {
-        let names =
-            |names: &[String]| -> Result<Vec<_>, _> { names.iter().map(|name| header_name(name)).collect() };
-        Ok(Self {
-            user: names(user)?,
-            uid: names(uid)?,
-            group: names(group)?,
-            extra_prefixes: extra_prefixes
-                .iter()
-                // A prefix is made of the same characters as a name.
-                .map(|prefix| header_name(prefix).map(|name| name.as_str().to_owned()))
-                .collect::<Result<_, _>>()?,
-        })
-    }
-
-    /// The names of both.
-    pub(crate) fn and(&self, other: &Self) -> Self {
-        fn both<T: Clone + PartialEq>(one: &[T], two: &[T]) -> Vec<T> {
-            one.iter().chain(two.iter().filter(|name| !one.contains(name))).cloned().collect()
-        }
-        Self {
-            user: both(&self.user, &other.user),
-            uid: both(&self.uid, &other.uid),
-            group: both(&self.group, &other.group),
-            extra_prefixes: both(&self.extra_prefixes, &other.extra_prefixes),
+/// Reads the identity; none if no header names a user.
+fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
+    let Some(name) = first_of(headers, &names.user)? else {
+        return Ok(None);
+    };
+    let mut user = UserInfo { uid: first_of(headers, &names.uid)?, ..UserInfo::named(name) };
+    for name in &names.group {
+        for value in headers.get_all(name) {
+            let group = text(name, value)?;
+            if !group.is_empty() {
+                user.groups.push(group.to_owned());
+            }
         }
     }
-
-    /// Whether a header carries a part of an identity.
-    pub fn contains(&self, name: &HeaderName) -> bool {
-        [&self.user, &self.uid, &self.group].into_iter().any(|names| names.contains(name))
-            || self.extra_prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
-    }
-
-    /// Reads the identity; none if no header names a user.
-    fn read(&self, headers: &HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
-        let Some(name) = first_of(headers, &self.user)? else {
-            return Ok(None);
-        };
-        let mut user = UserInfo { uid: first_of(headers, &self.uid)?, ..UserInfo::named(name) };
-        for name in &self.group {
+    // The prefixes come first: they order the values of a key that has several headers.
+    for prefix in &names.extra_prefixes {
+        for name in headers.keys() {
+            let Some(key) = name.as_str().strip_prefix(prefix.as_str()) else {
+                continue;
+            };
+            let key = escape::decode_extra_key(key)
+                .map_err(|error| AuthnError::Invalid(format!("header {name}: {error}")))?;
+            let values = user.extra.entry(key).or_default();
             for value in headers.get_all(name) {
-                let group = text(name, value)?;
-                if !group.is_empty() {
-                    user.groups.push(group.to_owned());
-                }
+                values.push(text(name, value)?.to_owned());
             }
         }
-        // The prefixes come first: they order the values of a key that has several headers.
-        for prefix in &self.extra_prefixes {
-            for name in headers.keys() {
-                let Some(key) = name.as_str().strip_prefix(prefix.as_str()) else {
-                    continue;
-                };
-                let key = escape::decode_extra_key(key)
-                    .map_err(|error| AuthnError::Invalid(format!("header {name}: {error}")))?;
-                let values = user.extra.entry(key).or_default();
-                for value in headers.get_all(name) {
-                    values.push(text(name, value)?.to_owned());
-                }
-            }
-        }
-        Ok(Some(user))
     }
-}
-
-fn header_name(name: &str) -> Result<HeaderName, HeaderNameError> {
-    let trimmed = name.trim();
-    if trimmed.is_empty() {
-        return Err(HeaderNameError::Empty(name.to_owned()));
-    }
-    HeaderName::try_from(trimmed).map_err(|_| HeaderNameError::Invalid(name.to_owned()))
+    Ok(Some(user))
 }
 
 /// The first value of the first header that has one. Only the first value of a header counts, even if it is empty.
@@ -164,7 +93,7 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
 }
 
 fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> Verdict {
-    let user = names.read(headers)?;
+    let user = read(names, headers)?;
     Ok(user.map(|user| Authenticated {
         user: user.into(),
         audiences: Vec::new(),
@@ -317,7 +246,7 @@ mod tests {
             },
         ];
         for case in &cases {
-            let found = case.names.read(&headers(case.lines)).expect("readable");
+            let found = read(&case.names, &headers(case.lines)).expect("readable");
             let expected = case.expected.map(|(name, uid, groups, extra)| UserInfo {
                 uid: uid.map(str::to_owned),
                 groups: strings(groups),

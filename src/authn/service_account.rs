@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use super::jwt::key_set::KeySet;
 use super::jwt::keys::PublicKey;
-use super::lookup::Lookup;
 use super::{Audience, TokenAuthenticator};
+use crate::authn::token_getter::Lookup;
 use crate::metrics::service_accounts::ServiceAccounts as Counters;
 pub use bound::BoundTokens;
 pub use legacy::LegacyTokens;

@@ -9,7 +9,7 @@ use super::request_header::RequestHeaderNames;
 use super::service_account::ServiceAccounts;
 use super::static_token::StaticTokenAuthenticator;
 use super::webhook::settings::Webhook;
-use crate::x509::CaBundle;
+use crate::pki::x509::CaBundle;
 
 /// Who clients may be: a method that is `None` is off. a snapshot turns this into a chain, which cannot be
 /// empty.

@@ -4,13 +4,12 @@
 //! table is keyed by their HMAC under a key that is made anew for each table, so neither the comparison's time nor the
 //! process's memory says anything about a token that is close to a good one. A file that is not UTF-8 is refused.
 
-mod csv;
-
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::go::csv;
+pub use crate::go::csv::CsvError;
 use aws_lc_rs::{hmac, rand};
-pub use csv::CsvError;
 
 use super::{Authenticated, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
 use crate::user::{Identity, UserInfo};

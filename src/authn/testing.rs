@@ -2,12 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::remarks::Remarks;
 use super::x509::{UnverifiedChain, VerdictMemo};
 use super::{
     Audience, Authenticated, AuthnInput, BearerToken, BoxFuture, ConnInfo, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
+use crate::authn::trace::Remarks;
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::UserInfo;

@@ -19,12 +19,12 @@ use tokio::time::sleep;
 
 use super::cache::{CachedTokens, Keep, Limits};
 use super::chain::intersection;
-use super::remarks::Outcome;
 use super::{
     Audience, Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
 };
+use crate::authn::trace::Outcome;
+use crate::http::https_client::{Client, OutboundError, PATIENCE, Question};
 use crate::metrics::{Metrics, TokenCache};
-use crate::outbound::{Client, OutboundError, PATIENCE, Question};
 use crate::user::UserInfo;
 use review::{Status, Trouble};
 use settings::{Version, Webhook};

@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
-use super::remarks::Outcome;
+use crate::authn::trace::Outcome;
 use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
 use crate::clock::{self, UnixTime};
-use crate::escape::hex;
-use crate::status::quote::Quoted;
+use crate::go::escape::hex;
+use crate::go::quote::Quoted;
+use crate::pki::x509::certificate::{self, Certificate};
+use crate::pki::x509::name::Subject;
+use crate::pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
 use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
-use crate::x509::certificate::{self, Certificate};
-use crate::x509::name::Subject;
-use crate::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
 
 /// How many certificates a client may present. Go knows no such limit beside the size of the message.
 const MAX_CERTIFICATES: usize = 100;

@@ -12,16 +12,17 @@ use crate::authn::anonymous::Anonymous;
 use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
+use crate::backend::settings::Endpoint;
 use crate::clock::rfc3339;
-use crate::clusters::settings::{Cluster, Endpoint, Routes};
+use crate::cluster::authenticators::Means;
+use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
 use crate::controllers::settings::{Controllers, SignerSettings};
-use crate::methods::Means;
 use crate::metrics::Metrics;
-use crate::snapshot::Snapshot;
+use crate::state::snapshot::Snapshot;
 
 /// The flags of `portcullis check`: those of `serve`, and how to print.
 #[derive(Debug, Clone, Args)]

@@ -26,20 +26,20 @@ use credential::Kind;
 use report::{Explanation, Row, User};
 
 use crate::authn::chain::Chain;
-use crate::authn::remarks::Remarks;
 use crate::authn::settings::Authentication;
+use crate::authn::trace::Remarks;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::authn::{Audience, AuthnInput, ConnInfo, Proven};
 use crate::clock::{Clock, UnixTime};
+use crate::cluster::authenticators::Means;
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::Inputs;
 use crate::config::resolve::resolve;
-use crate::methods::Means;
+use crate::go::quote::Quoted;
 use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
-use crate::self_check::SelfCheck;
-use crate::snapshot::Snapshot;
-use crate::status::quote::Quoted;
+use crate::server::self_check::SelfCheck;
+use crate::state::snapshot::Snapshot;
 use crate::user::IdentityMode;
 
 /// How long the API server and an issuer may take to be there.

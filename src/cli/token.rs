@@ -16,9 +16,9 @@ use secrecy::ExposeSecret as _;
 use super::check::print;
 use super::cluster::{ClusterFlags, runtime};
 use super::{BAD_CONFIGURATION, complain, failed};
-use crate::bootstrap::secret::NAMESPACE;
-use crate::bootstrap::token::{Token, TokenId};
 use crate::clock::Clock;
+use crate::pki::bootstrap_tokens::secret::NAMESPACE;
+use crate::pki::bootstrap_tokens::token::{Token, TokenId};
 use crate::request::deadline::parse_duration;
 
 /// As long as a token and a line end, and then some.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 
 use super::kubeconfig::{Issued, Plugin, PluginError, Plugins};
-use crate::certificates::authority::Authority;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file::{self, ReadFileError};
+use crate::pki::issuance::authority::Authority;
 
 /// Files, each with a digest of what it held when it was read; `None` if it could not be read. And what credential
 /// plugins gave, with the time when they are to be run again.

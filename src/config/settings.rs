@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
-pub use crate::clusters::settings::{Backend, HostPort};
-pub use crate::clusters::settings::{Cluster, Routes};
+pub use crate::backend::settings::{Backend, HostPort};
+pub use crate::cluster::settings::{Cluster, Routes};
 pub use crate::controllers::settings::Controllers;
-pub use crate::listen::settings::{Limits, Serving, ServingCertificate};
+pub use crate::listener::settings::{Limits, Serving, ServingCertificate};
 pub use crate::user::IdentityMode;
 
 /// Everything the gateway runs by.

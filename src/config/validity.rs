@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::clock::{UnixTime, rfc3339};
-use crate::x509::certificate::Certificate;
+use crate::pki::x509::certificate::Certificate;
 
 /// How many certificates of one file are named.
 const MAX_NAMED: usize = 3;

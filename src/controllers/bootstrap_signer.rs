@@ -19,8 +19,8 @@ use super::Context;
 use super::name::Name;
 use super::queue::{Item, Outcome, Pace};
 use super::worker;
-use crate::bootstrap::cluster_info;
-use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use crate::pki::bootstrap_tokens::cluster_info;
+use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
 
 const NAME: Name = Name::BootstrapSigner;
 

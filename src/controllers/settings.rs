@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use super::name::Name;
-use crate::certificates::authority::Authority;
-use crate::certificates::profile::{CustomRules, Profile, SignerName};
+use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::profile::{CustomRules, Profile, SignerName};
 
 /// The controllers of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use super::Context;
 use super::name::Name;
 use super::queue::{Outcome, Pace};
 use super::worker::{self, Key};
-use crate::bootstrap::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
-use crate::bootstrap::token_cleaner::{Fate, fate};
+use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use crate::pki::bootstrap_tokens::token_cleaner::{Fate, fate};
 
 const NAME: Name = Name::TokenCleaner;
 

@@ -7,7 +7,7 @@
 //! 4. Nobody else may do anything.
 
 use super::resources::SIGNING_REQUESTS;
-use crate::status::{Attempt, AttemptTarget, Status};
+use crate::http::status::{Attempt, AttemptTarget, Status};
 use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
 const MASTERS: &str = "system:masters";

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::resources::Resource;
 use super::store::{Key, Store};
-use crate::query;
-use crate::status::{Details, Reason, Status};
+use crate::go::query;
+use crate::http::status::{Details, Reason, Status};
 use crate::user::UserInfo;
 
 /// Everything about a request for a resource. What the path does not say is empty.

@@ -38,12 +38,12 @@ use super::{access, discovery, objects, reviews, table};
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::clock::Clock;
-use crate::escape::decode_path;
+use crate::go::escape::decode_path;
+use crate::go::pem;
+use crate::http::status::Status;
+use crate::http::status::render::{Negotiation, render};
+use crate::pki::x509::CaBundle;
 use crate::request::info::{self, RequestInfo};
-use crate::status::Status;
-use crate::status::render::{Negotiation, render};
-use crate::x509::CaBundle;
-use crate::x509::pem;
 
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 

@@ -8,15 +8,15 @@ use http::HeaderMap;
 use super::access;
 use super::pki::GATEWAY_CLIENT_NAME;
 use crate::authn::chain::Chain;
-use crate::authn::remarks::Remarks;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
+use crate::authn::trace::Remarks;
 use crate::authn::x509::FrontProxyVerifier;
 use crate::authn::{AuthnInput, ConnInfo};
 use crate::clock::UnixTime;
+use crate::http::status::Status;
+use crate::pki::x509::CaBundle;
 use crate::request::credentials::Credentials;
-use crate::status::Status;
 use crate::user::UserInfo;
-use crate::x509::CaBundle;
 
 /// Reads identities.
 #[derive(Debug)]

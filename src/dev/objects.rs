@@ -13,8 +13,8 @@ use super::protobuf;
 use super::resources::{Does, NAMESPACES, SIGNING_REQUESTS};
 use super::reviews::user_info;
 use super::store::{Key, State, Store};
-use crate::authn::json_value::JsonValue;
-use crate::status::{Reason, Status};
+use crate::go::json_value::JsonValue;
+use crate::http::status::{Reason, Status};
 
 /// What came of a change: the code, and the object or `Status` to answer with.
 type Done = Result<(u16, Arc<Value>), Status>;

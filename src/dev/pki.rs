@@ -20,7 +20,7 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::clock::UnixTime;
-use crate::x509::pem;
+use crate::go::pem;
 
 /// The common name of the certificate that the gateway shows to its backend; the only one the backend accepts.
 pub const GATEWAY_CLIENT_NAME: &str = "portcullis";

@@ -6,7 +6,7 @@ use super::access;
 use super::ask::Ask;
 use super::json::{at, set, text};
 use super::objects;
-use crate::status::{Attempt, AttemptTarget, Status};
+use crate::http::status::{Attempt, AttemptTarget, Status};
 use crate::user::UserInfo;
 
 /// Answers a review; the answer is the question with a status.

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::ask::Ask;
 use super::json::{at, text};
+use crate::http::status::Status;
 use crate::request::selector::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
-use crate::status::Status;
 
 /// A label and a field selector. Owned text, since watches outlive their request.
 #[derive(Debug, Clone, Default)]

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::json::set;
 use super::resources::Resource;
 use crate::clock::Clock;
-use crate::status::{Reason, Status};
+use crate::http::status::{Reason, Status};
 
 /// How many changes watches can look back.
 const HISTORY: usize = 1_000;

@@ -16,7 +16,7 @@ use super::resources::Resource;
 use super::selector::Selector;
 use super::store::{Change, Store};
 use super::table;
-use crate::status::Status;
+use crate::http::status::Status;
 
 /// How long a watch lasts when the client does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);

@@ -7,14 +7,15 @@ use std::sync::{Arc, OnceLock};
 use rustls_pki_types::CertificateDer;
 
 use super::ready;
-use crate::authn::remarks::Remarks;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
+use crate::authn::trace::Remarks;
 use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
 use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict};
 use crate::clock::UnixTime;
+use crate::go::pem;
+use crate::pki::x509::{BundleError, CaBundle, ParseError, VerifyError};
 use crate::request::credentials::Credentials;
 use crate::user::Identity;
-use crate::x509::{BundleError, CaBundle, ParseError, VerifyError, pem};
 
 /// An empty block between two texts.
 const END: &[u8] = b"\n-----BEGIN X-----\n-----END X-----\n";

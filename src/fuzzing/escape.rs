@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::HeaderName;
 
-use crate::escape::{KeyNotText, Mode, decode_extra_key, encode_extra_key, unescape};
+use crate::go::escape::{KeyNotText, Mode, decode_extra_key, encode_extra_key, unescape};
 
 /// The input is an extra key, and in a second reading an escaped text.
 pub fn extra_key(data: &[u8]) {

@@ -7,11 +7,10 @@ use http::header::{
 use http::{Method, Request, Version};
 
 use super::certificates::front_proxy;
-use crate::escape::decode_path;
-use crate::forward::{AUDIT_ID, Context, vouch};
-use crate::request::credentials::{
-    BEARER_PROTOCOL_PREFIX, Credentials, FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX,
-};
+use crate::go::escape::decode_path;
+use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
+use crate::pipeline::forward::{AUDIT_ID, Context, vouch};
+use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};
 use crate::request::wellformed::{Malformed, check};
 use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
 

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use crate::certificates::request::armour;
-use crate::x509::pem::{blocks, decode, is_bare};
+use crate::go::pem::{blocks, decode, is_bare};
+use crate::pki::issuance::request::armour;
 
 /// The input is a text with PEM in it. What Go finds in the same text is compared by `tests/it/parsers`.
 pub fn pem(data: &[u8]) {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use super::escape::{model as unescaped, one_mark_per_byte};
-use crate::escape::decode_path;
-use crate::query;
+use crate::go::escape::decode_path;
+use crate::go::query;
+use crate::http::status::Status;
 use crate::request::deadline::{DEFAULT_LIMIT, deadline};
 use crate::request::info::{RequestInfo, Target};
 use crate::request::selector::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
-use crate::status::Status;
 
 /// The input is a method and a request target: `GET /api/v1/pods?watch=1`.
 pub fn request_info(data: &[u8]) {

@@ -9,12 +9,12 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
-use crate::certificates::authority::Authority;
-use crate::certificates::issue::{IssueError, Wanted};
-use crate::certificates::profile::Profile;
-use crate::certificates::request::CertificateRequest;
-use crate::certificates::signer::{KeyKind, PemKey};
-use crate::x509::name::{Reader, Subject};
+use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::issue::{IssueError, Wanted};
+use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::request::CertificateRequest;
+use crate::pki::issuance::signer::{KeyKind, PemKey};
+use crate::pki::x509::name::{Reader, Subject};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: Duration = Duration::new(1_767_225_600, 0);

@@ -7,10 +7,8 @@ use http::header::{
     AUTHORIZATION, CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
 
-/// What the names of headers begin with in which a front proxy tells who a request is made by.
-pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
-/// What the names of headers begin with in which a client asks to act as someone else.
-pub(crate) const IMPERSONATE_PREFIX: &str = "impersonate-";
+use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
+
 /// The WebSocket subprotocol in which a browser sends a bearer token.
 // apiserver: pkg/authentication/request/websocket/protocol.go
 pub(crate) const BEARER_PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
@@ -148,17 +146,6 @@ fn is_websocket_request(headers: &HeaderMap) -> bool {
         line.as_bytes().to_ascii_lowercase().windows(b"upgrade".len()).any(|part| part == b"upgrade")
     });
     upgrades && headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
-}
-
-/// Whether the name begins with `prefix` once `_` and `.` are read as `-`, as some receivers do. Names are in lower
-/// case already.
-pub(crate) fn folded_starts_with(name: &HeaderName, prefix: &str) -> bool {
-    let name = name.as_str().as_bytes();
-    name.len() >= prefix.len()
-        && std::iter::zip(name, prefix.as_bytes()).all(|(byte, wanted)| {
-            let folded = if matches!(byte, b'_' | b'.') { b'-' } else { *byte };
-            folded == *wanted
-        })
 }
 
 impl fmt::Debug for Credentials {

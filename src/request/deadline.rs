@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::info::RequestInfo;
-use crate::query;
-use crate::status::Status;
+use crate::go::query;
+use crate::http::status::Status;
 
 /// The limit unless `--request-timeout` says otherwise.
 pub const DEFAULT_LIMIT: Duration = Duration::from_mins(1);

@@ -6,7 +6,7 @@
 //! allocations.
 //!
 //! A path need not be UTF-8 once it is decoded. It is then given with U+FFFD for each bad byte (see
-//! [`crate::escape`]): the same text that kube-apiserver sends to a webhook or writes into an audit event. Code that
+//! [`crate::go::escape`]): the same text that kube-apiserver sends to a webhook or writes into an audit event. Code that
 //! compares a path with a configured one and lets something in must not match on U+FFFD.
 
 use std::borrow::Cow;
@@ -16,8 +16,8 @@ use std::ops::Range;
 use http::Method;
 
 use super::selector;
-use crate::query;
-use crate::status::{Attempt, AttemptTarget};
+use crate::go::query;
+use crate::http::status::{Attempt, AttemptTarget};
 
 /// What a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

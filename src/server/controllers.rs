@@ -22,9 +22,9 @@ use tracing::info;
 use crate::clock::Clock;
 use crate::controllers::settings::Name;
 use crate::controllers::{Context, OfCluster, bootstrap_signer, csr, token_cleaner};
-use crate::listen::Drain;
+use crate::listener::Drain;
 use crate::metrics::Metrics;
-use crate::snapshot::Snapshot;
+use crate::state::snapshot::Snapshot;
 
 /// How many threads work, beside those that verify and sign.
 const WORKERS: usize = 2;

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config::settings::Shutdown;
-use crate::listen::{Drain, WatchTermination, Worker};
+use crate::listener::{Drain, WatchTermination, Worker};
 use crate::metrics::Metrics;
 
 /// How long a watch may take to end, and its client to be told.

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use tracing::error;
 
 use crate::metrics::Metrics;
-use crate::reload::Reloader;
-use crate::self_check::SelfCheck;
+use crate::server::self_check::SelfCheck;
+use crate::state::reload::Reloader;
 
 /// How long work that panicked rests.
 const REST: Duration = Duration::from_secs(1);

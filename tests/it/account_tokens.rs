@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use portcullis::authn::jwt::key_file;
-use portcullis::authn::lookup::{Found, Identity, Lookup, Secret, ServiceAccount};
 use portcullis::authn::service_account::compared::AccountTokenJudge;
+use portcullis::authn::token_getter::{Found, Identity, Lookup, Secret, ServiceAccount};
 use portcullis::authn::{Audience, BoxFuture};
 use portcullis::clock::{Clock, UnixTime};
 use portcullis::user::UserInfo;

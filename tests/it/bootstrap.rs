@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use portcullis::bootstrap::pins::Pins;
 use portcullis::clock::Clock;
 use portcullis::config::flags::ServeFlags;
 use portcullis::config::source::Source;
 use portcullis::dev::{Dev, DevOptions};
+use portcullis::pki::bootstrap_tokens::pins::Pins;
 use portcullis::server::Server;
 use regex::Regex;
 use rustls_pki_types::CertificateDer;

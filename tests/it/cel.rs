@@ -10,7 +10,7 @@ mod patterns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis::cel::{Expression, Purpose, Value, Variable};
+use portcullis_cel::{Expression, Purpose, Value, Variable};
 use serde_json::json;
 
 use crate::support::go::{GoProgram, seed};
@@ -183,7 +183,7 @@ fn the_functions_are_those_of_the_api_server() {
         if internal.contains(&name.as_str()) || name == "cel.@mapInsert" {
             continue;
         }
-        match portcullis::cel::overloads(name) {
+        match portcullis_cel::overloads(name) {
             // The types of addresses are missing with their functions.
             Some(ours) => {
                 let overloads: Vec<&String> =
@@ -193,7 +193,7 @@ fn the_functions_are_those_of_the_api_server() {
                     wrong.push(format!("{name}: {ours:?}, not {overloads:?}"));
                 }
             }
-            None if portcullis::cel::is_missing(name) => {}
+            None if portcullis_cel::is_missing(name) => {}
             // Methods of types that only missing functions make.
             None if overloads.iter().all(|text| text.contains("kubernetes.") || text.contains("net.")) => {}
             None => wrong.push(format!("{name} is missing: {overloads:?}")),

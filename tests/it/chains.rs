@@ -24,7 +24,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis::authn::x509::{UnverifiedChain, parse_for_handshake};
-use portcullis::x509::{BundleError, CaBundle};
+use portcullis::pki::x509::{BundleError, CaBundle};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 

@@ -16,7 +16,7 @@ use portcullis::config::flags::ServeFlags;
 use portcullis::config::inputs::Inputs;
 use portcullis::config::resolve::resolve;
 use portcullis::config::settings::Backend;
-use portcullis::x509::CertificateKeyPair;
+use portcullis::pki::x509::CertificateKeyPair;
 
 use crate::pki::Issued;
 use crate::support::{Flags, Pki, flags};

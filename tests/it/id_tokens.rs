@@ -7,9 +7,9 @@ mod parts;
 use portcullis::authn::jwt::keys::Algorithm;
 use portcullis::authn::oidc::compared::IdTokenJudge;
 use portcullis::authn::oidc::settings::{ClaimRule, Issuer, JwtAuthenticator, Mapping, Rule};
-use portcullis::cel::{Expression, Purpose};
 use portcullis::clock::Clock;
 use portcullis::user::UserInfo;
+use portcullis_cel::{Expression, Purpose};
 use serde_json::{Value, json};
 
 use self::parts::{CLAIM_NAMES, CLAIM_SOURCES, NAMES};

@@ -103,7 +103,7 @@ fn whole(input: &[u8]) -> Value {
 
 #[test]
 fn blocks_are_those_that_go_finds() {
-    use portcullis::x509::pem;
+    use portcullis::go::pem;
     let corpora = [corpus("pem"), corpus("pem_bundle")].concat();
     let words = compare(
         "pem",

@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use libtest_mimic::{Arguments, Failed, Trial};
-use portcullis::certificates::alt_names::AltNames;
-use portcullis::certificates::authority::{Authority, KeySource};
-use portcullis::certificates::issue::Wanted;
-use portcullis::certificates::profile::Profile;
-use portcullis::certificates::request;
-use portcullis::certificates::signer::pkcs11::TokenKey;
-use portcullis::certificates::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
-use portcullis::certificates::subject::Subject;
+use portcullis::pki::issuance::alt_names::AltNames;
+use portcullis::pki::issuance::authority::{Authority, KeySource};
+use portcullis::pki::issuance::issue::Wanted;
+use portcullis::pki::issuance::profile::Profile;
+use portcullis::pki::issuance::request;
+use portcullis::pki::issuance::signer::pkcs11::TokenKey;
+use portcullis::pki::issuance::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
+use portcullis::pki::issuance::subject::Subject;
 use secrecy::ExposeSecret as _;
 
 const CONF: &str = "SOFTHSM2_CONF";

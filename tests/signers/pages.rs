@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use portcullis::bootstrap::pins::Pins;
+use portcullis::pki::bootstrap_tokens::pins::Pins;
 use tokio::task::spawn_blocking;
 
 use crate::bed::{Bed, CONTROLLERS, Side, kubeconfig};

@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use futures_util::FutureExt as _;
 use secrecy::SecretSlice;
 
-use super::super::lookup::{Found, Identity, LookupError, ServiceAccount};
 use super::super::testing::TestRequest;
 use super::*;
-use crate::bootstrap::secret::GROUP;
+use crate::authn::token_getter::{Found, Identity, LookupError, ServiceAccount};
+use crate::pki::bootstrap_tokens::secret::GROUP;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 

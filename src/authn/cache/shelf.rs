@@ -10,9 +10,9 @@ use lru::LruCache;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::remarks::Noted;
 use super::super::{AuthnError, Verdict};
 use super::key::Key;
+use crate::authn::trace::Noted;
 use crate::clock::UnixTime;
 
 /// What a lookup came to.

@@ -5,9 +5,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
 
 use super::super::Authenticated;
-use super::super::remarks::{Noted, Outcome as StepOutcome};
 use super::super::testing::{audiences_of, success};
 use super::*;
+use crate::authn::trace::{Noted, Outcome as StepOutcome};
 use crate::metrics::Metrics;
 
 const MINUTE: Duration = Duration::from_mins(1);

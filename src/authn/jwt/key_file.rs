@@ -14,7 +14,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
 use super::keys::{PublicKey, UnfitKey};
-use crate::x509::pem;
+use crate::go::pem;
 
 /// Why a file has no keys. Says nothing of what is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::OidcAuthenticator;
 use super::fetch::{Fetch, Fetched};
 use super::settings::JwtAuthenticator;
-use crate::authn::remarks::Remarks;
+use crate::authn::trace::Remarks;
 use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator as _, TokenContext};
 use crate::clock::{Clock, UnixTime};
 use crate::metrics::Metrics;

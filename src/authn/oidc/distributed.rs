@@ -21,7 +21,7 @@ use super::within;
 use crate::authn::AuthnError;
 use crate::authn::jwt::{self, members};
 use crate::clock::UnixTime;
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
 
 /// How many tokens may wait for claims at a time: like [`KeySet`](crate::authn::jwt::key_set::KeySet), of which the same
 /// is true.

@@ -5,7 +5,7 @@ use std::fmt;
 use http::header::CONTENT_TYPE;
 
 use crate::authn::BoxFuture;
-use crate::outbound::{Client, Question};
+use crate::http::https_client::{Client, Question};
 
 /// Fetches documents of issuers.
 pub trait Fetch: Send + Sync + fmt::Debug {
@@ -56,8 +56,8 @@ mod tests {
     use rustls::crypto::aws_lc_rs::default_provider;
 
     use super::*;
-    use crate::outbound::testing::pki::Ca;
-    use crate::outbound::testing::{H2, Peer, full, trusting};
+    use crate::http::https_client::testing::pki::Ca;
+    use crate::http::https_client::testing::{H2, Peer, full, trusting};
 
     #[tokio::test]
     async fn documents_of_an_issuer_come_as_they_are() {

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use super::claims::{self, Claims, present};
 use super::settings::{ClaimRule, JwtAuthenticator, Mapping, Rule};
 use super::steps::Steps;
-use crate::cel::{Expression, Value, Variable};
-use crate::status::quote::{Quoted, QuotedList};
+use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
+use portcullis_cel::{Expression, Value, Variable};
 
 /// Makes the user of a token.
 pub(super) fn identify(

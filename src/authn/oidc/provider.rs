@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::fetch::Fetch;
 use crate::authn::BoxFuture;
-use crate::authn::json::Object;
 use crate::authn::jwt::key_set::{self, KeySet, KeySource};
+use crate::go::json::Object;
+use crate::go::quote::Quoted;
 use crate::metrics::jwt::Issuer;
-use crate::status::quote::Quoted;
 
 /// Where a configuration is, below the issuer.
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";

@@ -2,8 +2,8 @@
 //! `AuthenticationConfiguration` come down to.
 
 use crate::authn::jwt::keys::Algorithm;
-use crate::cel::Expression;
-use crate::outbound::tls::Roots;
+use crate::http::client_tls::Roots;
+use portcullis_cel::Expression;
 
 /// An issuer, and what is made of its tokens.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::authn::remarks::{Outcome, Remarks};
+use crate::authn::trace::{Outcome, Remarks};
 
 /// Where the steps of one authenticator are noted.
 #[derive(Debug, Clone, Copy)]

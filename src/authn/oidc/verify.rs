@@ -13,15 +13,15 @@ use super::distributed::Sources;
 use super::settings::JwtAuthenticator;
 use super::steps::Steps;
 use crate::authn::AuthnError;
-use crate::authn::json_value::JsonValue;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
 use crate::authn::jwt::members;
-use crate::authn::remarks::Outcome;
+use crate::authn::trace::Outcome;
 use crate::clock::UnixTime;
-use crate::status::quote::{Quoted, QuotedList};
-use crate::x509::time::{is_after, is_before, rfc3339};
+use crate::go::json_value::JsonValue;
+use crate::go::quote::{Quoted, QuotedList};
+use crate::pki::x509::time::{is_after, is_before, rfc3339};
 
 /// How long before its time a token is taken.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);

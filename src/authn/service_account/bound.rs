@@ -9,7 +9,7 @@ use super::claims::{Bound, Date, Kubernetes, Public, Reference};
 use super::identity;
 use super::objects::{Place, in_time};
 use super::verify::{Verified, verify};
-use crate::authn::lookup::{Found, Identity, ServiceAccount};
+use crate::authn::token_getter::{Found, Identity, ServiceAccount};
 use crate::authn::{
     Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
 };

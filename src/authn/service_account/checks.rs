@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::authn::AuthnError;
-use crate::authn::remarks::{Outcome, Remarks};
+use crate::authn::trace::{Outcome, Remarks};
 
 /// Where one authenticator notes its checks.
 #[derive(Debug, Clone, Copy)]

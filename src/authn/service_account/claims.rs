@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::Value;
 
-use crate::authn::json::DistinctObject;
-use crate::authn::json_value::JsonValue;
+use crate::go::json::DistinctObject;
+use crate::go::json_value::JsonValue;
 
 /// The claims that every token may have.
 #[derive(Debug, Default, Deserialize)]

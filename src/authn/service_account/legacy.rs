@@ -13,7 +13,7 @@ use super::claims::Legacy;
 use super::identity;
 use super::objects::{Place, in_time};
 use super::verify::{Verified, verify};
-use crate::authn::lookup::{Secret, ServiceAccount};
+use crate::authn::token_getter::{Secret, ServiceAccount};
 use crate::authn::{
     Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
 };

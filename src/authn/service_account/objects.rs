@@ -10,9 +10,9 @@ use futures_util::poll;
 use tokio::time::timeout;
 
 use super::checks::Checks;
-use crate::authn::lookup::Found;
+use crate::authn::token_getter::Found;
 use crate::authn::{AuthnError, BoxFuture};
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
 
 /// How long the objects of one token may take, all together: what was found first is not believed for longer.
 const OBJECTS_TIMEOUT: Duration = Duration::from_secs(10);

@@ -15,11 +15,11 @@ use secrecy::SecretSlice;
 use serde_json::{Value, json};
 
 use super::super::jwt::tests::Signer;
-use super::super::lookup::{Found, Identity, LookupError, Secret, ServiceAccount};
-use super::super::remarks::{Noted, Outcome, Remarks};
 use super::super::testing::audiences_of;
 use super::super::{AuthnError, BearerToken, BoxFuture, TokenContext, Verdict};
 use super::*;
+use crate::authn::token_getter::{Found, Identity, LookupError, Secret, ServiceAccount};
+use crate::authn::trace::{Noted, Outcome, Remarks};
 use crate::clock::UnixTime;
 
 /// 2023-11-14, a quarter past ten in the evening, UTC.

@@ -7,11 +7,11 @@ use super::checks::Checks;
 use super::claims::Public;
 use super::{Grounds, KeyRing};
 use crate::authn::chain::intersection;
-use crate::authn::json::DistinctObject;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::KeyError;
 use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
-use crate::status::quote::{Quoted, QuotedList};
+use crate::go::json::DistinctObject;
+use crate::go::quote::{Quoted, QuotedList};
 
 const NO_KEYS: &str = "invalid signature, no keys found";
 /// What kube-apiserver says of claims that cannot be read, as far as its words and ours have a like.

@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::settings::Version;
 use crate::authn::{Audience, BearerToken};
-use crate::outbound::Answer;
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
+use crate::http::https_client::Answer;
 
 /// How much of a text that is no Status is told.
 // client-go: rest/request.go, maxUnstructuredResponseTextBytes

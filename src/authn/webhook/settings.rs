@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::authn::BearerToken;
-use crate::outbound::tls::Tls;
+use crate::http::client_tls::Tls;
 
 /// A webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Version {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
-    crate::status::quote::Quoted(.0)
+    crate::go::quote::Quoted(.0)
 )]
 pub struct UnsupportedVersion(pub String);
 

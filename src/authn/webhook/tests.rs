@@ -7,13 +7,15 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
 
-use super::super::remarks::{Remarks, Step};
 use super::super::testing::audiences_of;
 use super::*;
+use crate::authn::trace::{Remarks, Step};
 use crate::clock::UnixTime;
-use crate::outbound::testing::pki::{Ca, Issued};
-use crate::outbound::testing::{Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting};
-use crate::outbound::tls::Tls;
+use crate::http::client_tls::Tls;
+use crate::http::https_client::testing::pki::{Ca, Issued};
+use crate::http::https_client::testing::{
+    Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting,
+};
 
 const VERSIONS: [Version; 2] = [Version::V1, Version::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";

@@ -10,13 +10,13 @@ use super::{
     FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
     parse_for_handshake,
 };
-use crate::authn::remarks::Remarks;
+use crate::authn::trace::Remarks;
 use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
-use crate::outbound::testing::pki::{
+use crate::http::https_client::testing::pki::{
     self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
 };
+use crate::pki::x509::{BundleError, CaBundle};
 use crate::request::credentials::Credentials;
-use crate::x509::{BundleError, CaBundle};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

@@ -8,9 +8,9 @@ use secrecy::zeroize::Zeroizing;
 use super::error::CommandError;
 use super::index::{Entry, Index};
 use super::passphrase::PassphraseFlags;
-use crate::certificates::authority::{Authority, KeySource};
-use crate::certificates::signer::{KeyError, PemKey};
-use crate::x509::pem;
+use crate::go::pem;
+use crate::pki::issuance::authority::{Authority, KeySource};
+use crate::pki::issuance::signer::{KeyError, PemKey};
 
 /// The name of the root's files.
 pub(super) const ROOT: &str = "ca";

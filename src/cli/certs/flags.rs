@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::certificates::alt_names::AltNames;
-use crate::certificates::dns;
-use crate::certificates::signer::KeyKind;
-use crate::certificates::subject::{self, Subject};
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::dns;
+use crate::pki::issuance::signer::KeyKind;
+use crate::pki::issuance::subject::{self, Subject};
 use crate::request::deadline::parse_duration;
 
 const DAY: u64 = 86_400;

@@ -17,9 +17,9 @@ use super::kind::Kind;
 use super::kubeconfig::{self, KubeconfigFlags};
 use super::progress::patiently;
 use super::signing::Order;
-use crate::certificates::request;
-use crate::certificates::signer::PemKey;
 use crate::clock::Clock;
+use crate::pki::issuance::request;
+use crate::pki::issuance::signer::PemKey;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::authority::Role;
-use crate::certificates::alt_names::AltNames;
-use crate::certificates::profile::Profile;
-use crate::certificates::subject::Subject;
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::subject::Subject;
 
 /// What a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::super::cluster::Cluster;
 use super::error::CommandError;
-use crate::certificates::request::armour;
-use crate::x509::CaBundle;
+use crate::pki::issuance::request::armour;
+use crate::pki::x509::CaBundle;
 
 /// What a kubeconfig says of the server.
 #[derive(Debug, Clone, Args)]

@@ -10,7 +10,7 @@ use super::super::check::{Output, print};
 use super::error::CommandError;
 use super::index::{Entry, Index};
 use super::{fingerprint, table};
-use crate::x509::CaBundle;
+use crate::pki::x509::CaBundle;
 
 /// The flags of `portcullis certs index`.
 #[derive(Debug, Clone, Args)]

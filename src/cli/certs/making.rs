@@ -19,9 +19,9 @@ use super::flags::KeyType;
 use super::index::Entry;
 use super::progress::patiently;
 use super::{fingerprint, serial};
-use crate::certificates::issue::new_serial;
-use crate::certificates::signer::{KeyError, PemKey};
 use crate::clock::{self, UnixTime};
+use crate::pki::issuance::issue::new_serial;
+use crate::pki::issuance::signer::{KeyError, PemKey};
 
 /// Clocks of virtual machines lag; a certificate made now must be good for them too.
 const BACKDATED: Duration = Duration::from_mins(5);

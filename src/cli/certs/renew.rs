@@ -19,11 +19,11 @@ use super::index::Index;
 use super::making::{COLUMNS, Made, Plan, entry, failed, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
-use crate::certificates::request::armour;
-use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::{self, Clock, UnixTime};
-use crate::x509::CaBundle;
-use crate::x509::certificate::Certificate as Parsed;
+use crate::pki::issuance::request::armour;
+use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
+use crate::pki::x509::CaBundle;
+use crate::pki::x509::certificate::Certificate as Parsed;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

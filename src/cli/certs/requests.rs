@@ -20,9 +20,9 @@ use super::super::cluster::{Cluster, ClusterFlags, runtime};
 use super::super::terminal::age;
 use super::error::CommandError;
 use super::signing::in_words;
-use crate::certificates::request::CertificateRequest;
 use crate::clock::UnixTime;
-use crate::escape::path_segment;
+use crate::go::escape::path_segment;
+use crate::pki::issuance::request::CertificateRequest;
 
 const NONE: &str = "<none>";
 /// With this annotation a signer of cert-manager makes an authority.

@@ -14,9 +14,9 @@ use super::files::NewFiles;
 use super::flags::life;
 use super::kind::Kind;
 use super::signing::Order;
-use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::clock::Clock;
-use crate::x509::pem;
+use crate::go::pem;
+use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

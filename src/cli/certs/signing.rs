@@ -12,13 +12,13 @@ use super::files::NewFiles;
 use super::index::Entry;
 use super::kind::Kind;
 use super::{fingerprint, hex, table};
-use crate::certificates::alt_names::AltNames;
-use crate::certificates::issue::{Issued, Wanted};
-use crate::certificates::profile::SYSTEM_MASTERS;
-use crate::certificates::request::CertificateRequest;
-use crate::certificates::subject::{Subject, check_name};
-use crate::certificates::validity::{BACKDATE, SHORT};
 use crate::clock::{self, UnixTime};
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::issue::{Issued, Wanted};
+use crate::pki::issuance::profile::SYSTEM_MASTERS;
+use crate::pki::issuance::request::CertificateRequest;
+use crate::pki::issuance::subject::{Subject, check_name};
+use crate::pki::issuance::validity::{BACKDATE, SHORT};
 use crate::user::{GATEWAY, Identity, IdentityMode, UnfitIdentity, UserInfo};
 
 /// Less than this is no shortening, but the backdating of every certificate.

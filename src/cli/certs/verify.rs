@@ -19,8 +19,8 @@ use crate::clock::Clock;
 use crate::config::inputs::Inputs;
 use crate::config::resolve::resolve;
 use crate::config::{ConfigError, ConfigErrors};
+use crate::pki::x509::CaBundle;
 use crate::user::IdentityMode;
-use crate::x509::CaBundle;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

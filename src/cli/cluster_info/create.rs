@@ -15,9 +15,9 @@ use rustls_pki_types::CertificateDer;
 
 use super::super::cluster::{Cluster, ClusterFlags};
 use super::super::token::{Failure, say};
-use crate::bootstrap::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
+use crate::go::pem;
+use crate::pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
 use crate::user::ANONYMOUS;
-use crate::x509;
 
 /// Who makes the role and its binding.
 const MANAGER: &str = "portcullis";
@@ -63,10 +63,10 @@ fn authorities(file: &Path) -> Result<String, Failure> {
     let bad =
         |problem: String| Failure::Usage(format!("--certificate-authority {}: {problem}", file.display()));
     let content = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
-    if x509::pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
+    if pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
         return Err(bad("there is more than certificates in it, and everybody would read it".to_owned()));
     }
-    let ders: Vec<Vec<u8>> = x509::pem::authorities(&content).iter().map(|der| der.to_vec()).collect();
+    let ders: Vec<Vec<u8>> = pem::authorities(&content).iter().map(|der| der.to_vec()).collect();
     if ders.is_empty() {
         return Err(bad("there is no certificate in it".to_owned()));
     }
@@ -167,9 +167,8 @@ mod tests {
 
     #[test]
     fn pem_is_written_as_openssl_does() {
-        let written = include_str!("../../bootstrap/cluster_info/pinned.pem");
-        let ders: Vec<_> =
-            x509::pem::authorities(written.as_bytes()).iter().map(|der| der.to_vec()).collect();
+        let written = include_str!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
+        let ders: Vec<_> = pem::authorities(written.as_bytes()).iter().map(|der| der.to_vec()).collect();
         assert_eq!(pem(&ders), written);
         // A last line that is full.
         let full = pem(&[vec![0; 48], vec![0; 49]]);

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 use super::super::cluster::{Cluster, chain};
 use super::super::complain;
 use super::super::token::{Failure, duration, read_token, say};
-use crate::bootstrap::cluster_info::{Distrust, KUBECONFIG, Location, NAME, NAMESPACE, believed};
-use crate::bootstrap::pins::Pins;
+use crate::pki::bootstrap_tokens::cluster_info::{Distrust, KUBECONFIG, Location, NAME, NAMESPACE, believed};
+use crate::pki::bootstrap_tokens::pins::Pins;
 
 /// The flags of `portcullis cluster-info verify`.
 #[derive(Debug, Clone, Args)]

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::credential::Kind;
 use super::report::Row;
 use crate::authn::settings::Authentication;
-use crate::status::quote::{Quoted, QuotedList};
+use crate::go::quote::{Quoted, QuotedList};
 
 /// The issuer of tokens in secrets.
 pub(super) const LEGACY: &str = "kubernetes/serviceaccount";

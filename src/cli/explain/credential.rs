@@ -12,8 +12,8 @@ use super::super::terminal::when;
 use crate::authn::bootstrap;
 use crate::authn::jwt::Jwt;
 use crate::clock::UnixTime;
-use crate::status::quote::{Quoted, QuotedList};
-use crate::x509::pem;
+use crate::go::pem;
+use crate::go::quote::{Quoted, QuotedList};
 
 /// A credential. Shown nowhere.
 pub(in crate::cli) enum Credential {

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::super::terminal::{harmless, plain};
 use super::advice::Reason;
-use crate::authn::remarks::{Outcome, Step};
+use crate::authn::trace::{Outcome, Step};
 use crate::user::UnfitIdentity;
 
 /// What an authenticator said in the end. What it looked at before says more.

@@ -13,11 +13,11 @@ use secrecy::ExposeSecret as _;
 
 use super::super::cluster::{Cluster, ClusterFlags};
 use super::{Failure, complain, duration, read_token, say, secrets};
-use crate::bootstrap::cluster_info::{self, Location};
-use crate::bootstrap::pins::Pins;
-use crate::bootstrap::secret::{NewToken, Usage, is_group};
-use crate::bootstrap::token::Token;
 use crate::clock::Clock;
+use crate::pki::bootstrap_tokens::cluster_info::{self, Location};
+use crate::pki::bootstrap_tokens::pins::Pins;
+use crate::pki::bootstrap_tokens::secret::{NewToken, Usage, is_group};
+use crate::pki::bootstrap_tokens::token::Token;
 
 // kubeadm: apis/bootstraptoken/v1/defaults.go
 const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_join_command_holds_nothing_that_a_shell_would_do() {
-        let ca = include_bytes!("../../bootstrap/cluster_info/pinned.pem");
+        let ca = include_bytes!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
         let ca = CertificateDer::from_pem_slice(ca).unwrap();
         for (server, endpoint) in [
             ("https://gateway.test:6443", Some("gateway.test:6443")),

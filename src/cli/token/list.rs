@@ -12,8 +12,8 @@ use super::super::certs::table::columns;
 use super::super::check::Output;
 use super::super::cluster::ClusterFlags;
 use super::{Failure, complain, say, secrets};
-use crate::bootstrap::secret::{Described, SECRET_TYPE, TokenData};
 use crate::clock::{self, Clock, UnixTime};
+use crate::pki::bootstrap_tokens::secret::{Described, SECRET_TYPE, TokenData};
 
 const COLUMNS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"];
 
@@ -145,7 +145,7 @@ fn yaml(tokens: &[Described]) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::secret::TokenData;
+    use crate::pki::bootstrap_tokens::secret::TokenData;
 
     /// 2023-11-14T22:13:20Z
     const NOW: UnixTime = Duration::from_secs(1_700_000_000);

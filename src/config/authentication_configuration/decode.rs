@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{AuthenticationConfiguration, GROUP, KIND, VERSIONS};
 use crate::config::yaml::{self, Lines};
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
 
 /// Why a file is no `AuthenticationConfiguration`.
 #[derive(Debug, Clone, PartialEq, Eq)]

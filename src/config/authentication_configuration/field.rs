@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use super::Issuer;
 use super::field::FieldError;
 use super::url;
-use crate::outbound::tls::Roots;
-use crate::x509::CaBundle;
+use crate::http::client_tls::Roots;
+use crate::pki::x509::CaBundle;
 
 const MATCH_ANY: &str = "MatchAny";
 

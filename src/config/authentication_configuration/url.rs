@@ -4,8 +4,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::escape::{Mode, unescape};
-use crate::status::quote::Quoted;
+use crate::go::escape::{Mode, unescape};
+use crate::go::quote::Quoted;
 
 /// What validation asks of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

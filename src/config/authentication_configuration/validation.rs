@@ -13,7 +13,7 @@ use super::{
 };
 use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::{self, ClaimRule, Mapping, Rule};
-use crate::cel::{CompileError, Expression, Purpose};
+use portcullis_cel::{CompileError, Expression, Purpose};
 
 /// The most issuers there may be.
 const MOST_ISSUERS: usize = 64;

@@ -3,7 +3,7 @@
 
 use crate::authn::BearerToken;
 use crate::clock::UnixTime;
-use crate::x509::{CertificateKeyPair, KeyPairError};
+use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
 /// A credential of the gateway; either part may be missing.
 #[derive(Debug, Clone, Default)]

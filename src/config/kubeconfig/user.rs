@@ -8,7 +8,7 @@ use super::Reader;
 use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
 use super::exec::{Plugin, PluginError};
 use crate::authn::BearerToken;
-use crate::x509::CertificateKeyPair;
+use crate::pki::x509::CertificateKeyPair;
 
 /// The extension of a cluster that is meant for plugins.
 // client-go: tools/clientcmd/api/types.go

@@ -4,7 +4,7 @@
 
 use super::{ConfigError, Endpoint, Inputs, Path, Reader};
 use crate::authn::BearerToken;
-use crate::outbound::tls::Tls;
+use crate::http::client_tls::Tls;
 
 use super::credential::Credential;
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use super::{Resolver, listed};
 use crate::authn::Audience;
 use crate::authn::anonymous::Anonymous;
-use crate::authn::request_header::RequestHeaderNames;
 use crate::authn::settings::{Authentication, RequestHeader};
 use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{Place, Section};
-use crate::x509::CaBundle;
+use crate::http::identity_headers::RequestHeaderNames;
+use crate::pki::x509::CaBundle;
 
 impl Resolver<'_> {
     /// What is wrong is in `self.errors`; a method whose files are bad is off here, and nothing is served.

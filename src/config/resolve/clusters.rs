@@ -8,15 +8,15 @@ use rustls_pki_types::DnsName;
 
 use super::Resolver;
 use super::controllers::Tenant;
-use crate::authn::request_header::RequestHeaderNames;
-use crate::clusters::settings::Backend;
-use crate::clusters::settings::{Cluster, Routes};
+use crate::backend::settings::Backend;
+use crate::cluster::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
 use crate::config::file::Sections;
 use crate::config::flags::{BackendFlags, ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
 use crate::controllers::settings::Controllers;
+use crate::http::identity_headers::RequestHeaderNames;
 
 /// The name of the cluster that flags describe.
 const ONLY_CLUSTER: &str = "backend";

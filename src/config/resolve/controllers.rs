@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Resolver;
-use crate::certificates::profile::Profile;
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::sections::Section;
 use crate::controllers::selected;
 use crate::controllers::settings::{Controllers, Name, SignerSettings};
+use crate::pki::issuance::profile::Profile;
 use authority::Files;
 pub(super) use tenants::{SigningCa, Tenant};
 

@@ -12,9 +12,9 @@ use super::{Resolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::ServingFlags;
 use crate::config::sections::{Place, Section};
-use crate::listen::settings::{Limits, Serving, ServingCertificate};
-use crate::x509::certificate::Certificate;
-use crate::x509::{CertificateKeyPair, KeyPairError};
+use crate::listener::settings::{Limits, Serving, ServingCertificate};
+use crate::pki::x509::certificate::Certificate;
+use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
 impl Resolver<'_> {
     pub(super) fn serving(&mut self, given: &Section<ServingFlags>) -> Option<Serving> {

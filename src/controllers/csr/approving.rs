@@ -22,13 +22,13 @@ use super::{
     APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, Written, condition, has, usages, with_condition, words,
     write,
 };
-use crate::certificates::profile::{KUBELET_CLIENT, Profile};
-use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::controllers::Context;
 use crate::controllers::client::MaxBytes;
 use crate::controllers::queue::{Outcome, Pace};
 use crate::controllers::settings::Name;
 use crate::controllers::worker::work;
+use crate::pki::issuance::profile::{KUBELET_CLIENT, Profile};
+use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 /// How many signatures of requests are verified at once: whoever may create requests decides how many there are.
 const VERIFIERS: usize = 2;
@@ -248,8 +248,8 @@ mod tests {
 
     use super::super::testing::{Lines, Wanted, decided};
     use super::*;
-    use crate::certificates::profile::KUBELET_SERVING;
     use crate::controllers::testing::FakeCluster;
+    use crate::pki::issuance::profile::KUBELET_SERVING;
 
     // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
     // encipherment

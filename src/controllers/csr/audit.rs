@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 use tracing::{error, info, warn};
 
 use super::{Csr, Written, usages};
-use crate::certificates::alt_names::AltNames;
-use crate::certificates::issue::Issued;
 use crate::clock::rfc3339;
-use crate::escape::hex;
+use crate::go::escape::hex;
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::issue::Issued;
 
 /// A certificate that is being written.
 pub(super) struct AuditLine<'a> {

@@ -22,9 +22,10 @@ use crate::controllers::Context;
 use crate::controllers::client::send;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
-use crate::escape::path_segment;
-use crate::x509::der::{Der, tag};
-use crate::x509::{certificate::Certificate, pem};
+use crate::go::escape::path_segment;
+use crate::go::pem;
+use crate::pki::x509::certificate::Certificate;
+use crate::pki::x509::der::{Der, tag};
 
 /// Between two passes.
 const EACH: Duration = Duration::from_hours(1);

@@ -21,14 +21,14 @@ use super::{
     APPROVED, Csr, DENIED, FAILED, Subresource, Written, condition, has, has_true, usages, with_condition,
     write,
 };
-use crate::certificates::alt_names::AltNames;
-use crate::certificates::issue::{IssueError, Issued, Wanted};
-use crate::certificates::request::CertificateRequest;
 use crate::clock::UnixTime;
 use crate::controllers::Context;
 use crate::controllers::queue::{Outcome, Pace};
 use crate::controllers::settings::{Controllers, Name, SignerSettings};
 use crate::controllers::worker::{WORKERS, work};
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::issue::{IssueError, Issued, Wanted};
+use crate::pki::issuance::request::CertificateRequest;
 
 /// The reason of a Failed condition.
 const REASON: &str = "SignerValidationFailure";
@@ -216,10 +216,10 @@ mod tests {
 
     use super::super::testing::{Lines, Wanted, decided};
     use super::*;
-    use crate::certificates::authority::Authority;
-    use crate::certificates::profile::{KUBELET_SERVING, Profile};
-    use crate::certificates::signer::{PemKey, SignError, SignatureAlgorithm, Signer};
     use crate::controllers::testing::FakeCluster;
+    use crate::pki::issuance::authority::Authority;
+    use crate::pki::issuance::profile::{KUBELET_SERVING, Profile};
+    use crate::pki::issuance::signer::{PemKey, SignError, SignatureAlgorithm, Signer};
     use crate::telemetry::QuotedFields;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.

@@ -9,7 +9,7 @@ use kube::core::ObjectMeta;
 use rcgen::{CertificateParams, DnType, KeyPair};
 
 use super::{Condition, Csr};
-use crate::certificates::profile::KUBELET_CLIENT;
+use crate::pki::issuance::profile::KUBELET_CLIENT;
 
 /// What a kubelet asks for: `common_name`, in `organizations`.
 #[derive(Debug, Clone)]

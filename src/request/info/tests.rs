@@ -1,6 +1,6 @@
 use super::*;
-use crate::escape::decode_path;
-use crate::status::Status;
+use crate::go::escape::decode_path;
+use crate::http::status::Status;
 
 fn parse(method: &str, target: &str) -> Result<RequestInfo, RequestInfoError> {
     let method = Method::from_bytes(method.as_bytes()).expect("method");

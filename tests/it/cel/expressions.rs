@@ -1,6 +1,6 @@
 //! The table of expressions.
 
-use portcullis::cel::Purpose;
+use portcullis_cel::Purpose;
 use serde_json::{Value, json};
 
 use super::Case;

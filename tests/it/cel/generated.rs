@@ -1,6 +1,6 @@
 //! Random expressions: some sensible, most refused, which is where a type checker goes wrong.
 
-use portcullis::cel::Purpose;
+use portcullis_cel::Purpose;
 
 use super::Case;
 use super::expressions::case;

@@ -3,7 +3,7 @@
 
 mod parts;
 
-use portcullis::cel::{pattern_characters, pattern_matches, read_double};
+use portcullis_cel::{pattern_characters, pattern_matches, read_double};
 use serde_json::{Value, json};
 
 use self::parts::{CLASS_PARTS, GROUPS, PARTS, REPEATS, TEXTS};

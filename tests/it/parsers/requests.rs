@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use portcullis::certificates::request::{CertificateRequest, RequestError};
-use portcullis::x509::pem::decode;
+use portcullis::go::pem::decode;
+use portcullis::pki::issuance::request::{CertificateRequest, RequestError};
 use serde_json::Value;
 
 use super::{Compared, lists, octets, text};

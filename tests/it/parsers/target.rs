@@ -2,8 +2,8 @@
 
 use http::header::HOST;
 use http::{Method, Request};
-use portcullis::escape::decode_path;
-use portcullis::query;
+use portcullis::go::escape::decode_path;
+use portcullis::go::query;
 use portcullis::request::info::RequestInfo;
 use portcullis::request::wellformed::check;
 use serde_json::Value;

@@ -9,8 +9,8 @@ use super::support::{
     CONFIGURATION, ISSUER, KEYS, Key, OTHER_RSA, RSA, Web, authenticator, claims, judge, new, settings, user,
 };
 use crate::authn::oidc::settings::JwtAuthenticator;
-use crate::authn::remarks::{Outcome, Remarks};
 use crate::authn::testing::TestRequest;
+use crate::authn::trace::{Outcome, Remarks};
 use crate::authn::{AuthnError, BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
 

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::support::{NOW, claim, claims, judge_claims, settings, user, without};
 use crate::authn::oidc::settings::{ClaimRule, JwtAuthenticator, Mapping, Rule};
-use crate::cel::{Expression, Purpose};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
+use portcullis_cel::{Expression, Purpose};
 
 fn compile(text: &str, purpose: Purpose) -> Expression {
     Expression::compile(text, purpose).unwrap_or_else(|error| panic!("{text}: {error}"))

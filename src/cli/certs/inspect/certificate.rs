@@ -12,10 +12,10 @@ use super::super::super::terminal::when;
 use super::super::{fingerprint, hex, serial};
 use super::public_key::Known;
 use super::{Fact, Facts, Findings};
-use crate::certificates::profile::SYSTEM_MASTERS;
-use crate::certificates::request::CertificateRequest;
 use crate::clock::UnixTime;
-use crate::x509::name::{Reader, Subject};
+use crate::pki::issuance::profile::SYSTEM_MASTERS;
+use crate::pki::issuance::request::CertificateRequest;
+use crate::pki::x509::name::{Reader, Subject};
 
 /// What ends within this time is told of.
 const SOON: u64 = 30 * 86_400;

@@ -10,12 +10,13 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use super::certificate::{self, Use};
 use super::public_key::Known;
 use super::{Facts, Findings, Item};
-use crate::certificates::limits::in_words;
-use crate::certificates::request::{CertificateRequest, RequestError};
-use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::UnixTime;
-use crate::x509::certificate::Certificate;
-use crate::x509::{constraints, pem};
+use crate::go::pem;
+use crate::pki::issuance::limits::in_words;
+use crate::pki::issuance::request::{CertificateRequest, RequestError};
+use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
+use crate::pki::x509::certificate::Certificate;
+use crate::pki::x509::constraints;
 
 /// One thing in a file.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::certificates;
+use crate::pki::issuance::public_key;
 
 const CURVES: [(&str, &str); 3] =
     [("1.2.840.10045.3.1.7", "P-256"), ("1.3.132.0.34", "P-384"), ("1.3.132.0.35", "P-521")];
@@ -25,7 +25,7 @@ impl Known {
         let mut known = Self::read(key);
         if known.weakness.is_none() {
             // What is not signed here is not to be used elsewhere.
-            known.weakness = certificates::public_key::PublicKey::weakness(key.raw);
+            known.weakness = public_key::PublicKey::weakness(key.raw);
         }
         known
     }

@@ -21,7 +21,7 @@ use super::super::progress::Waiting;
 use super::certificate::Use;
 use super::{Facts, Findings, Item, material};
 use crate::clock::UnixTime;
-use crate::x509::pem;
+use crate::go::pem;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

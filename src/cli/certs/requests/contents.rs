@@ -14,11 +14,11 @@ use x509_cert::der::asn1::ObjectIdentifier;
 use super::super::super::terminal::plain;
 use super::super::hex;
 use super::super::signing::in_words;
-use crate::certificates::request::{CertificateRequest, EXTENSION_REQUEST, KIND, MAX_REQUEST, Parts};
-use crate::x509::alt_names::ia5;
-use crate::x509::der::{Der, tag};
-use crate::x509::name::text;
-use crate::x509::pem;
+use crate::go::pem;
+use crate::pki::issuance::request::{CertificateRequest, EXTENSION_REQUEST, KIND, MAX_REQUEST, Parts};
+use crate::pki::x509::alt_names::ia5;
+use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::name::text;
 
 /// 1.3.6.1.4.1.311.2.1.14, Microsoft's attribute for the same; openssl reads both.
 const CERT_EXTENSIONS: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x0e];

@@ -27,11 +27,11 @@ use super::super::signing::written;
 use super::super::table;
 use super::wait::{Outcome, outcome};
 use super::{RequestName, has, read, with_cluster};
-use crate::certificates::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
-use crate::certificates::request::{self, CertificateRequest};
-use crate::certificates::signer::{KeyError, PemKey, Signer as _};
 use crate::clock::{self, Clock};
-use crate::x509::pem;
+use crate::go::pem;
+use crate::pki::issuance::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
+use crate::pki::issuance::request::{self, CertificateRequest};
+use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
 
 pub(in crate::cli::certs) const EXAMPLE: &str = "\
 Examples:

@@ -17,9 +17,9 @@ use super::super::super::terminal::plain;
 use super::super::error::CommandError;
 use super::super::table;
 use super::{Asks, RequestName, Row, has, read, with_cluster};
-use crate::certificates::profile::SYSTEM_MASTERS;
-use crate::certificates::request::{CertificateRequest, RequestError};
 use crate::clock::Clock;
+use crate::pki::issuance::profile::SYSTEM_MASTERS;
+use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 /// How often a decision is tried again when somebody else has changed the request meanwhile.
 // kubectl: pkg/cmd/certificates/certificates.go, modifyCertificateCondition
@@ -277,9 +277,9 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
-    use crate::certificates::request::armour;
-    use crate::certificates::signer::{KeyKind, PemKey};
-    use crate::certificates::testing::{NOW, element, raw_request};
+    use crate::pki::issuance::request::armour;
+    use crate::pki::issuance::signer::{KeyKind, PemKey};
+    use crate::pki::issuance::testing::{NOW, element, raw_request};
 
     const SEQUENCE: u8 = 0x30;
     const SET: u8 = 0x31;

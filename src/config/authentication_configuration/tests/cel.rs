@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::super::validation::told;
 use super::{Case, check, overlay};
-use crate::cel::CompileError;
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
+use portcullis_cel::CompileError;
 
 const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                           claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Case, authenticator, check, overlay, read};
 use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::{ClaimRule, Issuer, JwtAuthenticator, Mapping, Rule};
-use crate::cel::{Expression, Purpose};
+use portcullis_cel::{Expression, Purpose};
 
 #[test]
 fn claim_rules_are_judged() {

@@ -23,9 +23,9 @@ use crate::config::authentication_configuration::{
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{Place, Section};
-use crate::outbound::tls::Roots;
-use crate::status::quote::Quoted;
-use crate::x509::CaBundle;
+use crate::go::quote::Quoted;
+use crate::http::client_tls::Roots;
+use crate::pki::x509::CaBundle;
 
 const ISSUER: &str = "oidc-issuer-url";
 const CLIENT: &str = "oidc-client-id";

@@ -14,7 +14,7 @@ use crate::authn::service_account::{Keys, ServiceAccounts};
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{Place, Section};
-use crate::status::quote::Quoted;
+use crate::go::quote::Quoted;
 
 impl Resolver<'_> {
     /// What the flags ask for; nothing if there is neither an issuer nor a key.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use crate::certificates::authority::{Authority, AuthorityError, KeySource, PairError};
-use crate::certificates::profile::Profile;
-use crate::certificates::signer::KeyError;
 use crate::clock::{UnixTime, rfc3339};
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolver;
 use crate::config::sections::Place;
+use crate::pki::issuance::authority::{Authority, AuthorityError, KeySource, PairError};
+use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::signer::KeyError;
 
 /// Where the certificate and the key of an authority are, and what errors call the two.
 pub(super) struct Files {

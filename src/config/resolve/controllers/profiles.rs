@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use super::SigningCa;
 use super::authority::Files;
-use crate::certificates::profile::{CustomRules, Profile, SignerName};
-use crate::certificates::usage::Usage;
 use crate::config::error::{ConfigError, Position};
 use crate::config::file::{Envelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
 use crate::config::resolve::Resolver;
 use crate::config::sections::{Layer, Origin, Section};
 use crate::controllers::settings::SignerSettings;
+use crate::pki::issuance::profile::{CustomRules, Profile, SignerName};
+use crate::pki::issuance::usage::Usage;
 
 const FLAG: &str = "signer-profiles";
 const PROFILES: Envelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::authn::settings::Authentication;
-use crate::certificates::authority::Authority;
 use crate::config::error::{ConfigError, Position};
 use crate::config::resolve::Resolver;
-use crate::x509::CaBundle;
-use crate::x509::certificate::Certificate;
+use crate::pki::issuance::authority::Authority;
+use crate::pki::x509::CaBundle;
+use crate::pki::x509::certificate::Certificate;
 
 use super::authority::Files;
 

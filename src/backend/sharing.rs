@@ -1,0 +1,233 @@
+//! Which requests share a connection to the backend, decided so that no client can hurt another on one.
+//!
+//! A connection that ends takes every request on it along, and two things end one. Go's server ends an HTTP/2 connection
+//! for a header that is too large, or wrong, and goes on in a CONTINUATION frame. h2 ends one for an answer that it cannot
+//! read, and what pods, nodes and aggregated API servers answer is theirs to choose. Hence:
+//!
+//! - HTTP/2 is shared by requests whose header, however it is encoded, fits into one frame of kube-apiserver
+//!   ([`MAX_SHARED_HEADER`]; trailers are not passed on). No Go server with its usual limits ends a connection for such a header.
+//! - A larger one travels alone over HTTP/1.1, and is never sent again when its connection broke. Users share what such
+//!   headers may take up.
+//! - What the API server itself answers shares two lanes: short requests, and watches, whose readers may stall.
+//! - API groups that kube-apiserver does not serve itself may be an aggregated API server's. They have lanes apart, over
+//!   which they are spread by a keyed hash, since nothing tells them from custom resources.
+//! - What the API server relays from pods and nodes (logs, `proxy`) shares a lane with requests of the same user alone.
+//!   Upgrades have a connection each.
+//! - Anonymous requests use HTTP/1.1: kube-apiserver ends an HTTP/2 connection that carries one. Client addresses share
+//!   these connections' number.
+
+// threat: shared-connection-requests
+// threat: shared-connection-answers
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::Request;
+use http::uri::{Authority, PathAndQuery};
+
+use crate::http::body::Body;
+use crate::http::hop_by_hop;
+use crate::request::info::RequestInfo;
+
+/// The largest header that travels on a connection with those of others, by HTTP/2's count. HPACK makes 28 bits of a
+/// byte at worst, so it is at most 224 KiB on the wire; kube-apiserver takes frames of 256 KiB, Go's server of 1 MiB.
+// apiserver: pkg/server/secure_serving.go, resourceBody99Percentile; RFC 7541, appendix B; RFC 9113, section 6.5.2
+pub(crate) const MAX_SHARED_HEADER: usize = 64 << 10;
+/// What each line costs beside its name and its value.
+// RFC 9113, section 6.5.2
+const LINE: usize = 32;
+
+/// Which connections a request may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind<'a> {
+    /// Answered soon, by the API server itself.
+    Short,
+    /// A watch, which may last for hours.
+    Long,
+    /// Perhaps answered by an aggregated API server.
+    Extension {
+        /// Its API group.
+        group: &'a str,
+        /// Whether it may last for hours.
+        is_long: bool,
+    },
+    /// Answered by a pod or a node.
+    Relayed {
+        /// The user whose request it is.
+        user: &'a str,
+    },
+    /// Its header is too large to share a connection.
+    Alone {
+        /// The user whose request it is.
+        user: &'a str,
+        /// The size of the header.
+        header: usize,
+    },
+    /// Made without a credential.
+    Anonymous {
+        /// The client's address.
+        client: IpAddr,
+    },
+}
+
+impl<'a> Kind<'a> {
+    /// The kind of a request. `user` is `None` if it is anonymous; `header` is the size of its header.
+    // threat: floods
+    pub(crate) fn of(info: &'a RequestInfo, user: Option<&'a str>, client: IpAddr, header: usize) -> Self {
+        let Some(user) = user else {
+            return Self::Anonymous { client: network_of(client) };
+        };
+        if header > MAX_SHARED_HEADER {
+            return Self::Alone { user, header };
+        }
+        if info.is_relayed() {
+            return Self::Relayed { user };
+        }
+        match (extension_group(info.path()), info.is_long_running()) {
+            (Some(group), is_long) => Self::Extension { group, is_long },
+            (None, true) => Self::Long,
+            (None, false) => Self::Short,
+        }
+    }
+}
+
+/// What the header of a request costs of an HTTP/2 peer's limit, `:method`, `:scheme`, `:authority` and `:path` included.
+pub(crate) fn header_size(request: &Request<Body>) -> usize {
+    let uri = request.uri();
+    let pseudo = [
+        request.method().as_str().len() + ":method".len(),
+        "https".len() + ":scheme".len(),
+        uri.authority().map_or(0, |authority: &Authority| authority.as_str().len()) + ":authority".len(),
+        uri.path_and_query().map_or(0, |path: &PathAndQuery| path.as_str().len()) + ":path".len(),
+    ];
+    let pseudo: usize = pseudo.iter().map(|length| length + LINE).sum();
+    hop_by_hop::list_size(request.headers()).saturating_add(pseudo)
+}
+
+/// The API group in a path, if kube-apiserver does not serve it itself.
+// kube-aggregator: pkg/apiserver/apiserver.go, AddAPIService; pkg/controllers/openapiv3
+pub(crate) fn extension_group(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/openapi/v3/apis/"))?;
+    let group = rest.split('/').next().filter(|group| !group.is_empty())?;
+    (!is_built_in(group)).then_some(group)
+}
+
+/// Whether kube-apiserver serves the group itself.
+// kubernetes: pkg/controlplane/instance.go, the API groups of 1.36, and those of apiextensions and kube-aggregator
+fn is_built_in(group: &str) -> bool {
+    matches!(
+        group,
+        "admissionregistration.k8s.io"
+            | "apiextensions.k8s.io"
+            | "apiregistration.k8s.io"
+            | "apps"
+            | "authentication.k8s.io"
+            | "authorization.k8s.io"
+            | "autoscaling"
+            | "batch"
+            | "certificates.k8s.io"
+            | "coordination.k8s.io"
+            | "discovery.k8s.io"
+            | "events.k8s.io"
+            | "flowcontrol.apiserver.k8s.io"
+            | "internal.apiserver.k8s.io"
+            | "networking.k8s.io"
+            | "node.k8s.io"
+            | "policy"
+            | "rbac.authorization.k8s.io"
+            | "resource.k8s.io"
+            | "scheduling.k8s.io"
+            | "storage.k8s.io"
+            | "storagemigration.k8s.io"
+    )
+}
+
+/// What counts as one client: an IPv4 address, or the network of an IPv6 address, all of which one client may have.
+fn network_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn info(target: &str) -> RequestInfo {
+        let (path, query) =
+            target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        RequestInfo::parse(&Method::GET, path, query).unwrap()
+    }
+
+    #[test]
+    fn each_request_travels_with_those_that_cannot_hurt_it() {
+        let user = "alice";
+        let group = "metrics.k8s.io";
+        let cases = [
+            ("/api/v1/pods", Kind::Short),
+            ("/version", Kind::Short),
+            ("/apis", Kind::Short),
+            ("/apis/apps/v1/deployments", Kind::Short),
+            ("/openapi/v3/apis/apps/v1", Kind::Short),
+            ("/api/v1/pods?watch=1", Kind::Long),
+            ("/apis/rbac.authorization.k8s.io/v1/watch/roles", Kind::Long),
+            ("/apis/metrics.k8s.io", Kind::Extension { group, is_long: false }),
+            ("/apis/metrics.k8s.io/v1beta1/nodes", Kind::Extension { group, is_long: false }),
+            ("/openapi/v3/apis/metrics.k8s.io/v1beta1", Kind::Extension { group, is_long: false }),
+            ("/apis/metrics.k8s.io/v1beta1/nodes?watch=1", Kind::Extension { group, is_long: true }),
+            ("/api/v1/namespaces/n/pods/p/log", Kind::Relayed { user }),
+            ("/api/v1/namespaces/n/services/s/proxy/x", Kind::Relayed { user }),
+            ("/api/v1/nodes/n/proxy/metrics?watch=1", Kind::Relayed { user }),
+            (
+                "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachines/v/proxy",
+                Kind::Relayed { user },
+            ),
+        ];
+        for (target, expected) in cases {
+            let info = info(target);
+            assert_eq!(Kind::of(&info, Some(user), CLIENT, MAX_SHARED_HEADER), expected, "{target}");
+            let large = Kind::of(&info, Some(user), CLIENT, MAX_SHARED_HEADER + 1);
+            assert_eq!(large, Kind::Alone { user, header: MAX_SHARED_HEADER + 1 }, "{target}");
+            let anonymous = Kind::of(&info, None, CLIENT, MAX_SHARED_HEADER + 1);
+            assert_eq!(anonymous, Kind::Anonymous { client: CLIENT }, "{target}");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_sent_counts() {
+        let request = |method: &str, host: &str, path: &str, value: &str| {
+            let uri = format!("https://{host}{path}");
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            Request::builder().method(method).uri(uri).header("x", value).body(Body::empty()).unwrap()
+        };
+        let small = header_size(&request("GET", "a", "/", ""));
+        let long = "x".repeat(1000);
+        for larger in [
+            request(&format!("GET{long}"), "a", "/", ""),
+            request("GET", &format!("a{long}"), "/", ""),
+            request("GET", "a", &format!("/{long}"), ""),
+            request("GET", "a", "/", &long),
+        ] {
+            assert_eq!(header_size(&larger), small + 1000);
+        }
+    }
+
+    #[test]
+    fn a_client_is_told_by_its_network() {
+        let cases = [
+            ("10.0.0.1", "10.0.0.1"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ];
+        for (client, expected) in cases {
+            assert_eq!(network_of(client.parse().unwrap()), expected.parse::<IpAddr>().unwrap(), "{client}");
+        }
+    }
+}

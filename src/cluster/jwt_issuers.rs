@@ -1,0 +1,174 @@
+//! The issuers of JSON Web Tokens of one cluster. The rules for tokens are in force with their generation, as an
+//! issuer's absence is. Only where the configuration of an issuer comes from may wait: as long as it cannot be found
+//! there, what was known of the issuer goes on counting, by the new rules.
+// kubernetes: pkg/kubeapiserver/authenticator/config.go, NewJWTAuthenticator… — there a whole set of issuers waits for
+// the last of them, and one that was removed is believed meanwhile
+
+use std::sync::Arc;
+
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::authn::oidc::OidcAuthenticator;
+use crate::authn::oidc::settings::{Issuer, JwtAuthenticator};
+use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::clock::Clock;
+use crate::cluster::authenticators::Means;
+use crate::http::client_tls::{Roots, Tls};
+use crate::http::https_client::Client;
+
+/// The issuers of one generation.
+#[derive(Debug, Default)]
+pub(crate) struct Issuers(Vec<Member>);
+
+#[derive(Debug, Clone)]
+struct Member {
+    settings: Arc<JwtAuthenticator>,
+    judge: Judge,
+    /// Judges until `judge` can.
+    meanwhile: Option<Judge>,
+}
+
+/// Who judges the tokens of an issuer, and what this takes.
+#[derive(Debug, Clone)]
+struct Judge {
+    authenticator: Arc<OidcAuthenticator>,
+    /// Finds the configuration of an issuer and keeps its keys fresh. It ends when nobody wants to know any more.
+    upkeep: Arc<AbortOnDropHandle<()>>,
+}
+
+impl Issuers {
+    /// The issuers of `settings`, with what `before` knows of them.
+    pub(super) fn new(
+        settings: &[Arc<JwtAuthenticator>],
+        before: &Self,
+        means: &Means,
+    ) -> Result<Self, rustls::Error> {
+        let members = settings.iter().map(|settings| {
+            let Self(before) = before;
+            match before.iter().find(|member| member.settings.issuer.url == settings.issuer.url) {
+                Some(known) if *known.settings == **settings => Ok(known.again()),
+                Some(known) => known.judging_by(settings, means),
+                None => {
+                    let judge = Judge::new(Self::authenticator(settings, means)?, means);
+                    Ok(Member { settings: Arc::clone(settings), judge, meanwhile: None })
+                }
+            }
+        });
+        members.collect::<Result<_, _>>().map(Self)
+    }
+
+    fn authenticator(settings: &JwtAuthenticator, means: &Means) -> Result<OidcAuthenticator, rustls::Error> {
+        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(Roots::system);
+        let tls = Tls { roots, client_certificate: None, server_name: None };
+        let client = Arc::new(Client::new(&tls, &means.provider)?);
+        Ok(OidcAuthenticator::new(settings.clone(), client, &means.metrics.jwt, Clock::system()))
+    }
+
+    /// Each issuer, and why nothing is known of it by its settings, if so. What was known of it may count meanwhile.
+    pub(crate) fn health(&self) -> impl Iterator<Item = (&str, Result<(), String>)> {
+        let Self(members) = self;
+        let judges = members.iter().map(|member| &member.judge.authenticator);
+        judges.map(|judge| (judge.issuer(), judge.health()))
+    }
+
+    /// Whether the tokens of all of them can be judged.
+    pub(crate) fn are_known(&self) -> bool {
+        let Self(members) = self;
+        members.iter().all(|member| member.judge().is_known())
+    }
+
+    /// Those of which it is not known, and why.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&str, String)> {
+        self.health().filter_map(|(issuer, health)| Some((issuer, health.err()?)))
+    }
+
+    /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
+    pub(crate) async fn tried(&self, issuer: &str) {
+        let Self(members) = self;
+        for Member { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer) {
+            judge.authenticator.tried().await;
+        }
+    }
+
+    pub(super) fn authenticators(&self) -> Vec<Box<dyn TokenAuthenticator>> {
+        let boxed = |member: &Member| -> Box<dyn TokenAuthenticator> { Box::new(member.clone()) };
+        let Self(members) = self;
+        members.iter().map(boxed).collect()
+    }
+}
+
+impl Member {
+    /// The same issuer by the same settings.
+    fn again(&self) -> Self {
+        let is_known = self.judge.is_known();
+        Self { meanwhile: self.meanwhile.clone().filter(|_| !is_known), ..self.clone() }
+    }
+
+    /// The same issuer by other settings.
+    fn judging_by(&self, settings: &Arc<JwtAuthenticator>, means: &Means) -> Result<Self, rustls::Error> {
+        fn place(issuer: &Issuer) -> (&String, Option<&String>, Option<&Roots>) {
+            let Issuer { url, discovery_url, certificate_authority, .. } = issuer;
+            (url, discovery_url.as_ref(), certificate_authority.as_ref())
+        }
+        let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
+            self.judge.judging_by(settings)
+        } else {
+            Judge::new(Issuers::authenticator(settings, means)?, means)
+        };
+        // Nobody goes on looking where the configuration is said to be no more.
+        let known = Some(self.judge()).filter(|known| known.is_known() && !judge.is_known());
+        let meanwhile = known.map(|known| known.judging_by(settings));
+        Ok(Self { settings: Arc::clone(settings), judge, meanwhile })
+    }
+
+    /// Whoever can judge the issuer's tokens.
+    fn judge(&self) -> &Judge {
+        match &self.meanwhile {
+            Some(meanwhile) if !self.judge.is_known() => meanwhile,
+            _ => &self.judge,
+        }
+    }
+}
+
+/// Whoever can judge at the time of the token: once an issuer is found by its settings it is not believed by older ones,
+/// whatever becomes of the reload that is asked for then.
+impl TokenAuthenticator for Member {
+    fn name(&self) -> &'static str {
+        self.judge.authenticator.name()
+    }
+
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        context: TokenContext<'a>,
+    ) -> BoxFuture<'a, Verdict> {
+        self.judge().authenticator.authenticate(token, context)
+    }
+}
+
+impl Judge {
+    /// A reload is asked for when what is not known is.
+    fn new(authenticator: OidcAuthenticator, means: &Means) -> Self {
+        let authenticator = Arc::new(authenticator);
+        let (kept, reload) = (Arc::clone(&authenticator), Arc::clone(&means.reload));
+        let upkeep = means.runtime.spawn(async move {
+            kept.run().await;
+            reload.notify_one();
+            kept.keep_fresh().await;
+        });
+        Self { authenticator, upkeep: Arc::new(AbortOnDropHandle::new(upkeep)) }
+    }
+
+    /// What is known stays known.
+    fn judging_by(&self, settings: &JwtAuthenticator) -> Self {
+        let authenticator = Arc::new(self.authenticator.judging_by(settings.clone()));
+        Self { authenticator, upkeep: Arc::clone(&self.upkeep) }
+    }
+
+    fn is_known(&self) -> bool {
+        self.authenticator.health().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

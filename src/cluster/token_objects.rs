@@ -1,0 +1,407 @@
+//! What authenticators need to know of a cluster's objects: kept from watches as far as tokens are judged by it, and
+//! read live where a watch does not know (or is not there yet).
+//!
+//! Follows kube-apiserver's getters (`pkg/controller/serviceaccount/tokengetter.go`): a hit counts as it is, a miss is
+//! asked of the API server. Tokens that anybody can make up ask for bootstrap secrets, so live reads of those are few.
+
+mod label_patches;
+mod published;
+mod read_rate;
+mod reflector;
+mod watch_cache;
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client};
+use secrecy::SecretSlice;
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{error, warn};
+
+use crate::authn::BoxFuture;
+use crate::authn::jwt::key_set::KeySet;
+use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
+use crate::authn::token_getter::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::backend::kube_client;
+use crate::backend::upstream::Upstream;
+use crate::clock::UnixTime;
+use crate::go::escape::path_segment;
+use crate::metrics::Metrics;
+use label_patches::Written;
+use published::PublishedKeys;
+use read_rate::Budget;
+use reflector::Reflector;
+use watch_cache::Watched;
+
+const BOOTSTRAP_NAMESPACE: &str = "kube-system";
+const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
+const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
+
+/// How many objects a page of a list holds; a secret may have a megabyte.
+const PAGE_SIZE: u32 = 500;
+const SECRETS_PAGE_SIZE: u32 = 50;
+
+/// How long a read of a single object may take, with its body.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
+const NOT_AGAIN: Duration = Duration::from_mins(1);
+
+/// How long a watch that panicked is not begun again.
+const AFTER_PANIC: Duration = Duration::from_secs(30);
+
+/// Which objects tokens are judged by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Those of bootstrap tokens.
+    pub(crate) bootstrap_tokens: bool,
+    /// Those of service-account tokens.
+    pub(crate) service_accounts: bool,
+}
+
+/// The objects of one cluster. It outlives a reload that does not touch the cluster's backend.
+pub(crate) struct Lookups {
+    cluster: String,
+    upstream: Arc<Upstream>,
+    needs: Needs,
+    client: Client,
+    runtime: Handle,
+    metrics: Arc<Metrics>,
+    bootstrap_secrets: Arc<Watched<Secret>>,
+    token_secrets: Arc<Watched<Secret>>,
+    service_accounts: Arc<Watched<ServiceAccount>>,
+    pods: Arc<Watched<Identity>>,
+    nodes: Arc<Watched<Identity>>,
+    live_bootstrap_reads: Budget,
+    labels: Written,
+    keys: Arc<KeySet>,
+    /// Who asks for the keys before anybody needs them.
+    asking: OnceLock<AbortHandle>,
+    watches: Vec<AbortHandle>,
+}
+
+impl Lookups {
+    /// Begins to watch what is needed, on `runtime`.
+    pub(crate) fn start(
+        cluster: &str,
+        upstream: &Arc<Upstream>,
+        needs: Needs,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let _entered = runtime.enter();
+        Self::asking(kube_client::client(upstream), cluster, upstream, needs, runtime, metrics)
+    }
+
+    /// The same, with another client.
+    fn asking(
+        client: Client,
+        cluster: &str,
+        upstream: &Arc<Upstream>,
+        needs: Needs,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let keys = KeySet::new(Box::new(PublishedKeys::new(client.clone(), cluster, metrics)));
+        let mut lookups = Self {
+            cluster: cluster.to_owned(),
+            upstream: Arc::clone(upstream),
+            needs,
+            runtime: runtime.clone(),
+            metrics: Arc::clone(metrics),
+            bootstrap_secrets: Arc::default(),
+            token_secrets: Arc::default(),
+            service_accounts: Arc::default(),
+            pods: Arc::default(),
+            nodes: Arc::default(),
+            live_bootstrap_reads: Budget::new(),
+            labels: Written::default(),
+            keys: Arc::new(keys),
+            asking: OnceLock::new(),
+            watches: Vec::new(),
+            client,
+        };
+        lookups.watches = lookups.watches();
+        lookups
+    }
+
+    fn watches(&self) -> Vec<AbortHandle> {
+        let client = || self.client.clone();
+        let mut watches = Vec::new();
+        if self.needs.bootstrap_tokens {
+            let api = Api::<core::Secret>::namespaced(client(), BOOTSTRAP_NAMESPACE);
+            let store = &self.bootstrap_secrets;
+            watches.push(self.spawn("secrets", api, Some(BOOTSTRAP_SECRETS), store, bootstrap_secret));
+        }
+        if self.needs.service_accounts {
+            let api = Api::<core::Secret>::all(client());
+            watches.push(self.spawn("secrets", api, Some(TOKEN_SECRETS), &self.token_secrets, token_secret));
+            let api = Api::<core::ServiceAccount>::all(client());
+            watches.push(self.spawn("serviceaccounts", api, None, &self.service_accounts, service_account));
+            let api = Api::<PartialObjectMeta<core::Pod>>::all(client());
+            let project = |pod: &PartialObjectMeta<core::Pod>| identity(&pod.metadata);
+            watches.push(self.spawn("pods", api, None, &self.pods, project));
+            let api = Api::<PartialObjectMeta<core::Node>>::all(client());
+            let project = |node: &PartialObjectMeta<core::Node>| identity(&node.metadata);
+            watches.push(self.spawn("nodes", api, None, &self.nodes, project));
+        }
+        watches
+    }
+
+    fn spawn<K, V>(
+        &self,
+        resource: &'static str,
+        api: Api<K>,
+        fields: Option<&'static str>,
+        store: &Arc<Watched<V>>,
+        project: fn(&K) -> V,
+    ) -> AbortHandle
+    where
+        K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+        V: Send + Sync + 'static,
+    {
+        let cluster = self.cluster.clone();
+        let (upstream, metrics) = (Arc::clone(&self.upstream), Arc::clone(&self.metrics));
+        let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
+        let (store, last_error) = (Arc::clone(store), Mutex::default());
+        let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
+        let reflector =
+            Reflector { cluster, resource, api, fields, project, page_size, store, stale, last_error };
+        let watch = async move {
+            // Nothing goes to an endpoint that was not checked.
+            upstream.until_trusted().await;
+            while AssertUnwindSafe(reflector.run()).catch_unwind().await.is_err() {
+                reflector.store.end();
+                metrics.panics.inc();
+                error!(
+                    cluster = reflector.cluster,
+                    resource, "the watch panicked and begins again in {AFTER_PANIC:?}"
+                );
+                sleep(AFTER_PANIC).await;
+            }
+        };
+        self.runtime.spawn(watch).abort_handle()
+    }
+
+    /// Whether it is for this backend and these needs.
+    pub(crate) fn is_for(&self, upstream: &Arc<Upstream>, needs: Needs) -> bool {
+        Arc::ptr_eq(&self.upstream, upstream) && self.needs == needs
+    }
+
+    /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
+    /// all at once, as after a restart, find them.
+    pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
+        // Once, and no longer than there are lookups: an API server may be away for ever, and reloads are many.
+        self.asking.get_or_init(|| {
+            let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
+            let asking = self.runtime.spawn(async move {
+                upstream.until_trusted().await;
+                // If that fails, the first token asks again.
+                if keys.known().is_none() {
+                    keys.refresh().await;
+                }
+                keys.keep_fresh().await;
+            });
+            asking.abort_handle()
+        });
+        Arc::clone(&self.keys)
+    }
+
+    fn count(&self, resource: &str, source: &str) {
+        self.metrics.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
+    }
+
+    /// What a watch knows of it, else what the API server says.
+    // threat: deleted-account
+    async fn cached_or_live<K, V>(
+        &self,
+        resource: &'static str,
+        known: &Watched<V>,
+        api: Api<K>,
+        namespace: &str,
+        name: &str,
+        project: fn(&K) -> V,
+    ) -> Found<V>
+    where
+        K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
+    {
+        // No object is named so, and a path made of it could be that of another one.
+        if !(namespace.is_empty() || is_plain(namespace)) || !is_plain(name) {
+            return Ok(None);
+        }
+        if let Some(found) = known.get(namespace, name) {
+            self.count(resource, "watch");
+            return Ok(Some(found));
+        }
+        self.live(resource, api, name, project).await
+    }
+
+    // threat: object-name-escape
+    async fn live<K, V>(
+        &self,
+        resource: &'static str,
+        api: Api<K>,
+        name: &str,
+        project: fn(&K) -> V,
+    ) -> Found<V>
+    where
+        K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
+    {
+        self.count(resource, "live");
+        let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
+            let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
+            return Err(LookupError(problem));
+        };
+        match found {
+            Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
+                let other = object.meta().name.as_deref().unwrap_or_default();
+                Err(LookupError(format!(
+                    "asked for {resource} {name:?}, the API server answered with {other:?}"
+                )))
+            }
+            Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
+            Err(error) => Err(LookupError(format!("cannot read {resource} {name:?}: {error}"))),
+        }
+    }
+}
+
+impl Drop for Lookups {
+    fn drop(&mut self) {
+        self.watches.iter().chain(self.asking.get()).for_each(AbortHandle::abort);
+    }
+}
+
+impl fmt::Debug for Lookups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookups")
+            .field("cluster", &self.cluster)
+            .field("needs", &self.needs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lookup for Lookups {
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        Box::pin(self.cached_or_live(
+            "serviceaccounts",
+            &self.service_accounts,
+            api,
+            namespace,
+            name,
+            service_account,
+        ))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(async move {
+            let api = Api::namespaced(self.client.clone(), namespace);
+            self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, token_secret).await
+        })
+    }
+
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+        Box::pin(async move {
+            // Anybody can name one that is not there: what the watch says is enough once the budget is used up.
+            if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
+                self.count("secrets", "watch");
+                return Ok(Some(found));
+            }
+            if !self.live_bootstrap_reads.take() {
+                self.count("secrets", "spared");
+                return if self.bootstrap_secrets.is_fresh() {
+                    Ok(None)
+                } else {
+                    Err(LookupError("bootstrap tokens are not known yet".to_owned()))
+                };
+            }
+            let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
+            self.live("secrets", api, name, bootstrap_secret).await
+        })
+    }
+
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        let api = Api::<core::Pod>::namespaced(self.client.clone(), namespace);
+        let project = |pod: &core::Pod| identity(&pod.metadata);
+        Box::pin(self.cached_or_live("pods", &self.pods, api, namespace, name, project))
+    }
+
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+        let api = Api::<core::Node>::all(self.client.clone());
+        let project = |node: &core::Node| identity(&node.metadata);
+        Box::pin(self.cached_or_live("nodes", &self.nodes, api, "", name, project))
+    }
+
+    fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
+        // A token that is refused is not remembered: whoever has one could have it written with every request.
+        let Some(writing) = self.labels.begin(namespace, name) else { return };
+        let api = Api::<core::Secret>::namespaced(self.client.clone(), namespace);
+        let (cluster, namespace, name) = (self.cluster.clone(), namespace.to_owned(), name.to_owned());
+        self.runtime.spawn(async move {
+            let patch = json!({"metadata": {"labels": {label: value}}});
+            let patched = api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            if let Err(error) = patched {
+                warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
+            }
+            sleep(NOT_AGAIN).await;
+            drop(writing);
+        });
+    }
+}
+
+/// Whether a path carries the name as it is.
+fn is_plain(name: &str) -> bool {
+    path_segment(name).is_ok_and(|segment| segment == name)
+}
+
+fn identity(meta: &ObjectMeta) -> Identity {
+    let deleted = meta.deletion_timestamp.as_ref().map(|time| {
+        // What was deleted before 1970 is deleted.
+        UnixTime::try_from(time.0.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH))
+            .unwrap_or_default()
+    });
+    Identity { uid: meta.uid.clone().unwrap_or_default(), deleted }
+}
+
+fn service_account(account: &core::ServiceAccount) -> ServiceAccount {
+    let secrets = account.secrets.iter().flatten().filter_map(|secret| secret.name.clone());
+    ServiceAccount { identity: identity(&account.metadata), secrets: secrets.collect() }
+}
+
+/// A bootstrap token's secret.
+fn bootstrap_secret(secret: &core::Secret) -> Secret {
+    reduced(secret, |_| true, |_| false)
+}
+
+/// A service-account token's secret: what a token is compared with, and nothing else of what an application keeps there.
+fn token_secret(secret: &core::Secret) -> Secret {
+    reduced(secret, |key| key == LEGACY_TOKEN_KEY, |label| LEGACY_TOKEN_LABELS.contains(&label))
+}
+
+fn reduced(secret: &core::Secret, keeps: fn(&str) -> bool, keeps_label: fn(&str) -> bool) -> Secret {
+    let data = secret.data.iter().flatten().filter(|(key, _)| keeps(key));
+    let labels = secret.metadata.labels.iter().flatten().filter(|(label, _)| keeps_label(label));
+    Secret {
+        identity: identity(&secret.metadata),
+        labels: labels.map(|(label, value)| (label.clone(), value.clone())).collect(),
+        kind: secret.type_.clone().unwrap_or_default(),
+        data: data.map(|(key, value)| (key.clone(), SecretSlice::from(value.0.clone()))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

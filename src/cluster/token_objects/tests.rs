@@ -1,0 +1,118 @@
+//! What is believed of a cluster's objects while its API server is well, away, silent or half there.
+
+mod freshness;
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Method, Request, Response};
+use kube::client::Body;
+use tokio::time::timeout;
+use tower::service_fn;
+
+use super::*;
+use crate::backend::upstream::testing::upstream;
+
+#[tokio::test(start_paused = true)]
+async fn a_label_is_written_once_however_often_a_token_asks() {
+    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let writes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&writes);
+    let service = service_fn(move |request: Request<Body>| {
+        assert_eq!(request.method(), Method::PATCH);
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Ok::<_, Infallible>(Response::builder().status(403).body(Body::empty()).unwrap()))
+    });
+    lookups.client = Client::new(service, "default");
+    let written = async || {
+        for name in ["a", "b"] {
+            for _ in 0..100 {
+                lookups.label_secret("test", name, "label", "today".to_owned());
+                tokio::task::yield_now().await;
+            }
+        }
+        sleep(NOT_AGAIN * 2).await;
+        writes.load(Ordering::Relaxed)
+    };
+    assert_eq!(written().await, 2, "one for each secret");
+    assert_eq!(written().await, 4, "and another later");
+}
+
+/// Each name, and what the answer about it is worth; the API server answers every read with the service account
+/// `victim`.
+#[tokio::test]
+async fn an_object_of_another_name_proves_nothing() {
+    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let paths = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&paths);
+    let service = service_fn(move |request: Request<Body>| {
+        seen.lock().unwrap().push(request.uri().path().to_owned());
+        let victim = json!({"metadata": {"name": "victim", "namespace": "test", "uid": "1"}}).to_string();
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(victim.into_bytes()))))
+    });
+    lookups.client = Client::new(service, "default");
+    let found = async |namespace: &str, name: &str| {
+        let found = Lookup::service_account(&lookups, namespace, name).await;
+        (found.map(|account| account.is_some()).map_err(drop), std::mem::take(&mut *paths.lock().unwrap()))
+    };
+    let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
+    assert_eq!(found("test", "victim").await, (Ok(true), read));
+    assert_eq!(found("test", "other").await.0, Err(()), "another object was answered with");
+    for (namespace, name) in [
+        ("test", "victim?x"),
+        ("test", "victim#x"),
+        ("test", "x/../victim"),
+        ("test", "x%2f..%2fvictim"),
+        ("test", ".."),
+        ("test", ""),
+        ("test?x", "victim"),
+        ("x/../test", "victim"),
+    ] {
+        assert_eq!(found(namespace, name).await, (Ok(false), Vec::new()), "{namespace} {name}");
+    }
+}
+
+/// Of a secret only that is kept which a token is compared with.
+#[tokio::test]
+async fn a_secret_is_reduced_to_its_token_and_two_labels() {
+    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let service = service_fn(move |_: Request<Body>| {
+        let secret = json!({
+            "metadata": {"name": "s", "namespace": "test", "uid": "1", "labels": {
+                "kubernetes.io/legacy-token-last-used": "2023-11-14",
+                "kubernetes.io/legacy-token-invalid-since": "2023-11-14",
+                "other": "x",
+            }},
+            "type": "kubernetes.io/service-account-token",
+            "data": {"token": "dA==", "ca.crt": "Y2E=", "password": "cGFzc3dvcmQ="},
+        });
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(secret.to_string().into_bytes()))))
+    });
+    lookups.client = Client::new(service, "default");
+    let secret = Lookup::secret(&lookups, "test", "s").await.unwrap().unwrap();
+    assert_eq!(secret.identity.uid, "1");
+    assert_eq!(secret.data.keys().collect::<Vec<_>>(), ["token"]);
+    let labels: Vec<_> = secret.labels.keys().collect();
+    assert_eq!(labels, ["kubernetes.io/legacy-token-invalid-since", "kubernetes.io/legacy-token-last-used"]);
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {
+    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
+    let needs = Needs { bootstrap_tokens: true, service_accounts: true };
+    let lookups = Lookups::start("c", &upstream, needs, &Handle::current(), &metrics);
+    for _ in 0..3 {
+        lookups.service_account_keys();
+    }
+    tokio::task::yield_now().await;
+    drop(lookups);
+    let forgotten = async {
+        while Arc::strong_count(&upstream) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), forgotten).await.unwrap();
+}

@@ -1,0 +1,225 @@
+//! Headers about one connection, which no proxy passes on: the known ones, and those that `Connection` nominates.
+//!
+//! The order matters, and forwarding keeps it: hop-by-hop headers go first and the identity is written last, or a client
+//! could nominate `X-Remote-User` in `Connection` and have the gateway's own removed.
+
+use http::HeaderMap;
+use http::header::{CONNECTION, COOKIE, HeaderName, HeaderValue, TE, UPGRADE};
+
+/// Headers about one connection. `TE: trailers` stays: those of answers pass.
+// RFC 9110, section 7.6.1
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authorization"
+            | "http2-settings"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Removes hop-by-hop headers, and those that `Connection` nominates.
+// threat: connection-nomination
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Over HTTP/2 there are none, and one look at each name costs less than a search for each of these.
+    if !headers.keys().any(|name| is_hop_by_hop(name) || name == TE) {
+        return;
+    }
+    if headers.contains_key(CONNECTION) {
+        let nominated: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .collect();
+        for name in nominated {
+            // The framing of the message is hyper's business; taking it away would change where the body ends.
+            if name != http::header::CONTENT_LENGTH && name != TE {
+                headers.remove(name);
+            }
+        }
+    }
+    strip_where(headers, is_hop_by_hop);
+    if headers.contains_key(TE) {
+        let trailers = |line: &HeaderValue| {
+            line.as_bytes()
+                .split(|byte| *byte == b',')
+                .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        };
+        let wanted = headers.get_all(TE).iter().any(trailers);
+        headers.remove(TE);
+        if wanted {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+    }
+}
+
+/// What the lines of a header cost of an HTTP/2 peer's limit.
+// RFC 9113, section 6.5.2
+pub(crate) fn list_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+/// Makes one line of several `Cookie` lines: HTTP/2 allows them, HTTP/1.1 does not.
+// RFC 9113, section 8.2.3
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let lines: Vec<&[u8]> = [first, second].into_iter().chain(lines).map(HeaderValue::as_bytes).collect();
+    if let Ok(mut joined) = HeaderValue::from_bytes(&lines.join(b"; ".as_slice())) {
+        joined.set_sensitive(true);
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Removes the headers of these names.
+pub(super) fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    let found: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
+    for name in found {
+        headers.remove(name);
+    }
+}
+
+/// Whether the client asks for one of the protocols we tunnel, and which: `websocket` and `SPDY/3.1`, on any path.
+/// Never `h2c`, which would turn the tunnel into requests that nobody inspects.
+pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut upgrades = headers.get_all(UPGRADE).iter();
+    let protocol = upgrades.next()?;
+    let connection = headers.get_all(CONNECTION).iter().any(|line| {
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+    });
+    let known = [b"websocket".as_slice(), b"SPDY/3.1".as_slice()];
+    let tunnelled = known.iter().any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
+    (connection && tunnelled && upgrades.next().is_none()).then(|| protocol.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        map
+    }
+
+    fn names(map: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn nominated_headers_go_with_the_connection() {
+        let mut map = headers(&[
+            ("connection", "close, X-Remote-User"),
+            ("connection", ",, x-other ;,X-Plain\t"),
+            ("x-remote-user", "eve"),
+            ("x-plain", "1"),
+            ("x-kept", "1"),
+            ("keep-alive", "1"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AAMAAABk"),
+            ("content-length", "0"),
+        ]);
+        strip_hop_by_hop(&mut map);
+        assert_eq!(names(&map), ["content-length", "x-kept"]);
+    }
+
+    #[test]
+    fn framing_cannot_be_nominated_away() {
+        let mut map = headers(&[
+            ("connection", "content-length, te"),
+            ("content-length", "5"),
+            ("te", "gzip, trailers"),
+        ]);
+        strip_hop_by_hop(&mut map);
+        assert_eq!(names(&map), ["content-length", "te"]);
+        assert_eq!(map["te"], "trailers");
+    }
+
+    #[test]
+    fn each_header_about_a_connection_goes_though_it_comes_alone() {
+        let cases = [
+            ("Connection", None),
+            ("Keep-Alive", None),
+            ("Proxy-Connection", None),
+            ("Proxy-Authorization", None),
+            ("HTTP2-Settings", None),
+            ("Transfer-Encoding", None),
+            ("Upgrade", None),
+            ("TE", None),
+            ("Trailer", Some("trailer")),
+            ("Keep_Alive", Some("keep_alive")),
+            ("Upgrade-Insecure-Requests", Some("upgrade-insecure-requests")),
+            ("Authorization", Some("authorization")),
+        ];
+        for (name, left) in cases {
+            for values in [["x", "x"].as_slice(), &[""]] {
+                let lines: Vec<_> = values.iter().map(|value| (name, *value)).collect();
+                let mut map = headers(&lines);
+                strip_hop_by_hop(&mut map);
+                assert_eq!(names(&map), Vec::from_iter(left), "{name}: {values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_two_protocols_are_tunnelled() {
+        let cases: &[(&[(&str, &str)], bool)] = &[
+            (&[("connection", "Upgrade"), ("upgrade", "websocket")], true),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")], true),
+            (&[("connection", "keep-alive"), ("connection", "UPGRADE"), ("upgrade", "WebSocket")], true),
+            (&[("upgrade", "websocket")], false),
+            (&[("connection", "not-upgrade"), ("upgrade", "websocket")], false),
+            (&[("connection", "Upgrade"), ("upgrade", "h2c")], false),
+            (&[("connection", "Upgrade"), ("upgrade", "h2c"), ("upgrade", "websocket")], false),
+            (&[("connection", "Upgrade"), ("upgrade", "websocket, h2c")], false),
+            (&[("connection", "Upgrade"), ("upgrade", "websocket"), ("upgrade", "websocket")], false),
+            (&[("connection", "Upgrade")], false),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(requested_upgrade(&headers(lines)).is_some(), *expected, "{lines:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client nominated, what is written after it is nobody's to take away.
+        #[test]
+        fn stripping_twice_takes_nothing_more(
+            nominated in prop::collection::vec(
+                prop::sample::select(vec!["close", "X-Remote-User", "x-remote-group", " te", "connection", "x-a", ""]),
+                0..6,
+            ),
+            sent in prop::collection::vec(
+                (prop::sample::select(vec!["connection", "te", "upgrade", "x-a", "x-remote-user"]), "[a-z, -]{0,9}"),
+                0..6,
+            ),
+            te in prop::sample::select(vec!["trailers", "gzip, Trailers ", ""]),
+        ) {
+            let nominated = nominated.join(",");
+            let mut lines = vec![("connection", nominated.as_str()), ("te", te)];
+            lines.extend(sent.iter().map(|(name, value)| (*name, value.as_str())));
+            let mut map = headers(&lines);
+            strip_hop_by_hop(&mut map);
+            map.insert("x-remote-user", HeaderValue::from_static("alice"));
+            map.append("x-remote-group", HeaderValue::from_static("a"));
+            map.append("x-remote-group", HeaderValue::from_static("b"));
+            let written = map.clone();
+            strip_hop_by_hop(&mut map);
+            prop_assert_eq!(map, written);
+        }
+    }
+}

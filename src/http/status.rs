@@ -1,0 +1,556 @@
+//! The answers the gateway gives itself, in the shape kube-apiserver gives them.
+//!
+//! A [`Status`] is data: the fields of `meta/v1 Status`, and how upstream happens to write this particular answer
+//! (negotiated, bare JSON, plain text, with or without `nosniff`). Turning it into bytes is [`render`]. Bodies of the
+//! backend are never parsed into a `Status`: they pass as they are.
+//!
+//! Follows `k8s.io/apimachinery/pkg/api/errors/errors.go` and
+//! `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`. The text of an answer must never carry a
+//! credential, nor the cause of a failure between the gateway and the backend.
+
+pub mod render;
+pub(crate) mod yaml;
+
+use http::StatusCode;
+
+use crate::go::quote::Quoted;
+
+/// Why a request failed, for programs. Closed: these are the reasons kube-apiserver knows.
+// apimachinery: pkg/apis/meta/v1/types.go, StatusReason
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// No reason is given; the field is left out.
+    Unknown,
+    /// 401
+    Unauthorized,
+    /// 403
+    Forbidden,
+    /// 404
+    NotFound,
+    /// 409, a create of something that is there
+    AlreadyExists,
+    /// 409
+    Conflict,
+    /// 410
+    Gone,
+    /// 422
+    Invalid,
+    /// 500, the server asks the client to come back
+    ServerTimeout,
+    /// 500, an object in storage cannot be read
+    StorageReadError,
+    /// 504
+    Timeout,
+    /// 429
+    TooManyRequests,
+    /// 400
+    BadRequest,
+    /// 405
+    MethodNotAllowed,
+    /// 406
+    NotAcceptable,
+    /// 413
+    RequestEntityTooLarge,
+    /// 415
+    UnsupportedMediaType,
+    /// 500
+    InternalError,
+    /// 410, a resource version or continue token is too old
+    Expired,
+    /// 503
+    ServiceUnavailable,
+}
+
+impl Reason {
+    /// Every reason, in upstream's order.
+    pub const ALL: [Self; 20] = [
+        Self::Unknown,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Conflict,
+        Self::Gone,
+        Self::Invalid,
+        Self::ServerTimeout,
+        Self::StorageReadError,
+        Self::Timeout,
+        Self::TooManyRequests,
+        Self::BadRequest,
+        Self::MethodNotAllowed,
+        Self::NotAcceptable,
+        Self::RequestEntityTooLarge,
+        Self::UnsupportedMediaType,
+        Self::InternalError,
+        Self::Expired,
+        Self::ServiceUnavailable,
+    ];
+
+    /// The word on the wire; empty for [`Reason::Unknown`].
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::Gone => "Gone",
+            Self::Invalid => "Invalid",
+            Self::ServerTimeout => "ServerTimeout",
+            Self::StorageReadError => "StorageReadError",
+            Self::Timeout => "Timeout",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::BadRequest => "BadRequest",
+            Self::MethodNotAllowed => "MethodNotAllowed",
+            Self::NotAcceptable => "NotAcceptable",
+            Self::RequestEntityTooLarge => "RequestEntityTooLarge",
+            Self::UnsupportedMediaType => "UnsupportedMediaType",
+            Self::InternalError => "InternalError",
+            Self::Expired => "Expired",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+        }
+    }
+
+    /// The code an answer with this reason has unless its constructor says otherwise.
+    pub const fn default_code(self) -> StatusCode {
+        match self {
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::AlreadyExists | Self::Conflict => StatusCode::CONFLICT,
+            Self::Gone | Self::Expired => StatusCode::GONE,
+            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
+            Self::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unknown | Self::ServerTimeout | Self::StorageReadError | Self::InternalError => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        }
+    }
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As JSON, YAML or protobuf, by the request's `Accept`.
+    Negotiated,
+    /// As compact JSON whatever the request accepts, ended by two newlines.
+    // apiserver: pkg/server/filters/waitgroup.go — an encoded line, printed as a line
+    PlainJson,
+    /// As JSON without kind and apiVersion, typed as text.
+    // apiserver: pkg/server/filters/timeout.go — the bare Go struct is encoded, net/http guesses the type
+    Untyped,
+    /// The message and a newline as plain text.
+    // net/http: Error
+    Text,
+}
+
+/// What the answer is about, beside its message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The name of the object.
+    pub name: String,
+    /// The API group of the resource.
+    pub group: String,
+    /// The resource (for historic reasons under the name of kind).
+    pub kind: String,
+    /// The uid of the object.
+    pub uid: String,
+    /// Single causes of the failure.
+    pub causes: Vec<Cause>,
+    /// After how many seconds to come back; zero says nothing. Also sent as `Retry-After`.
+    pub retry_after_seconds: u32,
+}
+
+/// One cause of a failure.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// The type of the cause, on the wire `reason`; may be empty.
+    pub kind: String,
+    /// The text.
+    pub message: String,
+    /// The field of the object.
+    pub field: String,
+}
+
+/// An answer to a request that ends at the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The HTTP status code.
+    pub code: StatusCode,
+    /// The reason, for programs.
+    pub reason: Reason,
+    /// The message, for people. In the form [`Form::Text`] the whole body.
+    pub message: String,
+    /// What the answer is about; `Some` of an empty value is written as `{}`, as upstream does.
+    pub details: Option<Details>,
+    /// `Retry-After` without a word about it in the body; the value of `details` comes first.
+    pub retry_after: Option<u32>,
+    /// How the answer is written.
+    pub form: Form,
+    /// Whether `X-Content-Type-Options: nosniff` goes with it; it always does with text.
+    pub nosniff: bool,
+    /// Whether the connection ends with this answer. Left to the pipeline: HTTP/2 says it with GOAWAY.
+    pub close: bool,
+}
+
+/// What somebody was not allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt<'a> {
+    /// The user name.
+    pub user: &'a str,
+    /// The verb, in Kubernetes' sense.
+    pub verb: &'a str,
+    /// On what.
+    pub on: AttemptTarget<'a>,
+}
+
+/// What was attempted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptTarget<'a> {
+    /// A path that is no resource.
+    Path(&'a str),
+    /// A resource. Empty strings stand for what is absent.
+    Resource {
+        /// The API group.
+        group: &'a str,
+        /// The resource.
+        resource: &'a str,
+        /// The subresource.
+        subresource: &'a str,
+        /// The namespace.
+        namespace: &'a str,
+        /// The name of the object.
+        name: &'a str,
+    },
+}
+
+impl Status {
+    /// A negotiated answer with the reason's own code.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            code: reason.default_code(),
+            reason,
+            message: message.into(),
+            details: None,
+            retry_after: None,
+            form: Form::Negotiated,
+            nosniff: false,
+            close: false,
+        }
+    }
+
+    /// 401. The text is fixed: why a credential was refused is for the log alone.
+    // apiserver: pkg/endpoints/filters/authentication.go, Unauthorized
+    pub fn unauthorized() -> Self {
+        Self::new(Reason::Unauthorized, "Unauthorized")
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(Reason::BadRequest, message)
+    }
+
+    /// 400 with `nosniff`, as impersonation answers it.
+    // apiserver: pkg/endpoints/filters/impersonation — RespondWithError
+    pub fn bad_impersonation(message: impl Into<String>) -> Self {
+        Self { nosniff: true, ..Self::bad_request(message) }
+    }
+
+    /// 403. `reason` is what the authorizer said; empty when it said nothing.
+    // apiserver: responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
+    pub fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
+        // Only the attempt is made safe against HTML: the reason and the name in front of it are not.
+        let mut said = sanitize(&attempt.to_string());
+        if !reason.is_empty() {
+            said.push_str(": ");
+            said.push_str(reason);
+        }
+        let (group, resource, name) = match attempt.on {
+            AttemptTarget::Path(_) => ("", "", ""),
+            AttemptTarget::Resource { group, resource, name, .. } => (group, resource, name),
+        };
+        let message = if group.is_empty() && resource.is_empty() {
+            format!("forbidden: {said}")
+        } else if name.is_empty() {
+            format!("{} is forbidden: {said}", group_resource(group, resource))
+        } else {
+            format!("{} {} is forbidden: {said}", group_resource(group, resource), Quoted(name))
+        };
+        Self {
+            details: Some(about(group, resource, name)),
+            nosniff: true,
+            ..Self::new(Reason::Forbidden, message)
+        }
+    }
+
+    /// 404 for a path that nothing serves.
+    // apimachinery: api/errors, NewGenericServerResponse
+    pub fn not_found() -> Self {
+        let message = "the server could not find the requested resource";
+        Self { details: Some(Details::default()), ..Self::new(Reason::NotFound, message) }
+    }
+
+    /// 404 for an object.
+    // apimachinery: api/errors, NewNotFound
+    pub fn object_not_found(group: &str, resource: &str, name: &str) -> Self {
+        let message = format!("{} {} not found", group_resource(group, resource), Quoted(name));
+        Self { details: Some(about(group, resource, name)), ..Self::new(Reason::NotFound, message) }
+    }
+
+    /// 405.
+    // apimachinery: api/errors, NewGenericServerResponse
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self { details: Some(Details::default()), ..Self::new(Reason::MethodNotAllowed, message) }
+    }
+
+    /// 413.
+    // apimachinery: api/errors, NewRequestEntityTooLargeError
+    pub fn request_entity_too_large(message: &str) -> Self {
+        Self::new(Reason::RequestEntityTooLarge, format!("Request entity is too large: {message}"))
+    }
+
+    /// 421: the TLS server name and the `Host` are those of different clusters.
+    pub fn misdirected() -> Self {
+        let message = "the requested host is not served on this connection";
+        Self { code: StatusCode::MISDIRECTED_REQUEST, ..Self::new(Reason::Unknown, message) }
+    }
+
+    /// 429: too many requests are in flight.
+    // apiserver: pkg/server/filters/maxinflight.go, tooManyRequests
+    pub fn too_many_requests(retry_after: u32) -> Self {
+        Self {
+            retry_after: Some(retry_after),
+            ..Self::text(Reason::TooManyRequests, "Too many requests, please try again later.")
+        }
+    }
+
+    /// 429: the server is shutting down and says so; ends the connection.
+    // apiserver: pkg/server/filters/with_retry_after.go
+    pub fn shutting_down_try_later() -> Self {
+        let message = "The apiserver is shutting down, please try again later.";
+        Self { retry_after: Some(5), close: true, ..Self::text(Reason::TooManyRequests, message) }
+    }
+
+    /// 503: the server is shutting down and takes no new requests.
+    // apiserver: pkg/server/filters/waitgroup.go
+    pub fn shutting_down() -> Self {
+        Self {
+            retry_after: Some(1),
+            form: Form::PlainJson,
+            nosniff: true,
+            ..Self::new(Reason::ServiceUnavailable, "apiserver is shutting down")
+        }
+    }
+
+    /// 503: this part of the service is away for now.
+    pub fn service_unavailable(message: impl Into<String>, retry_after_seconds: Option<u32>) -> Self {
+        let details = retry_after_seconds
+            .map(|retry_after_seconds| Details { retry_after_seconds, ..Details::default() });
+        Self { details, ..Self::new(Reason::ServiceUnavailable, message) }
+    }
+
+    /// 502: the backend did not answer as a backend should. The cause is in the log, under the id.
+    pub fn bad_gateway(request_id: &str) -> Self {
+        let message = format!(
+            "the gateway could not get an answer from the API server; the log says why, under request id {request_id}"
+        );
+        Self { code: StatusCode::BAD_GATEWAY, ..Self::new(Reason::InternalError, message) }
+    }
+
+    /// 504: the request's time is up and nothing was written yet.
+    // apiserver: pkg/server/filters/timeout.go; apimachinery: api/errors, NewTimeoutError
+    pub fn timeout() -> Self {
+        let message = "Timeout: request did not complete within the allotted timeout";
+        Self { details: Some(Details::default()), form: Form::Untyped, ..Self::new(Reason::Timeout, message) }
+    }
+
+    /// 500 with a Status body. `message` must not name the cause of our own faults: give the request id instead.
+    // apimachinery: api/errors, NewInternalError
+    pub fn internal_error(message: &str) -> Self {
+        let cause = Cause { message: message.to_owned(), ..Cause::default() };
+        Self {
+            details: Some(Details { causes: vec![cause], ..Details::default() }),
+            ..Self::new(Reason::InternalError, format!("Internal error occurred: {message}"))
+        }
+    }
+
+    /// 500 as text, for a request that cannot even be understood or recorded. `target` is the request target as sent.
+    // apiserver: responsewriters/errors.go, InternalError
+    pub fn internal_error_text(target: &str, message: &str) -> Self {
+        let text = sanitize(&format!("Internal Server Error: {}: {message}", Quoted(target)));
+        Self::text(Reason::InternalError, text)
+    }
+
+    /// 500 as text, for a bug.
+    // apiserver: pkg/server/filters/wrap.go
+    pub fn panicked() -> Self {
+        let message = "This request caused apiserver to panic. Look in the logs for details.";
+        Self::text(Reason::InternalError, message)
+    }
+
+    fn text(reason: Reason, message: impl Into<String>) -> Self {
+        Self { form: Form::Text, nosniff: true, ..Self::new(reason, message) }
+    }
+
+    /// The value of `Retry-After`, if the answer has one.
+    // apiserver: responsewriters/writers.go, ErrorNegotiated
+    pub fn retry_after(&self) -> Option<u32> {
+        match &self.details {
+            Some(details) if details.retry_after_seconds > 0 => Some(details.retry_after_seconds),
+            _ => self.retry_after,
+        }
+    }
+}
+
+// apiserver: responsewriters/errors.go, forbiddenMessage
+impl std::fmt::Display for Attempt<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "User {} cannot {} ", Quoted(self.user), self.verb)?;
+        match self.on {
+            AttemptTarget::Path(path) => write!(f, "path {}", Quoted(path)),
+            AttemptTarget::Resource { group, resource, subresource, namespace, .. } => {
+                if subresource.is_empty() {
+                    write!(f, "resource {} ", Quoted(resource))?;
+                } else {
+                    write!(f, "resource {} ", Quoted(&format!("{resource}/{subresource}")))?;
+                }
+                write!(f, "in API group {} ", Quoted(group))?;
+                if namespace.is_empty() {
+                    f.write_str("at the cluster scope")
+                } else {
+                    write!(f, "in the namespace {}", Quoted(namespace))
+                }
+            }
+        }
+    }
+}
+
+/// A resource with its group, as messages name it.
+// apimachinery: pkg/runtime/schema/group_version.go, GroupResource.String
+fn group_resource(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+fn about(group: &str, resource: &str, name: &str) -> Details {
+    Details {
+        name: name.to_owned(),
+        group: group.to_owned(),
+        kind: resource.to_owned(),
+        ..Details::default()
+    }
+}
+
+/// Takes from a text what a browser would read as HTML.
+// apiserver: responsewriters/errors.go, sanitizer
+fn sanitize(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PODS: AttemptTarget<'_> =
+        AttemptTarget::Resource { group: "", resource: "pods", subresource: "", namespace: "ns", name: "x" };
+
+    #[test]
+    fn forbidden_messages_are_those_of_kube_apiserver() {
+        struct Case {
+            name: &'static str,
+            attempt: Attempt<'static>,
+            reason: &'static str,
+            message: &'static str,
+        }
+        let cases = [
+            Case {
+                name: "a named resource",
+                attempt: Attempt { user: "y", verb: "get", on: PODS },
+                reason: "why",
+                message: r#"pods "x" is forbidden: User "y" cannot get resource "pods" in API group "" in the namespace "ns": why"#,
+            },
+            Case {
+                name: "cluster scope, a group and a subresource",
+                attempt: Attempt {
+                    user: "y",
+                    verb: "update",
+                    on: AttemptTarget::Resource {
+                        group: "apps",
+                        resource: "deployments",
+                        subresource: "scale",
+                        namespace: "",
+                        name: "",
+                    },
+                },
+                reason: "",
+                message: r#"deployments.apps is forbidden: User "y" cannot update resource "deployments/scale" in API group "apps" at the cluster scope"#,
+            },
+            Case {
+                name: "a path; the attempt is made safe, the reason is not",
+                attempt: Attempt { user: "<a>&\"b\"", verb: "get", on: AttemptTarget::Path("/<") },
+                reason: "a<b",
+                message: r#"forbidden: User "&lt;a&gt;&amp;\"b\"" cannot get path "/&lt;": a<b"#,
+            },
+            Case {
+                name: "an unknown method and a resource without a name of its own",
+                attempt: Attempt {
+                    user: "",
+                    verb: "",
+                    on: AttemptTarget::Resource {
+                        group: "",
+                        resource: "",
+                        subresource: "",
+                        namespace: "",
+                        name: "pods",
+                    },
+                },
+                reason: "",
+                message: r#"forbidden: User "" cannot  resource "" in API group "" at the cluster scope"#,
+            },
+        ];
+        for case in &cases {
+            let status = Status::forbidden(&case.attempt, case.reason);
+            assert_eq!(status.message, case.message, "{}", case.name);
+            assert!(status.nosniff, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn reasons_have_distinct_names_and_error_codes() {
+        let names: std::collections::HashSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(names.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert!(reason.default_code().as_u16() >= 400, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn text_answers_quote_and_sanitize_the_request_target() {
+        let status = Status::internal_error_text(
+            "/api/v1/watch?<",
+            "failed to create RequestInfo: unable to determine kind and namespace from url, /api/v1/watch?<",
+        );
+        assert_eq!(
+            status.message,
+            "Internal Server Error: \"/api/v1/watch?&lt;\": failed to create RequestInfo: \
+             unable to determine kind and namespace from url, /api/v1/watch?&lt;"
+        );
+    }
+}

@@ -1,0 +1,370 @@
+//! A `TokenReview` in the encodings that API servers answer with. What is not looked at stays as it is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prost::{Message, encoding};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::authn::Authenticated;
+use crate::http::status::yaml;
+
+/// Before an object in protobuf.
+// apimachinery: pkg/runtime/serializer/protobuf/protobuf.go
+const MAGIC: &[u8] = b"k8s\0";
+const KIND: &str = "TokenReview";
+
+/// A review, taken out of an answer.
+pub(super) struct Document {
+    form: Form,
+    spec: Spec,
+    status: Status,
+}
+
+enum Form {
+    Json { review: Box<JsonReview>, is_pretty: bool },
+    Yaml { before_status: String },
+    Protobuf(Box<(Envelope, Review)>),
+}
+
+/// In the order of the fields, which is that of kube-apiserver's JSON. What is not read is kept as it was written.
+#[derive(Deserialize)]
+struct JsonReview {
+    kind: String,
+    #[serde(rename = "apiVersion")]
+    api_version: String,
+    metadata: Box<RawValue>,
+    spec: Box<RawValue>,
+    #[serde(default)]
+    status: Status,
+}
+
+/// Keys are in the order of the alphabet: the status is the last.
+#[derive(Deserialize)]
+struct YamlReview {
+    kind: String,
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+/// What is asked.
+// k8s.io/api: authentication/v1/generated.proto
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(skip_debug)]
+#[serde(default)]
+pub(super) struct Spec {
+    #[prost(string, tag = "1")]
+    pub(super) token: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) audiences: Vec<String>,
+}
+
+/// What is answered. Fields are in the order of kube-apiserver's JSON.
+#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    #[prost(bool, tag = "1")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    authenticated: bool,
+    #[prost(message, optional, tag = "2")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<User>,
+    #[prost(string, repeated, tag = "4")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    audiences: Vec<String>,
+    #[prost(string, tag = "3")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    error: String,
+}
+
+#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+#[serde(default)]
+struct User {
+    #[prost(string, tag = "1")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    username: String,
+    #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    uid: String,
+    #[prost(string, repeated, tag = "3")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<String>,
+    #[prost(btree_map = "string, message", tag = "4")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    extra: BTreeMap<String, Values>,
+}
+
+#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Values {
+    #[prost(string, repeated, tag = "1")]
+    items: Vec<String>,
+}
+
+/// Around every object in protobuf.
+// apimachinery: pkg/runtime/generated.proto, Unknown
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+struct Envelope {
+    #[prost(message, optional, tag = "1")]
+    meta: Option<TypeMeta>,
+    #[prost(bytes = "vec", tag = "2")]
+    raw: Vec<u8>,
+    #[prost(string, tag = "3")]
+    content_encoding: String,
+    #[prost(string, tag = "4")]
+    content_type: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TypeMeta {
+    #[prost(string, tag = "1")]
+    api_version: String,
+    #[prost(string, tag = "2")]
+    kind: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+struct Review {
+    #[prost(bytes = "vec", tag = "1")]
+    metadata: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    spec: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    status: Vec<u8>,
+}
+
+impl Document {
+    /// Reads an answer; `None` if it is no review, or in no known encoding.
+    pub(super) fn read(content_type: &[u8], bytes: &[u8]) -> Option<Self> {
+        let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        match media_type {
+            b"application/json" => {
+                let mut review = serde_json::from_slice::<Box<JsonReview>>(bytes).ok()?;
+                let spec = serde_json::from_str::<Spec>(review.spec.get()).ok()?;
+                let status = std::mem::take(&mut review.status);
+                let is_review = review.kind == KIND;
+                let form = Form::Json { review, is_pretty: bytes.starts_with(b"{\n") };
+                is_review.then_some(Self { form, spec, status })
+            }
+            b"application/yaml" => {
+                let text = std::str::from_utf8(bytes).ok()?;
+                let (before_status, _) = text.split_once("\nstatus:")?;
+                let YamlReview { kind, spec, status } = serde_saphyr::from_str(text).ok()?;
+                let form = Form::Yaml { before_status: before_status.to_owned() };
+                (kind == KIND).then_some(Self { form, spec, status })
+            }
+            b"application/vnd.kubernetes.protobuf" => {
+                let envelope = Envelope::decode(bytes.strip_prefix(MAGIC)?).ok()?;
+                envelope.meta.as_ref().filter(|meta| meta.kind == KIND)?;
+                let review = Review::decode(envelope.raw.as_slice()).ok()?;
+                let spec = Spec::decode(review.spec.as_slice()).ok()?;
+                let status = Status::decode(review.status.as_slice()).ok()?;
+                Some(Self { form: Form::Protobuf(Box::new((envelope, review))), spec, status })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is asked.
+    pub(super) fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// What is answered so far.
+    pub(super) fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Whether nobody has vouched for the token.
+    pub(super) fn is_refused(&self) -> bool {
+        !self.status.authenticated
+    }
+
+    /// The same document with another status; `None` if it cannot be written.
+    pub(super) fn answered(self, status: &Status) -> Option<Vec<u8>> {
+        match self.form {
+            Form::Json { review, is_pretty } => review.with(status, is_pretty),
+            Form::Yaml { before_status } => {
+                let status = yaml::of_value(&json!({ "status": status }));
+                Some(format!("{before_status}\n{status}").into_bytes())
+            }
+            Form::Protobuf(parts) => {
+                let (envelope, review) = *parts;
+                Some(envelope.around(&Review { status: status.as_go_encodes(), ..review }))
+            }
+        }
+    }
+}
+
+// Go writes fields that are not optional even if they are empty; `prost` leaves them out.
+impl Envelope {
+    fn around(&self, review: &Review) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        encoding::message::encode(1, &self.meta.clone().unwrap_or_default(), &mut bytes);
+        encoding::bytes::encode(2, &review.encode_to_vec(), &mut bytes);
+        encoding::string::encode(3, &self.content_encoding, &mut bytes);
+        encoding::string::encode(4, &self.content_type, &mut bytes);
+        bytes
+    }
+}
+
+impl Status {
+    fn as_go_encodes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encoding::bool::encode(1, &self.authenticated, &mut bytes);
+        let user = self.user.as_ref().map(User::as_go_encodes).unwrap_or_default();
+        encoding::bytes::encode(2, &user, &mut bytes);
+        encoding::string::encode(3, &self.error, &mut bytes);
+        encoding::string::encode_repeated(4, &self.audiences, &mut bytes);
+        bytes
+    }
+}
+
+impl User {
+    fn as_go_encodes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encoding::string::encode(1, &self.username, &mut bytes);
+        encoding::string::encode(2, &self.uid, &mut bytes);
+        encoding::string::encode_repeated(3, &self.groups, &mut bytes);
+        for (key, values) in &self.extra {
+            let mut entry = Vec::new();
+            encoding::string::encode(1, key, &mut entry);
+            encoding::message::encode(2, values, &mut entry);
+            encoding::bytes::encode(4, &entry, &mut bytes);
+        }
+        bytes
+    }
+}
+
+impl JsonReview {
+    fn with(&self, status: &Status, is_pretty: bool) -> Option<Vec<u8>> {
+        let [kind, version] = [&self.kind, &self.api_version].map(|text| Value::from(text.as_str()));
+        let (metadata, spec) = (&self.metadata, &self.spec);
+        let text = if is_pretty {
+            let status = serde_json::to_string_pretty(status).ok()?.replace('\n', "\n  ");
+            format!(
+                "{{\n  \"kind\": {kind},\n  \"apiVersion\": {version},\n  \"metadata\": {metadata},\n  \"spec\": {spec},\n  \
+                 \"status\": {}\n}}",
+                as_go_escapes(&status)
+            )
+        } else {
+            let status = serde_json::to_string(status).ok()?;
+            format!(
+                "{{\"kind\":{kind},\"apiVersion\":{version},\"metadata\":{metadata},\"spec\":{spec},\"status\":{}}}\n",
+                as_go_escapes(&status)
+            )
+        };
+        Some(text.into_bytes())
+    }
+}
+
+/// JSON with the characters escaped that Go escapes beside the necessary ones; they stand in strings alone.
+// Go: encoding/json, HTMLEscape
+fn as_go_escapes(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+impl Status {
+    /// A token that somebody vouched for.
+    // kubernetes: pkg/registry/authentication/tokenreview/storage.go
+    pub(super) fn of(found: &Authenticated) -> Self {
+        let user = &found.user;
+        let extra = user.extra.iter().map(|(key, items)| (key.clone(), Values { items: items.clone() }));
+        Self {
+            authenticated: true,
+            user: Some(User {
+                username: user.name.clone(),
+                uid: user.uid.clone().unwrap_or_default(),
+                groups: user.groups.clone(),
+                extra: extra.collect(),
+            }),
+            error: String::new(),
+            audiences: found.audiences.iter().map(|audience| audience.0.clone()).collect(),
+        }
+    }
+
+    /// A token that nobody vouched for, for another reason too: in one list, as a server that knows both would have it.
+    // apimachinery: pkg/util/errors/errors.go, aggregate.Error
+    pub(super) fn with_errors(&self, ours: &[&str]) -> Self {
+        let before = self.error.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let before = before.unwrap_or(&self.error);
+        // A text may have commas of its own.
+        let told = |text: &&&str| format!(", {before}, ").contains(&format!(", {text}, "));
+        let new = ours.iter().filter(|text| !told(text)).copied();
+        let all: Vec<&str> =
+            Some(before).into_iter().filter(|before| !before.is_empty()).chain(new).collect();
+        let error = match all.as_slice() {
+            // Either it was a list, or it is one text.
+            [_] if !self.error.is_empty() => self.error.clone(),
+            [one] => (*one).to_owned(),
+            all => format!("[{}]", all.join(", ")),
+        };
+        Self { error, ..self.clone() }
+    }
+}
+
+impl fmt::Debug for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spec")
+    }
+}
+
+impl fmt::Debug for Envelope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Envelope")
+    }
+}
+
+impl fmt::Debug for Review {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Review")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::testing::success;
+    use crate::user::UserInfo;
+
+    #[test]
+    fn a_status_says_all_that_is_known_of_a_user() {
+        let mut found = success("alice", &["api"]);
+        let mut user = UserInfo::named("alice");
+        user.extra.insert("a/b".to_owned(), vec!["1".to_owned(), "2".to_owned()]);
+        found.user = user.into();
+        let status = Status::of(&found);
+        let user = json!({"username": "alice", "extra": {"a/b": ["1", "2"]}});
+        let expected = json!({"authenticated": true, "user": user, "audiences": ["api"]});
+        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
+        let values = b"\x0a\x011\x0a\x012";
+        let extra = [b"\x22\x0d\x0a\x03a/b\x12\x06", &values[..]].concat();
+        let bytes =
+            [b"\x08\x01\x12\x18\x0a\x05alice\x12\x00", extra.as_slice(), b"\x1a\x00\x22\x03api"].concat();
+        assert_eq!(status.as_go_encodes(), bytes);
+    }
+
+    #[test]
+    fn nothing_of_a_token_is_shown() {
+        let spec = Spec { token: "secret".to_owned(), audiences: Vec::new() };
+        let review = Review { spec: spec.encode_to_vec(), ..Review::default() };
+        let envelope = Envelope { raw: review.encode_to_vec(), ..Envelope::default() };
+        assert_eq!(format!("{spec:?} {review:?} {envelope:?}"), "Spec Review Envelope");
+    }
+}

@@ -1,0 +1,179 @@
+//! Which files make an authority, and what happens when they change.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::ExposeSecret as _;
+
+use super::{Authority, KeySource};
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::issue::{IssueError, Wanted};
+use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::signer::{KeyKind, PemKey, SignError, SignatureAlgorithm, Signer};
+use crate::pki::issuance::testing::{NOW, YEAR, ca_params, ca_pem, date, request, strings, subject};
+
+/// A certificate and the key that fits it, in PEM.
+fn pair(name: &str) -> (String, String) {
+    let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+    (ca_pem(&ca_params(name), &key), key.to_pem().expose_secret().to_owned())
+}
+
+struct Dir(tempfile::TempDir);
+
+impl Dir {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, certificate: &str, key: &str) {
+        std::fs::write(self.path("crt"), certificate).unwrap();
+        std::fs::write(self.path("key"), key).unwrap();
+    }
+
+    fn load(&self) -> Result<Authority, super::AuthorityError> {
+        Authority::load(&self.path("crt"), &KeySource::File(self.path("key")))
+    }
+}
+
+#[test]
+fn files_that_make_no_authority_say_why_as_upstream_does() {
+    let dir = Dir::new();
+    let (crt, key) = (dir.path("crt").display().to_string(), dir.path("key").display().to_string());
+    let ((one, one_key), (other, other_key)) = (pair("one"), pair("other"));
+    let rsa = PemKey::generate(KeyKind::Rsa2048).unwrap().to_pem();
+    let mut leaf = ca_params("leaf");
+    leaf.is_ca = rcgen::IsCa::ExplicitNoCa;
+    let mut no_sign = ca_params("no cert sign");
+    no_sign.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+    let own_key = PemKey::from_pem(one_key.as_bytes()).unwrap();
+    let not_authority = "the certificate is not that of an authority: its basicConstraints must say CA, and its keyUsage cert sign";
+    let cases = [
+        ("good", one.clone(), one_key.clone(), None),
+        ("text around", format!("one\n{one}two"), one_key.clone(), None),
+        (
+            "two certificates",
+            format!("{one}{other}"),
+            one_key.clone(),
+            Some((format!("csr-controller::{crt}::{key}"), "expected 1 certificate, found 2")),
+        ),
+        (
+            "another's key",
+            one.clone(),
+            other_key,
+            Some((crt.clone(), "tls: private key does not match public key")),
+        ),
+        (
+            "a key of another kind",
+            one.clone(),
+            rsa.expose_secret().to_owned(),
+            Some((crt.clone(), "tls: private key does not match public key")),
+        ),
+        ("no certificate", String::new(), one_key.clone(), Some((crt.clone(), ""))),
+        (
+            "no key",
+            one.clone(),
+            "text".to_owned(),
+            Some((crt.clone(), "tls: failed to find any PEM data in key input")),
+        ),
+        (
+            "switched",
+            one_key.clone(),
+            one.clone(),
+            Some((
+                crt.clone(),
+                "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched",
+            )),
+        ),
+        (
+            "broken",
+            "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n".to_owned(),
+            one_key.clone(),
+            Some((crt.clone(), "x509: malformed tbs certificate")),
+        ),
+        ("a leaf", ca_pem(&leaf, &own_key), one_key.clone(), Some((crt.clone(), not_authority))),
+        ("may not sign", ca_pem(&no_sign, &own_key), one_key.clone(), Some((crt.clone(), not_authority))),
+    ];
+    for (case, certificate, private, want) in cases {
+        dir.write(&certificate, &private);
+        let found = dir.load().map(drop).map_err(|error| error.to_string());
+        let want = want.map_or(Ok(()), |(name, reason)| {
+            let empty =
+                format!("missing content for serving cert {:?}", format!("csr-controller::{crt}::{key}"));
+            let reason = if reason.is_empty() { empty.as_str() } else { reason };
+            Err(format!("error reading CA cert file {name:?}: {reason}"))
+        });
+        assert_eq!(found, want, "{case}");
+    }
+    std::fs::remove_file(dir.path("key")).unwrap();
+    assert_eq!(
+        dir.load().unwrap_err().to_string(),
+        format!("error reading CA cert file {crt:?}: open {key}: no such file or directory")
+    );
+}
+
+#[test]
+fn what_an_authority_tells_of_itself() {
+    let mut params = ca_params("test-ca");
+    params.not_after = date(NOW + YEAR);
+    let key = PemKey::generate(KeyKind::EcdsaP384).unwrap();
+    let pem = ca_pem(&params, &key);
+    let authority = Authority::new(format!("text\n{pem}").as_bytes(), Box::new(key)).unwrap();
+    assert_eq!(authority.certificate_pem(), pem.replace("\r\n", "\n"));
+    assert_eq!(authority.not_after(), NOW + YEAR);
+    assert!(!authority.is_expired((NOW + YEAR).saturating_sub(Duration::from_secs(1))));
+    assert!(authority.is_expired(NOW + YEAR));
+}
+
+#[test]
+fn a_uri_of_a_token_is_no_path() {
+    assert_eq!(KeySource::parse("/a/pkcs11:b"), KeySource::File(PathBuf::from("/a/pkcs11:b")));
+    assert_eq!(KeySource::parse("pkcs11:object=a"), KeySource::Pkcs11("pkcs11:object=a".to_owned()));
+}
+
+#[test]
+fn a_pin_in_a_uri_is_repeated_nowhere() {
+    let dir = Dir::new();
+    dir.write("", "");
+    for uri in ["pkcs11:object=a?pin-value=hunter2", "pkcs11:pin-value=hunter2;object=a"] {
+        let source = KeySource::parse(uri);
+        let error = Authority::load(&dir.path("crt"), &source).unwrap_err();
+        for text in [format!("{source:?}"), format!("{error:?}"), error.to_string()] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+    let source = KeySource::parse("pkcs11:object=a?module-path=/m");
+    assert_eq!(format!("{source:?}"), "pkcs11:object=a?module-path=/m");
+}
+
+/// A key whose signatures are wrong, as those of broken hardware are.
+#[derive(Debug)]
+struct Faulty(PemKey);
+
+impl Signer for Faulty {
+    fn public_key(&self) -> &[u8] {
+        self.0.public_key()
+    }
+
+    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        let mut other = message.to_vec();
+        other.reverse();
+        self.0.sign(algorithm, &other)
+    }
+}
+
+#[test]
+fn a_wrong_signature_is_given_to_nobody() {
+    let key = PemKey::generate(KeyKind::Rsa2048).unwrap();
+    let pem = ca_pem(&ca_params("faulty"), &key);
+    let authority = Authority::new(pem.as_bytes(), Box::new(Faulty(key))).unwrap();
+    let request = request(&subject("alice", &[]), &AltNames::default());
+    let usages = strings(&["client auth"]);
+    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = authority.prepare(&Profile::client(), &wanted, NOW).unwrap();
+    let error = authority.issue(prepared).unwrap_err();
+    assert!(matches!(error, IssueError::Sign(SignError::Wrong(_))), "{error:?}");
+}

@@ -1,0 +1,252 @@
+//! Signers of an operator's own.
+
+use std::time::Duration;
+
+use super::{case, dns, emails, ips, nothing, run, uris};
+use crate::pki::issuance::issue::Wanted;
+use crate::pki::issuance::profile::{CustomRules, Profile};
+use crate::pki::issuance::signer::KeyKind;
+use crate::pki::issuance::subject::Subject;
+use crate::pki::issuance::testing::{NOW, YEAR, authority, request, strings, subject};
+use crate::pki::issuance::usage::Usage;
+
+fn custom(rules: CustomRules) -> Profile {
+    Profile::custom(&"example.com/team".parse().unwrap(), rules)
+}
+
+fn team() -> CustomRules {
+    CustomRules {
+        common_names: vec!["team-*".parse().unwrap(), "boss".parse().unwrap()],
+        organizations: vec!["*".parse().unwrap()],
+        dns_names: vec!["*.team.example".parse().unwrap()],
+        ip_ranges: vec!["10.0.0.0/8".parse().unwrap()],
+        emails: vec!["*@team.example".parse().unwrap()],
+        uris: vec!["spiffe://team/*".parse().unwrap()],
+        allowed_usages: [Usage::ClientAuth, Usage::DigitalSignature, Usage::CertSign].into(),
+        required_usages: [Usage::ClientAuth].into(),
+        ..CustomRules::default()
+    }
+}
+
+#[test]
+fn an_operator_s_own_signer() {
+    const USAGES: &[&str] = &["client auth", "digital signature"];
+    const NO_PURPOSE: Option<&str> = Some("missing usage: ask for an extended one, such as client auth");
+    let a = || subject("team-a", &[]);
+    let odd = |change: fn(&mut Subject)| {
+        let mut subject = a();
+        change(&mut subject);
+        subject
+    };
+    run(
+        &custom(team()),
+        vec![
+            case("a prefix", a(), nothing(), USAGES, None),
+            case("exactly", subject("boss", &["a", "b"]), nothing(), &["client auth"], None),
+            case(
+                "another name",
+                subject("alice", &[]),
+                nothing(),
+                USAGES,
+                Some("subject common name \"alice\" is not allowed"),
+            ),
+            case(
+                "no name",
+                subject("", &[]),
+                nothing(),
+                USAGES,
+                Some("subject common name \"\" is not allowed"),
+            ),
+            case(
+                "masters are no star",
+                subject("team-a", &["b", "system:masters"]),
+                nothing(),
+                USAGES,
+                Some("subject organization \"system:masters\" is not allowed"),
+            ),
+            case("a suffix", a(), dns(&["x.team.example"]), USAGES, None),
+            case(
+                "another DNS name",
+                a(),
+                dns(&["x.team.example", "y.example"]),
+                USAGES,
+                Some("DNS subjectAltName \"y.example\" is not allowed"),
+            ),
+            case("an address", a(), ips(&["10.1.2.3"]), USAGES, None),
+            case(
+                "another address",
+                a(),
+                ips(&["10.1.2.3", "11.0.0.1"]),
+                USAGES,
+                Some("IP subjectAltName 11.0.0.1 is not allowed"),
+            ),
+            case("a mailbox", a(), emails(&["a@team.example"]), USAGES, None),
+            case(
+                "another mailbox",
+                a(),
+                emails(&["a@example"]),
+                USAGES,
+                Some("Email subjectAltName \"a@example\" is not allowed"),
+            ),
+            case("a URI", a(), uris(&["spiffe://team/a"]), USAGES, None),
+            case(
+                "another URI",
+                a(),
+                uris(&["spiffe://teams/a"]),
+                USAGES,
+                Some("URI subjectAltName \"spiffe://teams/a\" is not allowed"),
+            ),
+            case(
+                "country",
+                odd(|s| s.country = strings(&["DE"])),
+                nothing(),
+                USAGES,
+                Some("subject country is not allowed"),
+            ),
+            case(
+                "province",
+                odd(|s| s.province = strings(&["x"])),
+                nothing(),
+                USAGES,
+                Some("subject province is not allowed"),
+            ),
+            case(
+                "locality",
+                odd(|s| s.locality = strings(&["x"])),
+                nothing(),
+                USAGES,
+                Some("subject locality is not allowed"),
+            ),
+            case(
+                "street",
+                odd(|s| s.street_address = strings(&["x"])),
+                nothing(),
+                USAGES,
+                Some("subject street address is not allowed"),
+            ),
+            case(
+                "postal code",
+                odd(|s| s.postal_code = strings(&["x"])),
+                nothing(),
+                USAGES,
+                Some("subject postal code is not allowed"),
+            ),
+            case(
+                "unit",
+                odd(|s| s.organizational_unit = strings(&["x"])),
+                nothing(),
+                USAGES,
+                Some("subject organizational unit is not allowed"),
+            ),
+            case(
+                "serial number",
+                odd(|s| "1".clone_into(&mut s.serial_number)),
+                nothing(),
+                USAGES,
+                Some("subject serial number is not allowed"),
+            ),
+            case(
+                "an unlisted usage",
+                a(),
+                nothing(),
+                &["client auth", "server auth"],
+                Some("usage \"server auth\" is not allowed"),
+            ),
+            case(
+                "an unknown usage",
+                a(),
+                nothing(),
+                &["client auth", "x"],
+                Some("usage \"x\" is not allowed"),
+            ),
+            case(
+                "an authority's usage, though listed",
+                a(),
+                nothing(),
+                &["client auth", "cert sign"],
+                Some("usage \"cert sign\" is not allowed"),
+            ),
+            case(
+                "a missing usage",
+                a(),
+                nothing(),
+                &["digital signature"],
+                Some("missing required usage: client auth"),
+            ),
+        ],
+    );
+    run(
+        &custom(CustomRules { organizations: vec!["system:masters".parse().unwrap()], ..team() }),
+        vec![case("masters, spelled out", subject("boss", &["system:masters"]), nothing(), USAGES, None)],
+    );
+    let nothing_required = || CustomRules { required_usages: [].into(), ..team() };
+    let any = [Usage::DigitalSignature, Usage::Any].into();
+    run(
+        &custom(nothing_required()),
+        vec![
+            case("a purpose", a(), nothing(), &["client auth"], None),
+            case("no purpose is every purpose", a(), nothing(), &["digital signature"], NO_PURPOSE),
+            case("no usage at all", a(), nothing(), &[], NO_PURPOSE),
+        ],
+    );
+    run(
+        &custom(CustomRules { allowed_usages: any, ..nothing_required() }),
+        vec![
+            case("every purpose is allowed", a(), nothing(), &["digital signature"], None),
+            case("and may be named", a(), nothing(), &["any"], None),
+        ],
+    );
+    for prefix in ["system:masters*", "*system:masters", "system:*"] {
+        let rules = CustomRules { organizations: vec![prefix.parse().unwrap()], ..team() };
+        let request = request(&subject("boss", &["system:masters"]), &nothing());
+        assert!(custom(rules).check(&request, &strings(USAGES)).is_err(), "{prefix}");
+    }
+    run(
+        &custom(CustomRules::default()),
+        vec![
+            case("nothing is asked for", Subject::default(), nothing(), &[], NO_PURPOSE),
+            case(
+                "a name",
+                subject("a", &[]),
+                nothing(),
+                &[],
+                Some("subject common name \"a\" is not allowed"),
+            ),
+            case(
+                "a group",
+                subject("", &["a"]),
+                nothing(),
+                &[],
+                Some("subject organization \"a\" is not allowed"),
+            ),
+            case("a usage", Subject::default(), nothing(), &["any"], Some("usage \"any\" is not allowed")),
+        ],
+    );
+}
+
+#[test]
+fn an_operator_s_own_durations() {
+    let hours = |hours: u64| Some(Duration::from_hours(hours));
+    let minutes = |minutes: u64| Some(Duration::from_mins(minutes));
+    let authority = authority(KeyKind::EcdsaP256);
+    let request = request(&subject("boss", &[]), &nothing());
+    // Longest, usual, asked, and the life after the backdate of five minutes.
+    let cases = [
+        ("flags", None, None, None, YEAR),
+        ("longest", hours(48), None, None, Duration::from_hours(48)),
+        ("usual", hours(48), hours(24), None, Duration::from_hours(24)),
+        ("usual above the longest", hours(24), hours(48), None, Duration::from_hours(24)),
+        ("asked", hours(48), hours(24), hours(36), Duration::from_hours(36)),
+        ("asked for too much", hours(48), hours(24), hours(72), Duration::from_hours(48)),
+        // So short a life is not cut by the backdate.
+        ("longest below the shortest", minutes(7), None, Some(Duration::ZERO), Duration::from_mins(12)),
+        ("longer than the flags", hours(17_520), None, None, 2 * YEAR),
+    ];
+    for (name, max_duration, default_duration, expiration, want) in cases {
+        let profile = custom(CustomRules { max_duration, default_duration, ..team() });
+        let usages = strings(&["client auth"]);
+        let wanted = Wanted { request: &request, usages: &usages, expiration, signing_duration: YEAR };
+        let issued = authority.issue(authority.prepare(&profile, &wanted, NOW).unwrap()).unwrap();
+        assert_eq!(issued.not_after(), (NOW + want).saturating_sub(Duration::from_mins(5)), "{name}");
+    }
+}

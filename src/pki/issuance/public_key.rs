@@ -1,0 +1,129 @@
+//! Public keys of requests and authorities, and which ones are strong enough for a certificate.
+
+mod rsa_quality;
+
+use std::fmt;
+
+use x509_cert::der::asn1::{Any, BitString, Null, ObjectIdentifier, UintRef};
+use x509_cert::der::{self, Encode as _};
+use x509_cert::spki::{AlgorithmIdentifier, SubjectPublicKeyInfo};
+
+use crate::pki::x509::ParseError;
+use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::signature::{self, Curve};
+
+/// The shortest RSA modulus, in bits. Shorter ones are within reach of factoring.
+// NIST SP 800-57 part 1, table 2
+const MIN_RSA: usize = 2048;
+/// The longest one that is verified here.
+const MAX_RSA: usize = 8192;
+
+/// A key that is strong enough for a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    key: signature::PublicKey,
+    spki: Vec<u8>,
+}
+
+/// Why a key is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BadKey {
+    /// Go does not read it.
+    Malformed(ParseError),
+    /// It is read, and of a kind that cannot sign.
+    Unsupported,
+    /// Our own policy.
+    Weak(String),
+    Encode(der::Error),
+}
+
+impl PublicKey {
+    /// Reads a whole `SubjectPublicKeyInfo`.
+    pub(super) fn from_spki(encoded: &[u8]) -> Result<Self, BadKey> {
+        let content = Der::new(encoded)
+            .read(tag::SEQUENCE)
+            .ok_or(BadKey::Malformed(ParseError("x509: malformed spki")))?;
+        let key = signature::PublicKey::parse(content).map_err(|error| {
+            if error == signature::P224_UNSUPPORTED {
+                BadKey::Weak("ECDSA P-224 keys are not signed: use P-256, P-384 or P-521".to_owned())
+            } else {
+                BadKey::Malformed(error)
+            }
+        })?;
+        match &key {
+            signature::PublicKey::Rsa { modulus, exponent } => {
+                let bits = signature::bit_length(modulus);
+                if bits < MIN_RSA {
+                    return Err(BadKey::Weak(format!(
+                        "RSA keys of {bits} bits are not signed: use {MIN_RSA} bits or more"
+                    )));
+                }
+                if bits > MAX_RSA {
+                    return Err(BadKey::Weak(format!(
+                        "RSA keys of {bits} bits are not signed: use {MAX_RSA} bits or fewer"
+                    )));
+                }
+                rsa_quality::check(modulus, exponent).map_err(|flaw| {
+                    BadKey::Weak(format!("RSA keys with {flaw} are not signed: make another key"))
+                })?;
+            }
+            signature::PublicKey::Ecdsa { .. } | signature::PublicKey::Ed25519(_) => {}
+            signature::PublicKey::Dsa | signature::PublicKey::Unknown => return Err(BadKey::Unsupported),
+        }
+        let spki = encode(&key).map_err(BadKey::Encode)?;
+        Ok(Self { key, spki })
+    }
+
+    /// Why the key of an encoded `SubjectPublicKeyInfo` is too weak to be used; `None` also for what is no key.
+    pub(crate) fn weakness(encoded: &[u8]) -> Option<String> {
+        match Self::from_spki(encoded) {
+            Err(BadKey::Weak(reason)) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The encoded `SubjectPublicKeyInfo`, written again from what was read, as Go does.
+    pub fn spki(&self) -> &[u8] {
+        &self.spki
+    }
+
+    pub(super) fn key(&self) -> &signature::PublicKey {
+        &self.key
+    }
+}
+
+/// `RSA 2048`, `ECDSA P-256`, `Ed25519`.
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(f)
+    }
+}
+
+// go: crypto/x509/x509.go, marshalPublicKey
+pub(super) fn encode(key: &signature::PublicKey) -> Result<Vec<u8>, der::Error> {
+    const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+    const ECDSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
+    const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
+    let (oid, parameters, bits) = match key {
+        signature::PublicKey::Rsa { modulus, exponent } => {
+            let mut numbers = UintRef::new(modulus)?.to_der()?;
+            UintRef::new(exponent)?.encode_to_vec(&mut numbers)?;
+            let list = Any::new(der::Tag::Sequence, numbers)?;
+            (RSA, Some(Any::encode_from(&Null)?), list.to_der()?)
+        }
+        signature::PublicKey::Ecdsa { curve, point } => {
+            let oid = match curve {
+                Curve::P256 => ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7"),
+                Curve::P384 => ObjectIdentifier::new_unwrap("1.3.132.0.34"),
+                Curve::P521 => ObjectIdentifier::new_unwrap("1.3.132.0.35"),
+            };
+            (ECDSA, Some(Any::encode_from(&oid)?), point.clone())
+        }
+        signature::PublicKey::Ed25519(key) => (ED25519, None, key.clone()),
+        signature::PublicKey::Dsa | signature::PublicKey::Unknown => {
+            return Err(der::ErrorKind::Failed.into());
+        }
+    };
+    let algorithm = AlgorithmIdentifier { oid, parameters };
+    SubjectPublicKeyInfo { algorithm, subject_public_key: BitString::from_bytes(&bits)? }.to_der()
+}

@@ -1,0 +1,175 @@
+//! RSA keys that can be broken though they are long enough: what a certificate authority of the web checks too.
+// boulder: goodkey/good_key.go, GoodKey, goodKeyRSA
+
+use num_bigint::BigUint;
+
+/// The least exponent that Go verifies signatures with; with 1, everybody can sign. boulder takes 65537 alone.
+// go: crypto/rsa/rsa.go, checkPublicKeySize
+const MIN_EXPONENT: u32 = 3;
+/// Moduli with a prime factor below this are no product of two large primes. boulder: smallPrimeInts
+const MAX_SMALL_PRIME: u32 = 752;
+/// boulder: fermatRounds
+const FERMAT_ROUNDS: u32 = 110;
+/// Keys of Infineon's library are powers of 65537 modulo every prime up to this one (CVE-2017-15361).
+// rocacheck: rocacheck.go
+const MAX_ROCA_PRIME: u32 = 167;
+
+/// What is wrong with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Flaw {
+    #[error("an even public exponent, or one below {MIN_EXPONENT},")]
+    Exponent,
+    #[error("a small prime factor")]
+    SmallFactor,
+    #[error("the structure of ROCA (CVE-2017-15361)")]
+    Roca,
+    #[error("two prime factors that are close to each other")]
+    CloseFactors,
+}
+
+/// Checks a modulus and an exponent, big-endian.
+pub(super) fn check(modulus: &[u8], exponent: &[u8]) -> Result<(), Flaw> {
+    let exponent_is_odd = exponent.last().is_some_and(|last| last & 1 == 1);
+    if !exponent_is_odd || BigUint::from_bytes_be(exponent) < BigUint::from(MIN_EXPONENT) {
+        return Err(Flaw::Exponent);
+    }
+    if small_primes(MAX_SMALL_PRIME).any(|prime| remainder(modulus, prime) == 0) {
+        return Err(Flaw::SmallFactor);
+    }
+    // By chance one key in 2^27 looks so.
+    if small_primes(MAX_ROCA_PRIME + 1).all(|prime| is_power_of_65537(remainder(modulus, prime), prime)) {
+        return Err(Flaw::Roca);
+    }
+    if has_close_factors(&BigUint::from_bytes_be(modulus)) { Err(Flaw::CloseFactors) } else { Ok(()) }
+}
+
+fn small_primes(below: u32) -> impl Iterator<Item = u32> {
+    (2..below).filter(|number| (2..*number).take_while(|by| by * by <= *number).all(|by| number % by != 0))
+}
+
+fn remainder(modulus: &[u8], by: u32) -> u32 {
+    modulus.iter().fold(0, |rest, octet| (rest * 256 + u32::from(*octet)) % by)
+}
+
+fn is_power_of_65537(residue: u32, prime: u32) -> bool {
+    let generator = 65_537 % prime;
+    std::iter::successors(Some(1 % prime), |power| Some(power * generator % prime).filter(|next| *next != 1))
+        .any(|power| power == residue)
+}
+
+/// Fermat's factorisation: of close factors, half their sum is little more than the root of their product.
+// boulder: goodkey/good_key.go, checkPrimeFactorsTooClose
+fn has_close_factors(modulus: &BigUint) -> bool {
+    let mut sum = modulus.sqrt();
+    if &sum * &sum < *modulus {
+        sum += 1_u32;
+    }
+    let mut square = &sum * &sum - modulus;
+    for _ in 0..FERMAT_ROUNDS {
+        if is_square(&square) {
+            return true;
+        }
+        // (a + 1)² = a² + 2a + 1
+        square += (&sum << 1_u32) + 1_u32;
+        sum += 1_u32;
+    }
+    false
+}
+
+fn is_square(number: &BigUint) -> bool {
+    // A square ends in one of 12 of 64 ways, and the root of the others is not worth its time.
+    let end = number.iter_u32_digits().next().unwrap_or_default() % 64;
+    if !(0..32).any(|root: u32| root * root % 64 == end) {
+        return false;
+    }
+    let root = number.sqrt();
+    &root * &root == *number
+}
+
+#[cfg(test)]
+mod tests {
+    use num_bigint::BigUint;
+
+    use super::{Flaw, check, has_close_factors};
+    use crate::pki::issuance::request::CertificateRequest;
+    use crate::pki::issuance::testing::openssl;
+
+    const E: &[u8] = &[1, 0, 1];
+
+    /// A prime of openssl's, in decimal digits.
+    fn prime(bits: &str) -> BigUint {
+        openssl(&["prime", "-generate", "-bits", bits]).trim().parse().unwrap()
+    }
+
+    fn next_prime(above: &BigUint) -> BigUint {
+        let mut candidate = above + 2_u32;
+        while !openssl(&["prime", &candidate.to_string()]).contains("is prime") {
+            candidate += 2_u32;
+        }
+        candidate
+    }
+
+    #[test]
+    fn good_keys_are_good() {
+        for _ in 0..3 {
+            let modulus = prime("1024") * prime("1024");
+            assert_eq!(check(&modulus.to_bytes_be(), E), Ok(()), "{modulus}");
+        }
+    }
+
+    #[test]
+    fn a_small_factor_is_found() {
+        let large = prime("2040");
+        for small in [2_u32, 3, 101, 751] {
+            assert_eq!(check(&(&large * small).to_bytes_be(), E), Err(Flaw::SmallFactor), "{small}");
+        }
+    }
+
+    #[test]
+    fn close_factors_are_found() {
+        let first = prime("1024");
+        let second = next_prime(&first);
+        assert_eq!(check(&(&first * &second).to_bytes_be(), E), Err(Flaw::CloseFactors));
+        assert_eq!(check(&(&first * &first).to_bytes_be(), E), Err(Flaw::CloseFactors));
+        // boulder: goodkey/good_key_test.go, TestCheckPrimeFactorsTooClose
+        for (one, other, close) in [(12451_u32, 12457_u32, true), (1, 1_000_003, false)] {
+            assert_eq!(has_close_factors(&(BigUint::from(one) * other)), close, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn odd_exponents_from_three_on_are_taken() {
+        let modulus = (prime("1024") * prime("1024")).to_bytes_be();
+        for (exponent, good) in [
+            (&[1, 0, 1][..], true),
+            (&[1, 0, 3], true),
+            (&[3], true),
+            (&[1], false),
+            (&[2], false),
+            (&[1, 0, 2], false),
+            (&[], false),
+        ] {
+            assert_eq!(check(&modulus, exponent).is_ok(), good, "{exponent:?}");
+        }
+    }
+
+    /// Keys as they are made wrongly; the README beside them says how.
+    #[test]
+    fn requests_for_such_keys_are_refused() {
+        const CASES: [(&str, &str); 3] = [
+            (
+                include_str!("../../../../tests/signers/requests/rsa-2048-close-primes.pem"),
+                "close to each other",
+            ),
+            (
+                include_str!("../../../../tests/signers/requests/rsa-2048-small-factor.pem"),
+                "a small prime factor",
+            ),
+            (include_str!("../../../../tests/signers/requests/rsa-2048-roca.pem"), "ROCA"),
+        ];
+        for (pem, told) in CASES {
+            let error = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err();
+            assert!(error.is_policy() && error.to_string().contains(told), "{error}");
+        }
+    }
+}

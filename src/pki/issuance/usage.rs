@@ -1,0 +1,213 @@
+//! What a certificate may be used for, in the words of the certificates API.
+//!
+//! The words come from `spec.usages` alone, never from the request itself. Several words may mean one bit.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use x509_cert::der::asn1::ObjectIdentifier;
+
+use crate::go::quote::Quoted;
+
+/// A usage the certificates API knows. Closed by `certificates.k8s.io/v1`; ordered by its word.
+// api: certificates/v1/types.go, KeyUsage
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Usage {
+    /// `any`
+    Any,
+    /// `cert sign`
+    CertSign,
+    /// `client auth`
+    ClientAuth,
+    /// `code signing`
+    CodeSigning,
+    /// `content commitment`
+    ContentCommitment,
+    /// `crl sign`
+    CrlSign,
+    /// `data encipherment`
+    DataEncipherment,
+    /// `decipher only`
+    DecipherOnly,
+    /// `digital signature`
+    DigitalSignature,
+    /// `email protection`
+    EmailProtection,
+    /// `encipher only`
+    EncipherOnly,
+    /// `ipsec end system`
+    IpsecEndSystem,
+    /// `ipsec tunnel`
+    IpsecTunnel,
+    /// `ipsec user`
+    IpsecUser,
+    /// `key agreement`
+    KeyAgreement,
+    /// `key encipherment`
+    KeyEncipherment,
+    /// `microsoft sgc`
+    MicrosoftSgc,
+    /// `netscape sgc`
+    NetscapeSgc,
+    /// `ocsp signing`
+    OcspSigning,
+    /// `s/mime`, another word for `email protection`
+    Smime,
+    /// `server auth`
+    ServerAuth,
+    /// `signing`, another word for `digital signature`
+    Signing,
+    /// `timestamping`
+    Timestamping,
+}
+
+/// Where a usage is written in a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A bit of keyUsage, counted as RFC 5280 §4.2.1.3 does.
+    KeyUsage(u8),
+    /// An entry of extKeyUsage: its rank in Go's enumeration, by which entries are sorted, and its OID.
+    // go: crypto/x509/x509.go, ExtKeyUsage
+    Extended(u8, &'static str),
+}
+
+use Place::{Extended, KeyUsage};
+
+/// Ordered by their words, as [`Usage`] is.
+const TABLE: [(Usage, &str, Place); 23] = [
+    (Usage::Any, "any", Extended(0, "2.5.29.37.0")),
+    (Usage::CertSign, "cert sign", KeyUsage(5)),
+    (Usage::ClientAuth, "client auth", Extended(2, "1.3.6.1.5.5.7.3.2")),
+    (Usage::CodeSigning, "code signing", Extended(3, "1.3.6.1.5.5.7.3.3")),
+    (Usage::ContentCommitment, "content commitment", KeyUsage(1)),
+    (Usage::CrlSign, "crl sign", KeyUsage(6)),
+    (Usage::DataEncipherment, "data encipherment", KeyUsage(3)),
+    (Usage::DecipherOnly, "decipher only", KeyUsage(8)),
+    (Usage::DigitalSignature, "digital signature", KeyUsage(0)),
+    (Usage::EmailProtection, "email protection", Extended(4, "1.3.6.1.5.5.7.3.4")),
+    (Usage::EncipherOnly, "encipher only", KeyUsage(7)),
+    (Usage::IpsecEndSystem, "ipsec end system", Extended(5, "1.3.6.1.5.5.7.3.5")),
+    (Usage::IpsecTunnel, "ipsec tunnel", Extended(6, "1.3.6.1.5.5.7.3.6")),
+    (Usage::IpsecUser, "ipsec user", Extended(7, "1.3.6.1.5.5.7.3.7")),
+    (Usage::KeyAgreement, "key agreement", KeyUsage(4)),
+    (Usage::KeyEncipherment, "key encipherment", KeyUsage(2)),
+    (Usage::MicrosoftSgc, "microsoft sgc", Extended(10, "1.3.6.1.4.1.311.10.3.3")),
+    (Usage::NetscapeSgc, "netscape sgc", Extended(11, "2.16.840.1.113730.4.1")),
+    (Usage::OcspSigning, "ocsp signing", Extended(9, "1.3.6.1.5.5.7.3.9")),
+    (Usage::Smime, "s/mime", Extended(4, "1.3.6.1.5.5.7.3.4")),
+    (Usage::ServerAuth, "server auth", Extended(1, "1.3.6.1.5.5.7.3.1")),
+    (Usage::Signing, "signing", KeyUsage(0)),
+    (Usage::Timestamping, "timestamping", Extended(8, "1.3.6.1.5.5.7.3.8")),
+];
+
+static ALL: LazyLock<Vec<Usage>> = LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
+
+impl Usage {
+    /// Every usage, ordered by its word.
+    pub fn all() -> &'static [Self] {
+        &ALL
+    }
+
+    /// The word of the certificates API.
+    pub fn word(self) -> &'static str {
+        TABLE.iter().find(|(usage, ..)| *usage == self).map_or("", |(_, word, _)| word)
+    }
+
+    /// Whether it names a purpose (extKeyUsage) rather than what the key does (keyUsage).
+    pub fn is_extended(self) -> bool {
+        matches!(self.place(), Extended(..))
+    }
+
+    /// The OID of a purpose; `None` for `any`, and for what the key does.
+    pub(super) fn purpose(self) -> Option<ObjectIdentifier> {
+        match self.place() {
+            Extended(_, oid) if self != Self::Any => ObjectIdentifier::new(oid).ok(),
+            Extended(..) | KeyUsage(_) => None,
+        }
+    }
+
+    // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsageDict and extKeyUsageDict
+    pub(super) fn place(self) -> Place {
+        TABLE.iter().find(|(usage, ..)| *usage == self).map_or(KeyUsage(0), |(.., place)| *place)
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for Usage {
+    type Err = UnknownUsages;
+
+    fn from_str(word: &str) -> Result<Self, UnknownUsages> {
+        TABLE
+            .iter()
+            .find(|(_, known, _)| *known == word)
+            .map(|(usage, ..)| *usage)
+            .ok_or_else(|| UnknownUsages(vec![word.to_owned()]))
+    }
+}
+
+/// Words that are no usages, in the order in which they were given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unrecognized usage values: [{}]", quoted(.0))]
+pub struct UnknownUsages(pub Vec<String>);
+
+fn quoted(words: &[String]) -> String {
+    words.iter().map(|word| Quoted(word).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// The usages of one request, in its order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usages(Vec<Usage>);
+
+impl Usages {
+    /// Reads the words of `spec.usages`; the error names every unknown one.
+    // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsagesFromStrings
+    pub fn parse(words: &[String]) -> Result<Self, UnknownUsages> {
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            words.iter().map(|word| word.parse()).partition(Result::is_ok);
+        let unknown: Vec<String> =
+            unknown.into_iter().filter_map(Result::err).flat_map(|UnknownUsages(words)| words).collect();
+        if !unknown.is_empty() {
+            return Err(UnknownUsages(unknown));
+        }
+        Ok(Self(known.into_iter().filter_map(Result::ok).collect()))
+    }
+
+    /// The usages, in the order in which they were given.
+    pub fn as_slice(&self) -> &[Usage] {
+        &self.0
+    }
+
+    /// The bits of keyUsage: bit n of the number is bit n of RFC 5280.
+    pub(super) fn key_usage(&self) -> u16 {
+        self.0.iter().fold(0, |bits, usage| match usage.place() {
+            KeyUsage(bit) => bits | 1 << bit,
+            Extended(..) => bits,
+        })
+    }
+
+    /// The OIDs of extKeyUsage, each once, in Go's order.
+    pub(super) fn extended(&self) -> Vec<&'static str> {
+        let places: BTreeSet<(u8, &'static str)> = self
+            .0
+            .iter()
+            .filter_map(|usage| match usage.place() {
+                Extended(rank, oid) => Some((rank, oid)),
+                KeyUsage(_) => None,
+            })
+            .collect();
+        places.into_iter().map(|(_, oid)| oid).collect()
+    }
+}
+
+impl From<Vec<Usage>> for Usages {
+    fn from(usages: Vec<Usage>) -> Self {
+        Self(usages)
+    }
+}

@@ -1,0 +1,82 @@
+//! A bundle of certificate authorities, as `--client-ca-file` names one.
+
+use std::collections::HashSet;
+
+use aws_lc_rs::digest;
+use rustls::DistinguishedName;
+
+use super::certificate::{Certificate, ParseError};
+use crate::go::pem;
+
+/// Trusted certificates. Every one of them counts as a root, whoever issued it.
+#[derive(Debug, Clone)]
+pub struct CaBundle {
+    certificates: Vec<Certificate>,
+    fingerprint: Fingerprint,
+}
+
+/// Names the content of a bundle: equal for equal certificates in the same order.
+pub(crate) type Fingerprint = [u8; 32];
+
+/// Why a file is no bundle.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BundleError {
+    /// There is no `CERTIFICATE` block without headers.
+    // client-go: util/cert/pem.go, ParseCertsPEM
+    #[error("data does not contain any valid RSA or ECDSA certificates")]
+    NoCertificates,
+    /// A certificate does not parse.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+}
+
+impl CaBundle {
+    /// Reads every certificate of a PEM file. Other blocks, blocks with headers and broken armour are passed over; a
+    /// certificate that does not parse is an error, and so is a file without any.
+    // client-go: util/cert/pem.go, ParseCertsPEM; util/cert/io.go, NewPoolFromBytes
+    pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
+        let mut certificates: Vec<Certificate> = Vec::new();
+        for der in pem::authorities(pem) {
+            let certificate = Certificate::parse(der)?;
+            if !certificates.iter().any(|known| known.der == certificate.der) {
+                certificates.push(certificate);
+            }
+        }
+        if certificates.is_empty() {
+            return Err(BundleError::NoCertificates);
+        }
+        let mut hash = digest::Context::new(&digest::SHA256);
+        for certificate in &certificates {
+            hash.update(digest::digest(&digest::SHA256, &certificate.der).as_ref());
+        }
+        let fingerprint = hash.finish().as_ref().try_into().unwrap_or_default();
+        Ok(Self { certificates, fingerprint })
+    }
+
+    /// The names to send in a TLS certificate request, so that clients know which certificate to present.
+    pub fn subjects(&self) -> Vec<DistinguishedName> {
+        let mut seen = HashSet::new();
+        self.certificates
+            .iter()
+            .filter(|certificate| seen.insert(&certificate.raw_subject))
+            .map(|certificate| DistinguishedName::from(certificate.raw_subject.clone()))
+            .collect()
+    }
+
+    /// Whether some certificate is in both bundles: then clients of one could pass as those of the other.
+    pub fn shares_certificate_with(&self, other: &Self) -> bool {
+        self.certificates.iter().any(|certificate| other.contains(certificate))
+    }
+
+    pub(crate) fn certificates(&self) -> &[Certificate] {
+        &self.certificates
+    }
+
+    pub(crate) fn contains(&self, certificate: &Certificate) -> bool {
+        self.certificates.iter().any(|own| own.der == certificate.der)
+    }
+
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}

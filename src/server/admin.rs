@@ -1,0 +1,165 @@
+//! The listener for scrapers and probes, plain HTTP: `/metrics`, and the health checks without authentication. Nobody
+//! here is known, so a connection carries one request and has a short time for it, and there are few at once. A thread of
+//! its own keeps all this away from those who accept and serve.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::http::body::Body;
+use crate::listener::{Drain, Listener, Newcomers};
+use crate::metrics::Metrics;
+use crate::pipeline::health::{Asked, Health};
+
+/// Connections at a time. Those who come from where most come from make room for others.
+const MOST: usize = 64;
+/// How long a request may take to arrive.
+const HEADER: Duration = Duration::from_secs(10);
+/// How long a connection may take, with the answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing is accepted when the process is out of file descriptors.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// What there is to see.
+#[derive(Debug)]
+pub(super) struct Observed {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) health: Arc<Health>,
+}
+
+/// Serves to the very end, on a thread of its own.
+pub(super) fn start(
+    listener: Listener,
+    observed: Observed,
+    mut drain: watch::Receiver<Drain>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let listener = {
+        let _registered = runtime.enter();
+        listener.register()?
+    };
+    let observing = async move {
+        tokio::select! {
+            () = serve(listener, Arc::new(move |request: &Request<Incoming>| observed.answer(request))) => {}
+            _ = drain.wait_for(|phase| *phase == Drain::Abort) => {}
+        }
+    };
+    std::thread::Builder::new().name("observer".to_owned()).spawn(move || runtime.block_on(observing))?;
+    Ok(())
+}
+
+// threat: metrics-port
+async fn serve(listener: TcpListener, answer: Arc<impl Answer>) {
+    let places = Newcomers::new(MOST);
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            sleep(OUT_OF_DESCRIPTORS).await;
+            continue;
+        };
+        let Some(place) = places.admit(peer.ip(), false) else { continue };
+        let answer = Arc::clone(&answer);
+        tokio::spawn(async move {
+            let given_up = place.given_up();
+            tokio::select! {
+                () = serve_one(stream, answer) => {}
+                () = given_up.notified() => {}
+            }
+        });
+    }
+}
+
+/// Serves one request.
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl Answer>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = answer(&request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER).keep_alive(false);
+    timeout(PATIENCE, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
+}
+
+trait Answer: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static {}
+
+impl<F: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static> Answer for F {}
+
+impl Observed {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let status = |status| {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = status;
+            response
+        };
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            return status(StatusCode::METHOD_NOT_ALLOWED);
+        }
+        let path = request.uri().path();
+        if path == "/metrics" {
+            let (text, content_type) = self.metrics.render();
+            let mut response = Response::new(Body::bytes(text));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            return response;
+        }
+        let answer = match Asked::by(path) {
+            Some(Asked::Root(endpoint)) => Some(self.health.root(endpoint, None, request.uri().query())),
+            Some(Asked::Single(endpoint, name)) => self.health.single(endpoint, &name),
+            None => None,
+        };
+        answer.unwrap_or_else(|| status(StatusCode::NOT_FOUND))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpSocket, TcpStream};
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: gateway\r\n\r\n";
+
+    fn large(_: &Request<Incoming>) -> Response<Body> {
+        Response::new(Body::bytes(vec![b'x'; 1 << 20]))
+    }
+
+    #[tokio::test]
+    async fn a_crowd_makes_room_for_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, Arc::new(large)));
+        let mut crowd = Vec::new();
+        for _ in 0..MOST {
+            crowd.push(TcpStream::connect(address).await.unwrap());
+        }
+        let other = TcpSocket::new_v4().unwrap();
+        other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut other = other.connect(address).await.unwrap();
+        other.write_all(REQUEST).await.unwrap();
+        let mut answer = Vec::new();
+        other.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200") && answer.len() > 1 << 20);
+        let ended = timeout(HEADER / 2, crowd[0].read(&mut [0])).await;
+        assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_is_not_waited_for() {
+        let (mut client, server) = tokio::io::duplex(1024);
+        client.write_all(REQUEST).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        serve_one(server, Arc::new(large)).await;
+        assert_eq!(begun.elapsed(), PATIENCE);
+    }
+}
