@@ -95,7 +95,7 @@ impl Cli {
             Err(errors) => return misconfigured(&errors),
         };
         for flag in left_out {
-            complain(&format!(
+            print_error(&format!(
                 "warning: {flag} is a flag of kube-apiserver that has no meaning here; ignored"
             ));
         }
@@ -130,19 +130,19 @@ impl Cli {
 
 /// Says on standard error what went wrong.
 fn failed(message: &str) -> ExitCode {
-    complain(message);
+    print_error(message);
     ExitCode::FAILURE
 }
 
 /// Says on standard error what is wrong with the configuration.
 fn misconfigured(errors: &ConfigErrors) -> ExitCode {
-    complain(&errors.to_string());
+    print_error(&errors.to_string());
     ExitCode::from(BAD_CONFIGURATION)
 }
 
 /// Says something on standard error. It may be in a stranger's words: an API server's, or those in an object.
-fn complain(message: &str) {
-    let message = message.split('\n').map(terminal::harmless).collect::<Vec<_>>().join("\n");
+fn print_error(message: &str) {
+    let message = message.split('\n').map(terminal::sanitized).collect::<Vec<_>>().join("\n");
     // Nobody is left to tell if standard error is gone.
     writeln!(std::io::stderr(), "portcullis: {message}").ok();
 }

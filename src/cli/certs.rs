@@ -53,12 +53,12 @@ pub(super) enum CertsCommand {
     /// Judged by the gateway's own authenticator, with the CAs of its --client-ca-file, or of a cluster in its
     /// configuration. Exits 0 if it is accepted, 1 if not, 64 if the configuration is bad.
     #[command(after_help = verify::EXAMPLE)]
-    Verify(Box<verify::VerifyFlags>),
+    Verify(Box<verify::CertificateVerifyFlags>),
     /// Request a certificate in a cluster, wait until it is approved and signed, and write it.
     #[command(after_help = requests::create::EXAMPLE)]
     Request(Box<requests::create::RequestFlags>),
     /// List the requests in a cluster, as `kubectl get csr` does.
-    List(requests::list::ListFlags),
+    List(requests::list::RequestListFlags),
     /// Approve requests in a cluster, after showing what they ask for.
     Approve(requests::decide::ApproveFlags),
     /// Deny requests in a cluster.

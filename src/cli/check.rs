@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
-use crate::authn::anonymous::Anonymous;
-use crate::authn::jwt::keys::Algorithm;
+use crate::authn::anonymous::AnonymousAuth;
+use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::backend::settings::Endpoint;
@@ -20,7 +20,7 @@ use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
-use crate::controllers::settings::{Controllers, SignerSettings};
+use crate::controllers::settings::{ControllerSettings, SignerSettings};
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 
@@ -60,7 +60,7 @@ impl Output {
 /// What would be served.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct CheckReport {
     serving: String,
     metrics: Option<String>,
     request_timeout_seconds: u64,
@@ -74,7 +74,7 @@ struct Report {
 struct ClusterReport {
     name: String,
     #[serde(rename = "match")]
-    routes: Option<Match>,
+    routes: Option<RoutesReport>,
     endpoints: Vec<String>,
     identity: String,
     authenticators: Vec<String>,
@@ -109,14 +109,14 @@ struct IssuerReport {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Match {
+struct RoutesReport {
     server_names: Vec<String>,
     path_prefix: Option<String>,
 }
 
 /// What is wrong.
 #[derive(Debug, Serialize)]
-struct Failure<'a> {
+struct CheckErrors<'a> {
     errors: &'a [ConfigError],
 }
 
@@ -124,7 +124,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
     let resolved = match resolve(&flags.serve, &mut Inputs::default()) {
         Ok(resolved) => resolved,
         Err(errors) => {
-            if let Some(text) = flags.output.rendered(&Failure { errors: &errors.0 }) {
+            if let Some(text) = flags.output.rendered(&CheckErrors { errors: &errors.0 }) {
                 print(&text);
             }
             return misconfigured(&errors);
@@ -139,7 +139,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
     if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
         return failed(&error.to_string());
     }
-    let report = Report::of(resolved);
+    let report = CheckReport::of(resolved);
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
@@ -147,7 +147,7 @@ pub(super) fn print(text: &str) -> ExitCode {
     std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
-impl Report {
+impl CheckReport {
     fn of(resolved: Resolved) -> Self {
         let Resolved { settings, warnings } = resolved;
         Self {
@@ -192,7 +192,7 @@ impl Report {
 }
 
 impl ClusterReport {
-    fn of(cluster: Cluster, controllers: Option<&Controllers>) -> Self {
+    fn of(cluster: Cluster, controllers: Option<&ControllerSettings>) -> Self {
         let Cluster { name, routes, authentication, backend } = cluster;
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let identity = backend.identity.to_possible_value();
@@ -200,7 +200,9 @@ impl ClusterReport {
             name,
             routes: match routes {
                 Routes::Everything => None,
-                Routes::Matching { server_names, path_prefix } => Some(Match { server_names, path_prefix }),
+                Routes::Matching { server_names, path_prefix } => {
+                    Some(RoutesReport { server_names, path_prefix })
+                }
             },
             endpoints: backend.endpoints.iter().map(address).collect(),
             identity: identity.map(|value| value.get_name().to_owned()).unwrap_or_default(),
@@ -218,7 +220,7 @@ impl ClusterReport {
     fn rows(&self) -> Vec<(&'static str, Vec<String>)> {
         let matching = match &self.routes {
             None => vec!["every request".to_owned()],
-            Some(Match { server_names, path_prefix }) => {
+            Some(RoutesReport { server_names, path_prefix }) => {
                 let prefix = path_prefix.iter().map(|prefix| format!("{prefix}/…"));
                 server_names.iter().cloned().chain(prefix).collect()
             }
@@ -276,7 +278,7 @@ impl IssuerReport {
         let plural = if rules == 1 { "" } else { "s" };
         let Self { url, audiences, algorithms, .. } = self;
         let algorithms = match algorithms.len() {
-            all if all == Algorithm::ALL.len() => "RSA or ECDSA".to_owned(),
+            all if all == JwsAlgorithm::ALL.len() => "RSA or ECDSA".to_owned(),
             _ => algorithms.join(" or "),
         };
         format!(
@@ -308,9 +310,9 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         methods.push(format!("webhook {}", webhook.url));
     }
     match &authentication.anonymous {
-        Anonymous::Nowhere => {}
-        Anonymous::Everywhere => methods.push("anonymous".to_owned()),
-        Anonymous::At(paths) => {
+        AnonymousAuth::Disabled => {}
+        AnonymousAuth::AllPaths => methods.push("anonymous".to_owned()),
+        AnonymousAuth::Paths(paths) => {
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
             methods.push(format!("anonymous, at {}", paths.join(", ")));
         }

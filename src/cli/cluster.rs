@@ -18,9 +18,9 @@ use crate::config::kubeconfig::unreadable;
 
 const VARIABLE: &str = "KUBECONFIG";
 /// How long a connection may take to be there.
-const CONNECTING: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which cluster a command asks.
 #[derive(Debug, Clone, Default, Args)]
@@ -53,19 +53,19 @@ pub(super) enum ClusterError {
 
 /// A cluster, and how it is reached.
 #[derive(Clone)]
-pub(super) struct Cluster {
+pub(super) struct ClusterClient {
     pub(super) client: Client,
     pub(super) config: Config,
 }
 
 impl ClusterFlags {
     /// The cluster and its client. Asks nothing yet.
-    pub(super) async fn connect(&self) -> Result<Cluster, ClusterError> {
+    pub(super) async fn connect(&self) -> Result<ClusterClient, ClusterError> {
         let mut config = self.config().await?;
-        config.connect_timeout = Some(CONNECTING);
+        config.connect_timeout = Some(DIAL_TIMEOUT);
         let unusable = |error: kube::Error| ClusterError::Unusable(config.cluster_url.clone(), chain(&error));
         let client = Client::try_from(config.clone()).map_err(unusable)?;
-        Ok(Cluster { client, config })
+        Ok(ClusterClient { client, config })
     }
 
     // client-go: tools/clientcmd/loader.go and client_config.go
@@ -112,7 +112,7 @@ fn in_words(error: &KubeconfigError) -> String {
     }
 }
 
-impl Cluster {
+impl ClusterClient {
     /// Where it is.
     pub(super) fn server(&self) -> &Uri {
         &self.config.cluster_url
@@ -124,11 +124,13 @@ impl Cluster {
         doing: &str,
         question: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, String> {
-        match tokio::time::timeout(PATIENCE, question).await {
+        match tokio::time::timeout(CALL_TIMEOUT, question).await {
             Ok(answer) => answer.map_err(|error| self.refusal(doing, &error)),
-            Err(_) => {
-                Err(format!("cannot {doing}: {} does not answer for {} s", self.server(), PATIENCE.as_secs()))
-            }
+            Err(_) => Err(format!(
+                "cannot {doing}: {} does not answer for {} s",
+                self.server(),
+                CALL_TIMEOUT.as_secs()
+            )),
         }
     }
 

@@ -23,13 +23,13 @@ pub(super) enum ClusterInfoCommand {
     /// In it is a kubeconfig with the address of the cluster and its CA, and no credential. The role and the binding
     /// that let system:anonymous read it are those of kubeadm. The controller bootstrapsigner signs it with every token
     /// that may sign.
-    Create(create::CreateFlags),
+    Create(create::ClusterInfoCreateFlags),
     /// Do what a joining node does to know its cluster, and say whether it would believe it.
     ///
     /// Reads the ConfigMap anonymously and over unverified TLS, checks that the token has signed it and that the CA is
     /// pinned, and reads it again over TLS verified with that CA: both must be the same. Exits 0 if a node would join, 1
     /// if not.
-    Verify(verify::VerifyFlags),
+    Verify(verify::ClusterInfoVerifyFlags),
 }
 
 pub(super) fn run(command: &ClusterInfoCommand) -> ExitCode {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::clock::{self, UnixTime};
 
 /// The text with a mark instead of each character that a terminal would obey.
-pub(super) fn harmless(text: &str) -> String {
+pub(super) fn sanitized(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
@@ -108,6 +108,6 @@ mod tests {
 
     #[test]
     fn no_text_moves_the_cursor_or_turns_the_line() {
-        assert_eq!(harmless("a\u{1b}[2Jb\u{202e}c\r\nd é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\u{fffd}d é");
+        assert_eq!(sanitized("a\u{1b}[2Jb\u{202e}c\r\nd é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\u{fffd}d é");
     }
 }

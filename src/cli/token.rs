@@ -15,14 +15,14 @@ use secrecy::ExposeSecret as _;
 
 use super::check::print;
 use super::cluster::{ClusterFlags, runtime};
-use super::{BAD_CONFIGURATION, complain, failed};
+use super::{BAD_CONFIGURATION, failed, print_error};
 use crate::clock::Clock;
 use crate::pki::bootstrap_tokens::secret::NAMESPACE;
-use crate::pki::bootstrap_tokens::token::{Token, TokenId};
+use crate::pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
 use crate::request::deadline::parse_duration;
 
 /// As long as a token and a line end, and then some.
-const LONGEST_TOKEN: u64 = 1024;
+const MAX_TOKEN_INPUT: u64 = 1024;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -37,18 +37,18 @@ pub(super) enum TokenCommand {
     /// Print a random token, and create nothing.
     Generate,
     /// Create a token in the cluster, and print it.
-    Create(create::CreateFlags),
+    Create(create::TokenCreateFlags),
     /// List the tokens of the cluster, with their secrets.
-    List(list::ListFlags),
+    List(list::TokenListFlags),
     /// Delete tokens of the cluster.
     ///
     /// Whoever has used one stays what it has become: a node keeps its certificate.
-    Delete(DeleteFlags),
+    Delete(TokenDeleteFlags),
 }
 
 /// The flags of `portcullis token delete`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct DeleteFlags {
+pub(super) struct TokenDeleteFlags {
     /// The ids of tokens, such as abcdef; a whole token will do, and only its id is used.
     #[arg(value_name = "TOKEN", required = true)]
     tokens: Vec<String>,
@@ -66,43 +66,45 @@ pub(super) fn run(command: &TokenCommand) -> ExitCode {
 }
 
 /// Says what went wrong, if anything did.
-pub(super) fn finish(done: Result<(), Failure>) -> ExitCode {
+pub(super) fn finish(done: Result<(), BootstrapError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(problem)) => {
-            complain(&problem);
+        Err(BootstrapError::Usage(problem)) => {
+            print_error(&problem);
             ExitCode::from(BAD_CONFIGURATION)
         }
-        Err(Failure::Cluster(problem)) => failed(&problem),
-        Err(Failure::Told) => ExitCode::FAILURE,
+        Err(BootstrapError::Cluster(problem)) => failed(&problem),
+        Err(BootstrapError::Reported) => ExitCode::FAILURE,
     }
 }
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum BootstrapError {
     /// It was asked for nonsense.
     Usage(String),
     /// The cluster did not do it.
     Cluster(String),
     /// What went wrong has been said.
-    Told,
+    Reported,
 }
 
-impl Failure {
+impl BootstrapError {
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub(super) fn cluster(error: impl ToString) -> Self {
         Self::Cluster(error.to_string())
     }
 }
 
-pub(super) fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    runtime().map_err(Failure::cluster)?.block_on(work)
+pub(super) fn in_runtime(
+    work: impl Future<Output = Result<(), BootstrapError>>,
+) -> Result<(), BootstrapError> {
+    runtime().map_err(BootstrapError::cluster)?.block_on(work)
 }
 
 /// Prints, or says that nobody reads.
-pub(super) fn say(text: &str) -> Result<(), Failure> {
-    if print(text) == ExitCode::SUCCESS { Ok(()) } else { Err(Failure::Told) }
+pub(super) fn say(text: &str) -> Result<(), BootstrapError> {
+    if print(text) == ExitCode::SUCCESS { Ok(()) } else { Err(BootstrapError::Reported) }
 }
 
 /// The Secrets of tokens.
@@ -111,7 +113,7 @@ fn secrets(client: &Client) -> Api<Secret> {
 }
 
 fn generate() -> ExitCode {
-    match Token::generate() {
+    match BootstrapToken::generate() {
         Ok(token) => print(&format!("{}\n", token.expose().expose_secret())),
         Err(error) => failed(&error.to_string()),
     }
@@ -119,12 +121,14 @@ fn generate() -> ExitCode {
 
 /// All of them, whatever becomes of one.
 // kubeadm: cmd/token.go, RunDeleteTokens; ends at the first that fails
-async fn delete(flags: &DeleteFlags) -> Result<(), Failure> {
-    let id = |text: &String| TokenId::parse(text).or_else(|| Token::parse(text).ok().map(|token| token.id));
+async fn delete(flags: &TokenDeleteFlags) -> Result<(), BootstrapError> {
+    let id = |text: &String| {
+        TokenId::parse(text).or_else(|| BootstrapToken::parse(text).ok().map(|token| token.id))
+    };
     let ids = flags.tokens.iter().map(id).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        Failure::Usage("TOKEN: give ids of tokens, six of a-z and 0-9, or whole tokens".to_owned())
+        BootstrapError::Usage("TOKEN: give ids of tokens, six of a-z and 0-9, or whole tokens".to_owned())
     })?;
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let (secrets, options) = (secrets(&cluster.client), DeleteParams::default());
     let mut outcome = Ok(());
     for id in ids {
@@ -133,8 +137,8 @@ async fn delete(flags: &DeleteFlags) -> Result<(), Failure> {
         match cluster.ask(&doing, secrets.delete(&name, &options)).await {
             Ok(_) => say(&format!("bootstrap token \"{id}\" deleted\n"))?,
             Err(problem) => {
-                complain(&problem);
-                outcome = Err(Failure::Told);
+                print_error(&problem);
+                outcome = Err(BootstrapError::Reported);
             }
         }
     }
@@ -148,10 +152,10 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A token from standard input.
-pub(super) fn read_token(mut input: impl std::io::Read) -> Result<Token, Failure> {
+pub(super) fn read_token(mut input: impl std::io::Read) -> Result<BootstrapToken, BootstrapError> {
     let mut text = String::new();
-    let read = input.by_ref().take(LONGEST_TOKEN).read_to_string(&mut text);
-    read.map_err(|error| Failure::Usage(format!("the token: {error}")))?;
-    Token::parse(text.trim_end_matches(['\r', '\n']))
-        .map_err(|error| Failure::Usage(format!("the token: {error}")))
+    let read = input.by_ref().take(MAX_TOKEN_INPUT).read_to_string(&mut text);
+    read.map_err(|error| BootstrapError::Usage(format!("the token: {error}")))?;
+    BootstrapToken::parse(text.trim_end_matches(['\r', '\n']))
+        .map_err(|error| BootstrapError::Usage(format!("the token: {error}")))
 }

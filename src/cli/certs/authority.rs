@@ -6,18 +6,18 @@ use clap::{Args, ValueEnum};
 use secrecy::zeroize::Zeroizing;
 
 use super::error::CommandError;
-use super::index::{Entry, Index};
+use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
 use crate::go::pem;
-use crate::pki::issuance::authority::{Authority, KeySource};
-use crate::pki::issuance::signer::{KeyError, PemKey};
+use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
 /// The name of the root's files.
 pub(super) const ROOT: &str = "ca";
 
 /// The authorities below the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Role {
+pub(super) enum CaRole {
     /// That of clients: client-ca.
     Client,
     /// That of servers: serving-ca.
@@ -26,7 +26,7 @@ pub(super) enum Role {
     FrontProxy,
 }
 
-impl Role {
+impl CaRole {
     pub(super) const ALL: [Self; 3] = [Self::Client, Self::Serving, Self::FrontProxy];
 
     /// The name of its files.
@@ -66,25 +66,25 @@ pub(super) struct AuthorityFlags {
 
 /// An authority that can sign, and the list of what it signed.
 #[derive(Debug)]
-pub(super) struct Issuing {
-    pub(super) authority: Authority,
-    pub(super) index: Index,
+pub(super) struct IssuingCa {
+    pub(super) authority: CertificateAuthority,
+    pub(super) index: IssuanceIndex,
     /// What a server or client shows behind its own certificate; empty for a root, which is no part of a chain.
     pub(super) chain: String,
 }
 
 impl AuthorityFlags {
     /// The certificate's file.
-    pub(super) fn certificate(&self, role: Role) -> PathBuf {
+    pub(super) fn certificate(&self, role: CaRole) -> PathBuf {
         self.ca_cert.clone().unwrap_or_else(|| self.dir.join(role.file()).with_extension("crt"))
     }
 
     /// Reads the authority for this kind of certificate; asks for the passphrase of its key, if it has one.
-    pub(super) fn open(&self, role: Role) -> Result<Issuing, CommandError> {
+    pub(super) fn open(&self, role: CaRole) -> Result<IssuingCa, CommandError> {
         let certificate = self.certificate(role);
         let key = match &self.ca_key {
-            Some(key) => KeySource::parse(key),
-            None => KeySource::File(self.dir.join(role.file()).with_extension("key")),
+            Some(key) => AuthorityKeySource::parse(key),
+            None => AuthorityKeySource::File(self.dir.join(role.file()).with_extension("key")),
         };
         // Not `exists`: a directory that may not be read is another mistake than a file that is not there.
         if self.ca_cert.is_none() && matches!(certificate.try_exists(), Ok(false)) {
@@ -96,8 +96,8 @@ impl AuthorityFlags {
             )));
         }
         let authority = match &key {
-            KeySource::File(file) => self.with_key_file(&certificate, file)?,
-            KeySource::Pkcs11(_) => Authority::load(&certificate, &key)
+            AuthorityKeySource::File(file) => self.with_key_file(&certificate, file)?,
+            AuthorityKeySource::Pkcs11(_) => CertificateAuthority::load(&certificate, &key)
                 .map_err(|error| CommandError::Failed(error.to_string()))?,
         };
         let chain = if is_self_signed(authority.certificate_pem()) {
@@ -105,10 +105,10 @@ impl AuthorityFlags {
         } else {
             authority.certificate_pem().to_owned()
         };
-        Ok(Issuing { authority, index: Index::beside(&certificate), chain })
+        Ok(IssuingCa { authority, index: IssuanceIndex::beside(&certificate), chain })
     }
 
-    fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<Authority, CommandError> {
+    fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<CertificateAuthority, CommandError> {
         let read = |path: &Path| {
             let read = std::fs::read(path).map(Zeroizing::new);
             read.map_err(|error| CommandError::about(path.display(), error))
@@ -116,19 +116,21 @@ impl AuthorityFlags {
         let certificate_pem = read(certificate)?;
         let key_pem = read(file)?;
         let key = match PemKey::from_pem(&key_pem) {
-            Err(KeyError::Encrypted) => PemKey::from_encrypted_pem(&key_pem, &self.passphrase.to_open(file)?),
+            Err(PrivateKeyError::Encrypted) => {
+                PemKey::from_encrypted_pem(&key_pem, &self.passphrase.to_open(file)?)
+            }
             read => read,
         };
         let key = key.map_err(|error| CommandError::about(file.display(), error))?;
-        Authority::new(&certificate_pem, Box::new(key)).map_err(|error| {
+        CertificateAuthority::new(&certificate_pem, Box::new(key)).map_err(|error| {
             CommandError::Failed(format!("{} and {}: {error}", certificate.display(), file.display()))
         })
     }
 }
 
-impl Issuing {
+impl IssuingCa {
     /// Writes down what was signed; until then it is not handed out.
-    pub(super) fn record(&self, entry: &Entry) -> Result<(), CommandError> {
+    pub(super) fn record(&self, entry: &IndexEntry) -> Result<(), CommandError> {
         self.index
             .record(std::slice::from_ref(entry))
             .map_err(|error| CommandError::Failed(error.to_string()))

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::super::{BAD_CONFIGURATION, complain};
+use super::super::{BAD_CONFIGURATION, print_error};
 
 /// What went wrong; the text names the file or flag, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ impl CommandError {
 
     /// Says it on standard error.
     pub(in crate::cli) fn tell(&self) -> ExitCode {
-        complain(&self.to_string());
+        print_error(&self.to_string());
         match self {
             Self::Usage(_) => ExitCode::from(BAD_CONFIGURATION),
             Self::Failed(_) => ExitCode::FAILURE,

@@ -71,26 +71,26 @@ fn at(path: &Path) -> impl Fn(io::Error) -> FileError + use<> {
 #[derive(Debug)]
 pub(in crate::cli) struct NewFiles {
     force: bool,
-    staged: Vec<Staged>,
+    staged: Vec<StagedFile>,
 }
 
-struct Staged {
+struct StagedFile {
     path: PathBuf,
     content: Zeroizing<Vec<u8>>,
     /// What others may do with a file that replaces another one, if they could do it with that.
     shared: u32,
 }
 
-impl fmt::Debug for Staged {
+impl fmt::Debug for StagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.fmt(f)
     }
 }
 
 /// A file that replaces one stays readable for the group that the old one had.
-const SECRET: u32 = 0o640;
+const SECRET_MODE_MASK: u32 = 0o640;
 /// And what is no secret, for everybody who could read the old one.
-const PUBLIC: u32 = 0o644;
+const PUBLIC_MODE_MASK: u32 = 0o644;
 
 // threat: left-behind-key
 impl NewFiles {
@@ -101,12 +101,12 @@ impl NewFiles {
 
     /// Takes content that may hold a key. An obstacle that can be seen now is told now.
     pub(in crate::cli) fn stage(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        self.add(path, content, SECRET)
+        self.add(path, content, SECRET_MODE_MASK)
     }
 
     /// Takes content that holds no key: a certificate that replaces one stays readable for the servers that read that.
     pub(in crate::cli) fn stage_public(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        self.add(path, content, PUBLIC)
+        self.add(path, content, PUBLIC_MODE_MASK)
     }
 
     fn add(&mut self, path: &Path, content: &[u8], shared: u32) -> Result<(), FileError> {
@@ -116,65 +116,65 @@ impl NewFiles {
         must_be_free(path, self.force)?;
         NewFile::create(path).map(drop)?;
         let content = Zeroizing::new(content.to_vec());
-        self.staged.push(Staged { path: path.to_owned(), content, shared });
+        self.staged.push(StagedFile { path: path.to_owned(), content, shared });
         Ok(())
     }
 
     /// Writes every file and moves it into its place; if one cannot be, those before it are as they were.
-    pub(in crate::cli) fn commit(self) -> Result<NewlyPlaced, FileError> {
+    pub(in crate::cli) fn commit(self) -> Result<CommittedFiles, FileError> {
         let mut written = Vec::new();
         for staged in &self.staged {
-            written.push(Written::of(staged, self.force)?);
+            written.push(WrittenFile::of(staged, self.force)?);
         }
-        let mut done: Vec<Placed> = Vec::new();
+        let mut done: Vec<PlacedFile> = Vec::new();
         for file in written {
             match file.place(self.force) {
                 Ok(placed) => done.push(placed),
                 Err(error) => {
-                    NewlyPlaced(done).undo();
+                    CommittedFiles(done).undo();
                     return Err(error);
                 }
             }
         }
-        for Placed { path, .. } in &done {
+        for PlacedFile { path, .. } in &done {
             let directory = directory_of(path);
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))?;
         }
-        Ok(NewlyPlaced(done))
+        Ok(CommittedFiles(done))
     }
 }
 
 /// Files that are in their places, and could be taken back. Dropped, it leaves them there.
 #[derive(Debug)]
-pub(in crate::cli) struct NewlyPlaced(Vec<Placed>);
+pub(in crate::cli) struct CommittedFiles(Vec<PlacedFile>);
 
-impl NewlyPlaced {
+impl CommittedFiles {
     /// Leaves everything as it was before.
     pub(super) fn undo(self) {
-        self.0.into_iter().rev().for_each(Placed::undo);
+        self.0.into_iter().rev().for_each(PlacedFile::undo);
     }
 }
 
 /// A file in its place, and what was there before.
 #[derive(Debug)]
-struct Placed {
+struct PlacedFile {
     path: PathBuf,
-    before: Option<Before>,
+    before: Option<ReplacedFile>,
 }
 
 /// A file that was replaced. Its content is kept in memory: a copy on disk would outlive a command that is killed.
-struct Before {
+struct ReplacedFile {
     content: Zeroizing<Vec<u8>>,
     metadata: Metadata,
 }
 
-impl fmt::Debug for Before {
+impl fmt::Debug for ReplacedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.metadata.permissions().fmt(f)
     }
 }
 
-impl Before {
+impl ReplacedFile {
     /// The file that is to be replaced.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         let metadata = match fs::metadata(path) {
@@ -185,11 +185,11 @@ impl Before {
     }
 }
 
-impl Placed {
+impl PlacedFile {
     fn undo(self) {
         // There is an error to be told already, and this is the best that can still be done.
         match self.before {
-            Some(Before { content, metadata }) => {
+            Some(ReplacedFile { content, metadata }) => {
                 let restored = NewFile::written(&self.path, &content, Some((&metadata, 0o777)));
                 drop(restored.map(|file| file.name(&self.path, true)));
             }
@@ -199,30 +199,30 @@ impl Placed {
 }
 
 /// A file that has its content and not yet its name.
-struct Written {
+struct WrittenFile {
     path: PathBuf,
     file: NewFile,
-    before: Option<Before>,
+    before: Option<ReplacedFile>,
 }
 
-impl Written {
-    fn of(staged: &Staged, force: bool) -> Result<Self, FileError> {
+impl WrittenFile {
+    fn of(staged: &StagedFile, force: bool) -> Result<Self, FileError> {
         let failed = at(&staged.path);
         // A symbolic link stays one: what it names is replaced.
         let path = match fs::symlink_metadata(&staged.path) {
             Ok(found) if force && found.is_symlink() => fs::canonicalize(&staged.path).map_err(&failed)?,
             _ => staged.path.clone(),
         };
-        let before = if force { Before::read(&path).map_err(&failed)? } else { None };
-        let replaced = before.as_ref().map(|Before { metadata, .. }| (metadata, staged.shared));
+        let before = if force { ReplacedFile::read(&path).map_err(&failed)? } else { None };
+        let replaced = before.as_ref().map(|ReplacedFile { metadata, .. }| (metadata, staged.shared));
         let file = NewFile::written(&path, &staged.content, replaced)?;
         Ok(Self { path, file, before })
     }
 
-    fn place(self, force: bool) -> Result<Placed, FileError> {
+    fn place(self, force: bool) -> Result<PlacedFile, FileError> {
         let Self { path, file, before } = self;
         match file.name(&path, force) {
-            Ok(()) => Ok(Placed { path, before }),
+            Ok(()) => Ok(PlacedFile { path, before }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
                 Err(FileError::Exists(path))
             }

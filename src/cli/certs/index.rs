@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::complain;
+use super::super::print_error;
 
 /// How long a command waits for another one that writes to the same index.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ const MAX_LINE: u64 = 256 * 1024;
 /// One certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     /// The serial number, in hexadecimal.
     pub(super) serial: String,
     pub(super) subject: String,
@@ -81,11 +81,11 @@ pub(super) enum IndexError {
 
 /// The file of one authority.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct IssuanceIndex {
     pub(super) path: PathBuf,
 }
 
-impl Index {
+impl IssuanceIndex {
     /// That of the authority with this certificate: `client-ca.index.jsonl` beside `client-ca.crt`.
     pub(super) fn beside(certificate: &Path) -> Self {
         Self { path: certificate.with_extension("index.jsonl") }
@@ -96,11 +96,11 @@ impl Index {
     }
 
     /// Adds a line for each, and returns when they are on disk.
-    pub(super) fn record(&self, entries: &[Entry]) -> Result<(), IndexError> {
+    pub(super) fn record(&self, entries: &[IndexEntry]) -> Result<(), IndexError> {
         self.record_within(entries, LOCK_TIMEOUT)
     }
 
-    fn record_within(&self, entries: &[Entry], patience: Duration) -> Result<(), IndexError> {
+    fn record_within(&self, entries: &[IndexEntry], patience: Duration) -> Result<(), IndexError> {
         let failed = |source| self.failed(source);
         let mut file = self.locked(patience)?;
         let mut lines = if self.ends_well(&mut file)? { String::new() } else { "\n".to_owned() };
@@ -132,7 +132,10 @@ impl Index {
                 Err(TryLockError::WouldBlock) => {}
             }
             if waited.is_zero() {
-                complain(&format!("{}: waiting for another command that writes to it", self.path.display()));
+                print_error(&format!(
+                    "{}: waiting for another command that writes to it",
+                    self.path.display()
+                ));
             }
             std::thread::sleep(LOCK_POLL_INTERVAL);
             waited += LOCK_POLL_INTERVAL;
@@ -153,7 +156,7 @@ impl Index {
             .map_err(|source| self.failed(source))?;
         let is_ended = tail.last().is_none_or(|last| *last == b'\n');
         let last = tail.trim_ascii_end().rsplit(|octet| *octet == b'\n').next().unwrap_or_default();
-        if !last.is_empty() && serde_json::from_slice::<Entry>(last).is_err() {
+        if !last.is_empty() && serde_json::from_slice::<IndexEntry>(last).is_err() {
             // The number of the line is in the error of a reading from the beginning.
             self.read()?;
         }
@@ -165,7 +168,7 @@ impl Index {
     }
 
     /// Every entry, oldest first; none if nothing was signed yet.
-    pub(super) fn read(&self) -> Result<Vec<Entry>, IndexError> {
+    pub(super) fn read(&self) -> Result<Vec<IndexEntry>, IndexError> {
         match File::open(&self.path) {
             Ok(mut file) => self.entries(&mut file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -173,7 +176,7 @@ impl Index {
         }
     }
 
-    fn entries(&self, file: &mut File) -> Result<Vec<Entry>, IndexError> {
+    fn entries(&self, file: &mut File) -> Result<Vec<IndexEntry>, IndexError> {
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(|source| self.failed(source))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -192,8 +195,8 @@ impl Index {
 mod tests {
     use super::*;
 
-    fn entry(serial: &str) -> Entry {
-        Entry {
+    fn entry(serial: &str) -> IndexEntry {
+        IndexEntry {
             serial: serial.to_owned(),
             subject: "CN=alice".to_owned(),
             alt_names: Vec::new(),
@@ -209,18 +212,20 @@ mod tests {
     fn entries_of_commands_that_run_at_once_are_all_there() {
         let directory = tempfile::tempdir().unwrap();
         let certificate = directory.path().join("client-ca.crt");
-        assert_eq!(Index::beside(&certificate).read().unwrap(), []);
+        assert_eq!(IssuanceIndex::beside(&certificate).read().unwrap(), []);
         std::thread::scope(|scope| {
             for writer in 0..8 {
                 let certificate = &certificate;
                 scope.spawn(move || {
                     for number in 0..8 {
-                        Index::beside(certificate).record(&[entry(&format!("{writer}{number}"))]).unwrap();
+                        IssuanceIndex::beside(certificate)
+                            .record(&[entry(&format!("{writer}{number}"))])
+                            .unwrap();
                     }
                 });
             }
         });
-        let index = Index::beside(&certificate);
+        let index = IssuanceIndex::beside(&certificate);
         let mut serials: Vec<_> = index.read().unwrap().into_iter().map(|entry| entry.serial).collect();
         serials.sort();
         serials.dedup();
@@ -231,7 +236,7 @@ mod tests {
     #[test]
     fn a_damaged_line_is_told_and_nothing_is_added() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         let good = std::fs::read_to_string(index.path()).unwrap();
         std::fs::write(index.path(), format!("{good}{{\"serial\":\"0")).unwrap();
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn a_command_that_never_ends_holds_up_no_other_for_ever() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         let held = index.locked(SOON).unwrap();
         let error = index.record_within(&[entry("02")], Duration::ZERO).unwrap_err().to_string();
@@ -262,7 +267,7 @@ mod tests {
     #[test]
     fn a_line_goes_into_the_file_that_has_the_name() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         // An editor has the lock of a file that it replaces.
         let held = index.locked(SOON).unwrap();
@@ -276,7 +281,7 @@ mod tests {
     #[test]
     fn a_line_is_added_without_a_look_at_those_before_the_last() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         let good = std::fs::read_to_string(index.path()).unwrap();
         std::fs::write(index.path(), format!("no entry\n{good}")).unwrap();

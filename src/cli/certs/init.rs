@@ -10,13 +10,13 @@ use secrecy::SecretString;
 use serde::Serialize;
 
 use super::super::check::{Output, print};
-use super::authority::{ROOT, Role};
+use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
 use super::files::{NewFiles, make_directory};
 use super::flags::{KeyType, life, name};
-use super::index::Index;
-use super::making::{COLUMNS, Made, Plan, entry, failed, new_key, staggered};
-use super::passphrase::{NewKeyPassphraseFlags, Protection};
+use super::index::IssuanceIndex;
+use super::making::{COLUMNS, CaPlan, CreatedCa, entry, failed, new_key, staggered};
+use super::passphrase::{KeyProtection, NewKeyPassphraseFlags};
 use super::table;
 use crate::clock::{Clock, UnixTime};
 
@@ -62,10 +62,10 @@ pub(in crate::cli) struct InitFlags {
 /// What was made.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct InitReport {
     directory: PathBuf,
     index_file: PathBuf,
-    authorities: Vec<Made>,
+    authorities: Vec<CreatedCa>,
     #[serde(skip)]
     keys: &'static str,
 }
@@ -83,27 +83,27 @@ pub(super) fn run(flags: &InitFlags) -> Result<ExitCode, CommandError> {
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
 }
 
-fn make(flags: &InitFlags, protection: &Protection, now: UnixTime) -> Result<Report, CommandError> {
+fn make(flags: &InitFlags, protection: &KeyProtection, now: UnixTime) -> Result<InitReport, CommandError> {
     let mut files = NewFiles::new(flags.force);
-    let index = Index::beside(&flags.dir.join(ROOT).with_extension("crt"));
+    let index = IssuanceIndex::beside(&flags.dir.join(ROOT).with_extension("crt"));
     let mut authorities = Vec::new();
     let key_type = flags.key_type.to_string();
-    let mut keep = |plan: &Plan, certificate: &rcgen::Certificate, key: &SecretString| {
+    let mut keep = |plan: &CaPlan, certificate: &rcgen::Certificate, key: &SecretString| {
         let key = (key, protection.of(plan.role));
-        authorities.push(Made::stage(plan, &flags.dir, certificate, &key_type, Some(key), &mut files)?);
+        authorities.push(CreatedCa::stage(plan, &flags.dir, certificate, &key_type, Some(key), &mut files)?);
         Ok::<_, CommandError>(())
     };
 
-    let plan = Plan::new(None, &flags.name, flags.validity, now);
+    let plan = CaPlan::new(None, &flags.name, flags.validity, now);
     let (root_pem, root_key) = new_key(flags.key_type)?;
     let params = plan.params()?;
     let root = params.self_signed(&root_key).map_err(failed)?;
     keep(&plan, &root, &root_pem)?;
     let (end, issuer) = (plan.not_after, Issuer::new(params, root_key));
     let mut entries = Vec::new();
-    for role in Role::ALL {
+    for role in CaRole::ALL {
         let life = staggered(role, flags.intermediate_validity.min(flags.validity));
-        let plan = Plan::new(Some(role), &flags.name, life, now).until(end);
+        let plan = CaPlan::new(Some(role), &flags.name, life, now).until(end);
         let (pem, key) = new_key(flags.key_type)?;
         let certificate = plan.signed_by(&key, &issuer)?;
         keep(&plan, &certificate, &pem)?;
@@ -112,7 +112,7 @@ fn make(flags: &InitFlags, protection: &Protection, now: UnixTime) -> Result<Rep
     // As for every certificate: first the line, then the file. Lines of a certificate that was never written do no harm.
     index.record(&entries)?;
     files.commit()?;
-    Ok(Report {
+    Ok(InitReport {
         directory: flags.dir.clone(),
         index_file: index.path().to_owned(),
         authorities,
@@ -120,9 +120,9 @@ fn make(flags: &InitFlags, protection: &Protection, now: UnixTime) -> Result<Rep
     })
 }
 
-impl Report {
+impl InitReport {
     fn text(&self) -> String {
-        let text = table::columns(COLUMNS, self.authorities.iter().map(Made::row));
+        let text = table::columns(COLUMNS, self.authorities.iter().map(CreatedCa::row));
         let (dir, keys) = (self.directory.display(), self.keys);
         let next = format!(
             "\n{keys} What they sign is listed in *.index.jsonl.\n\n\

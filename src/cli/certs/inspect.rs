@@ -112,7 +112,7 @@ impl Fact {
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
-struct Item {
+struct InspectedItem {
     /// What it is.
     kind: &'static str,
     /// Where it was found.
@@ -157,7 +157,7 @@ fn in_camel_case(name: &str) -> String {
 /// How bad something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Severity {
+enum ProblemSeverity {
     /// It will be refused, or ought to be.
     Error,
     /// It works, for now, or for some.
@@ -166,8 +166,8 @@ enum Severity {
 
 /// Something that is wrong.
 #[derive(Debug, Serialize)]
-struct Problem {
-    severity: Severity,
+struct InspectionProblem {
+    severity: ProblemSeverity,
     /// Which thing it is wrong with.
     item: String,
     #[serde(rename = "problem")]
@@ -177,24 +177,24 @@ struct Problem {
 /// Everything that was found.
 #[derive(Debug, Default, Serialize)]
 struct Findings {
-    items: Vec<Item>,
-    problems: Vec<Problem>,
+    items: Vec<InspectedItem>,
+    problems: Vec<InspectionProblem>,
 }
 
 impl Findings {
     fn error(&mut self, item: &str, problem: impl Into<String>) {
-        self.problem(Severity::Error, item, problem.into());
+        self.problem(ProblemSeverity::Error, item, problem.into());
     }
 
     fn warning(&mut self, item: &str, problem: impl Into<String>) {
-        self.problem(Severity::Warning, item, problem.into());
+        self.problem(ProblemSeverity::Warning, item, problem.into());
     }
 
-    fn problem(&mut self, severity: Severity, item: &str, text: String) {
-        self.problems.push(Problem { severity, item: item.to_owned(), text });
+    fn problem(&mut self, severity: ProblemSeverity, item: &str, text: String) {
+        self.problems.push(InspectionProblem { severity, item: item.to_owned(), text });
     }
 
-    fn has(&self, severity: Severity) -> bool {
+    fn has(&self, severity: ProblemSeverity) -> bool {
         self.problems.iter().any(|problem| problem.severity == severity)
     }
 
@@ -214,16 +214,18 @@ impl Findings {
             return text + "nothing is wrong\n";
         }
         text += "what is wrong\n";
-        let of =
-            |severity: Severity| self.problems.iter().filter(move |problem| problem.severity == severity);
-        let problems =
-            of(Severity::Error).chain(of(Severity::Warning)).map(|Problem { severity, item, text }| {
+        let of = |severity: ProblemSeverity| {
+            self.problems.iter().filter(move |problem| problem.severity == severity)
+        };
+        let problems = of(ProblemSeverity::Error).chain(of(ProblemSeverity::Warning)).map(
+            |InspectionProblem { severity, item, text }| {
                 let severity = match severity {
-                    Severity::Error => "  error",
-                    Severity::Warning => "  warning",
+                    ProblemSeverity::Error => "  error",
+                    ProblemSeverity::Warning => "  warning",
                 };
                 [severity.to_owned(), item.clone(), text.clone()]
-            });
+            },
+        );
         text + &table::rows(problems)
     }
 }
@@ -239,7 +241,8 @@ pub(super) fn run(flags: &InspectFlags) -> Result<ExitCode, CommandError> {
         None => files(&flags.files, flags.passphrase.given()?.as_ref(), now)?,
     };
     let printed = print(&flags.output.rendered(&findings).unwrap_or_else(|| findings.text()));
-    let bad = findings.has(Severity::Error) || flags.fail_on_warnings && findings.has(Severity::Warning);
+    let bad = findings.has(ProblemSeverity::Error)
+        || flags.fail_on_warnings && findings.has(ProblemSeverity::Warning);
     Ok(if bad { ExitCode::FAILURE } else { printed })
 }
 

@@ -13,10 +13,10 @@ use super::authority::{AuthorityFlags, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::{KeyType, NameFlags, life};
-use super::kind::Kind;
+use super::kind::CertificateKind;
 use super::kubeconfig::{self, KubeconfigFlags};
-use super::progress::patiently;
-use super::signing::Order;
+use super::progress::with_spinner;
+use super::signing::SigningOrder;
 use crate::clock::Clock;
 use crate::pki::issuance::request;
 use crate::pki::issuance::signer::PemKey;
@@ -36,7 +36,7 @@ Examples:
 pub(in crate::cli) struct IssueFlags {
     /// What the certificate is for; this decides which authority of --dir signs it.
     #[arg(value_enum, value_name = "KIND")]
-    kind: Kind,
+    kind: CertificateKind,
     #[command(flatten)]
     names: NameFlags,
     /// How long it is good, at most as long as its authority. Default: 90d for a client, who cannot be revoked, else 365d.
@@ -69,12 +69,12 @@ pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
     let server = flags.kubeconfig.server(&flags.authority.dir.join(ROOT).with_extension("crt"))?;
     let issuing = flags.authority.open(kind.role())?;
     let now = Clock::system().now();
-    let key = patiently("making the key", || PemKey::generate(flags.key_type.kind()))
+    let key = with_spinner("making the key", || PemKey::generate(flags.key_type.kind()))
         .map_err(|error| CommandError::about("making the key", error))?;
     let request = request::build(&subject, &names, &key)
         .map_err(|error| CommandError::about("making the request", error))?;
     let order =
-        Order { kind, request: &request, usages: &[], duration: flags.duration, system_masters: true };
+        SigningOrder { kind, request: &request, usages: &[], duration: flags.duration, system_masters: true };
     let mut signed = order.sign(&issuing, now)?;
 
     let (certificate, key) = (signed.chain(&issuing), key.to_pem());

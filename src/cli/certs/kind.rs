@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::authority::Role;
+use super::authority::CaRole;
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::profile::CertificateProfile;
 use crate::pki::issuance::subject::Subject;
 
 /// What a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum CertificateKind {
     /// A user: CommonName is the user name, each Organization a group.
     Client,
     /// A server: --dns and --ip are what clients know it by.
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     KubeletServing,
 }
 
-impl Kind {
+impl CertificateKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -35,27 +35,27 @@ impl Kind {
         }
     }
 
-    pub(super) fn role(self) -> Role {
+    pub(super) fn role(self) -> CaRole {
         match self {
-            Self::Client | Self::KubeletClient => Role::Client,
-            Self::Serving | Self::KubeletServing => Role::Serving,
-            Self::FrontProxy => Role::FrontProxy,
+            Self::Client | Self::KubeletClient => CaRole::Client,
+            Self::Serving | Self::KubeletServing => CaRole::Serving,
+            Self::FrontProxy => CaRole::FrontProxy,
         }
     }
 
-    pub(super) fn profile(self) -> Profile {
+    pub(super) fn profile(self) -> CertificateProfile {
         match self {
-            Self::Client => Profile::client(),
-            Self::Serving => Profile::serving(),
-            Self::FrontProxy => Profile::front_proxy(),
-            Self::KubeletClient => Profile::kubelet_client(),
-            Self::KubeletServing => Profile::kubelet_serving(),
+            Self::Client => CertificateProfile::client(),
+            Self::Serving => CertificateProfile::serving(),
+            Self::FrontProxy => CertificateProfile::front_proxy(),
+            Self::KubeletClient => CertificateProfile::kubelet_client(),
+            Self::KubeletServing => CertificateProfile::kubelet_serving(),
         }
     }
 
     /// Whether its certificates are shown by clients.
     pub(super) fn is_client(self) -> bool {
-        self.role() != Role::Serving
+        self.role() != CaRole::Serving
     }
 
     /// How long its certificates are good unless a flag says otherwise. Kubernetes cannot revoke the certificate of a user.
@@ -71,8 +71,8 @@ impl Kind {
     // kubernetes: pkg/kubelet/certificate/kubelet.go, certificateManager's usages for both kinds of keys
     pub(super) fn usages(self, key: &str) -> Vec<String> {
         let purpose = match self.role() {
-            Role::Client | Role::FrontProxy => "client auth",
-            Role::Serving => "server auth",
+            CaRole::Client | CaRole::FrontProxy => "client auth",
+            CaRole::Serving => "server auth",
         };
         let encrypts = key.starts_with("RSA").then_some("key encipherment");
         encrypts.into_iter().chain(["digital signature", purpose]).map(str::to_owned).collect()
@@ -94,7 +94,7 @@ impl Kind {
 
     /// What is missing for it to be of use, if anything.
     pub(super) fn lacks(self, names: &AltNames) -> Option<&'static str> {
-        (self.role() == Role::Serving && names.dns.is_empty() && names.ips.is_empty()).then_some(
+        (self.role() == CaRole::Serving && names.dns.is_empty() && names.ips.is_empty()).then_some(
             "a serving certificate needs a name in its subjectAltName: clients do not look at the CommonName; give \
              --dns or --ip",
         )

@@ -10,9 +10,9 @@ use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 
-use super::super::cluster::Cluster;
+use super::super::cluster::ClusterClient;
 use super::error::CommandError;
-use crate::pki::issuance::request::armour;
+use crate::pki::issuance::request::encode_pem;
 use crate::pki::x509::CaBundle;
 
 /// What a kubeconfig says of the server.
@@ -42,9 +42,10 @@ pub(super) struct ServerPart {
 
 impl ServerPart {
     /// A cluster that was reached with another kubeconfig.
-    pub(super) fn of(cluster: &Cluster) -> Self {
+    pub(super) fn of(cluster: &ClusterClient) -> Self {
         let roots = cluster.config.root_cert.as_ref();
-        let pem = roots.map(|roots| roots.iter().map(|der| armour("CERTIFICATE", der)).collect::<String>());
+        let pem =
+            roots.map(|roots| roots.iter().map(|der| encode_pem("CERTIFICATE", der)).collect::<String>());
         Self {
             url: cluster.server().to_string().trim_end_matches('/').to_owned(),
             authority: pem,
@@ -73,7 +74,8 @@ impl KubeconfigFlags {
         // The certificates alone: what else is in the file, a key perhaps, is not for whoever gets the kubeconfig.
         let bundle = CaBundle::from_pem(&pem).map_err(|error| failed(&error))?;
         let certificates = bundle.certificates().iter();
-        let pem: String = certificates.map(|certificate| armour("CERTIFICATE", &certificate.der)).collect();
+        let pem: String =
+            certificates.map(|certificate| encode_pem("CERTIFICATE", &certificate.der)).collect();
         let server = ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: None };
         Ok(Some((file.clone(), server)))
     }

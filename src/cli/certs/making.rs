@@ -12,16 +12,16 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::authority::{ROOT, Role};
+use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::KeyType;
-use super::index::Entry;
-use super::progress::patiently;
+use super::index::IndexEntry;
+use super::progress::with_spinner;
 use super::{fingerprint, serial};
 use crate::clock::{self, UnixTime};
 use crate::pki::issuance::issue::new_serial;
-use crate::pki::issuance::signer::{KeyError, PemKey};
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
 /// Clocks of virtual machines lag; a certificate made now must be good for them too.
 const BACKDATED: Duration = Duration::from_mins(5);
@@ -30,8 +30,8 @@ const MAX_STAGGER: Duration = Duration::from_hours(28 * 24);
 
 /// What a certificate of an authority is made of.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) role: Option<Role>,
+pub(super) struct CaPlan {
+    pub(super) role: Option<CaRole>,
     /// The whole CommonName.
     pub(super) common_name: String,
     pub(super) not_before: UnixTime,
@@ -40,10 +40,10 @@ pub(super) struct Plan {
     pub(super) key_id: Vec<u8>,
 }
 
-impl Plan {
+impl CaPlan {
     /// The root, or an intermediate below it, that begins now.
-    pub(super) fn new(role: Option<Role>, name: &str, life: Duration, now: UnixTime) -> Self {
-        let title = role.map_or("root", Role::title);
+    pub(super) fn new(role: Option<CaRole>, name: &str, life: Duration, now: UnixTime) -> Self {
+        let title = role.map_or("root", CaRole::title);
         Self {
             role,
             common_name: format!("{name} {title} CA"),
@@ -75,8 +75,8 @@ impl Plan {
         if let Some(role) = self.role {
             params.use_authority_key_identifier_extension = true;
             params.extended_key_usages = vec![match role {
-                Role::Client | Role::FrontProxy => ExtendedKeyUsagePurpose::ClientAuth,
-                Role::Serving => ExtendedKeyUsagePurpose::ServerAuth,
+                CaRole::Client | CaRole::FrontProxy => ExtendedKeyUsagePurpose::ClientAuth,
+                CaRole::Serving => ExtendedKeyUsagePurpose::ServerAuth,
             }];
         }
         if !self.key_id.is_empty() {
@@ -96,8 +96,8 @@ impl Plan {
 }
 
 /// How long an intermediate lives: as long as was asked, a little less for each one after the first.
-pub(super) fn staggered(role: Role, life: Duration) -> Duration {
-    let place = Role::ALL.iter().position(|known| *known == role).unwrap_or_default();
+pub(super) fn staggered(role: CaRole, life: Duration) -> Duration {
+    let place = CaRole::ALL.iter().position(|known| *known == role).unwrap_or_default();
     let step = MAX_STAGGER.min(life / 20);
     life.saturating_sub(step * u32::try_from(place).unwrap_or_default())
 }
@@ -109,8 +109,8 @@ pub(super) fn failed(error: impl std::fmt::Display) -> CommandError {
 /// Makes a key: as PEM, and for `rcgen`.
 pub(super) fn new_key(kind: KeyType) -> Result<(SecretString, KeyPair), CommandError> {
     let failed = |problem: String| CommandError::about("making a key", problem);
-    let key = patiently(&format!("making a key ({kind})"), || PemKey::generate(kind.kind()));
-    let pem = key.map_err(|error: KeyError| failed(error.to_string()))?.to_pem();
+    let key = with_spinner(&format!("making a key ({kind})"), || PemKey::generate(kind.kind()));
+    let pem = key.map_err(|error: PrivateKeyError| failed(error.to_string()))?.to_pem();
     let pair = KeyPair::from_pem(pem.expose_secret()).map_err(|error| failed(error.to_string()))?;
     Ok((pem, pair))
 }
@@ -118,7 +118,7 @@ pub(super) fn new_key(kind: KeyType) -> Result<(SecretString, KeyPair), CommandE
 /// What was made.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Made {
+pub(super) struct CreatedCa {
     name: &'static str,
     subject: String,
     key: String,
@@ -131,17 +131,17 @@ pub(super) struct Made {
     key_encrypted: Option<bool>,
 }
 
-impl Made {
+impl CreatedCa {
     /// Stages the certificate, and its key if that is new.
     pub(super) fn stage(
-        plan: &Plan,
+        plan: &CaPlan,
         directory: &Path,
         certificate: &Certificate,
         key: &str,
         new_key: Option<(&SecretString, Option<&SecretString>)>,
         files: &mut NewFiles,
     ) -> Result<Self, CommandError> {
-        let name = plan.role.map_or(ROOT, Role::file);
+        let name = plan.role.map_or(ROOT, CaRole::file);
         let path = directory.join(name);
         let made = Self {
             name,
@@ -167,7 +167,7 @@ impl Made {
     }
 }
 
-/// The heads of the columns of [`Made::row`].
+/// The heads of the columns of [`CreatedCa::row`].
 pub(super) const COLUMNS: [&str; 5] = ["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"];
 
 fn encrypted(key: &SecretString, passphrase: &SecretString) -> Result<SecretString, CommandError> {
@@ -178,15 +178,15 @@ fn encrypted(key: &SecretString, passphrase: &SecretString) -> Result<SecretStri
 
 /// The line of the index of the root that has signed it.
 pub(super) fn entry(
-    plan: &Plan,
+    plan: &CaPlan,
     certificate: &Certificate,
     root: &[u8],
     now: UnixTime,
-) -> Result<Entry, CommandError> {
+) -> Result<IndexEntry, CommandError> {
     use x509_parser::prelude::FromDer as _;
     let (_, read) = x509_parser::certificate::X509Certificate::from_der(certificate.der())
         .map_err(|error| CommandError::about("reading the new authority again", error))?;
-    Ok(Entry {
+    Ok(IndexEntry {
         serial: serial(&read),
         subject: format!("CN={}", plan.common_name),
         alt_names: Vec::new(),

@@ -9,11 +9,11 @@ use clap::Args;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::authority::Role;
+use super::authority::CaRole;
 use super::error::CommandError;
 
 /// Longer ones are a mistake in the file's name.
-const LONGEST: u64 = 4096;
+const MAX_PASSPHRASE_INPUT: u64 = 4096;
 
 /// Where the passphrase is.
 #[derive(Debug, Clone, Args)]
@@ -66,7 +66,7 @@ pub(super) struct NewKeyPassphraseFlags {
 }
 
 /// Which of an authority's new keys are encrypted.
-pub(super) enum Protection {
+pub(super) enum KeyProtection {
     None,
     Root(SecretString),
     All(SecretString),
@@ -74,26 +74,26 @@ pub(super) enum Protection {
 
 impl NewKeyPassphraseFlags {
     /// What the flags say; else what is typed for the root's key, whose use is rare and whose loss is the worst.
-    pub(super) fn ask(&self) -> Result<Protection, CommandError> {
+    pub(super) fn ask(&self) -> Result<KeyProtection, CommandError> {
         if let Some(passphrase) = self.all.given()? {
-            return Ok(Protection::All(passphrase));
+            return Ok(KeyProtection::All(passphrase));
         }
         if let Some(file) = &self.root_passphrase_file {
-            return read(file, "--root-passphrase-file").map(Protection::Root);
+            return read(file, "--root-passphrase-file").map(KeyProtection::Root);
         }
         if self.passphrase {
-            return ask_twice("passphrase of the new keys: ").map(Protection::All);
+            return ask_twice("passphrase of the new keys: ").map(KeyProtection::All);
         }
         if self.no_passphrase || !std::io::stdin().is_terminal() {
-            return Ok(Protection::None);
+            return Ok(KeyProtection::None);
         }
-        ask_twice("passphrase of the root's key (--no-passphrase for none): ").map(Protection::Root)
+        ask_twice("passphrase of the root's key (--no-passphrase for none): ").map(KeyProtection::Root)
     }
 }
 
-impl Protection {
+impl KeyProtection {
     /// The passphrase of the root's key, or of the key of a role.
-    pub(super) fn of(&self, role: Option<Role>) -> Option<&SecretString> {
+    pub(super) fn of(&self, role: Option<CaRole>) -> Option<&SecretString> {
         match (self, role) {
             (Self::All(passphrase), _) | (Self::Root(passphrase), None) => Some(passphrase),
             (Self::None, _) | (Self::Root(_), Some(_)) => None,
@@ -133,7 +133,7 @@ fn read(file: &Path, flag: &str) -> Result<SecretString, CommandError> {
         |problem: &dyn std::fmt::Display| CommandError::about(format!("{flag} {}", file.display()), problem);
     let mut text = Zeroizing::new(String::new());
     File::open(file)
-        .and_then(|opened| opened.take(LONGEST).read_to_string(&mut text))
+        .and_then(|opened| opened.take(MAX_PASSPHRASE_INPUT).read_to_string(&mut text))
         .map_err(|error| failed(&error))?;
     let first = text.lines().next().unwrap_or_default();
     if first.is_empty() {

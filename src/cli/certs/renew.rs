@@ -11,17 +11,17 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 
 use super::super::check::{Output, print};
-use super::authority::{ROOT, Role};
+use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::{KeyType, life};
-use super::index::Index;
-use super::making::{COLUMNS, Made, Plan, entry, failed, new_key, staggered};
+use super::index::IssuanceIndex;
+use super::making::{COLUMNS, CaPlan, CreatedCa, entry, failed, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
 use crate::clock::{self, Clock, UnixTime};
-use crate::pki::issuance::request::armour;
-use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
+use crate::pki::issuance::request::encode_pem;
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate as Parsed;
 
@@ -38,7 +38,7 @@ A root with a new key is a new root: make it with `init --dir`, and distribute b
 
 /// Which authority is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum RenewableCa {
     /// The root itself: ca.
     Root,
     /// That of clients: client-ca.
@@ -54,7 +54,7 @@ enum Which {
 pub(in crate::cli) struct RenewFlags {
     /// The authority that gets another certificate.
     #[arg(value_enum, value_name = "AUTHORITY")]
-    which: Which,
+    which: RenewableCa,
     /// The directory that `init` made the authorities in.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
@@ -81,8 +81,8 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
-    authority: Made,
+struct RenewalReport {
+    authority: CreatedCa,
     /// The end of the certificate before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced_not_after: Option<String>,
@@ -90,25 +90,25 @@ struct Report {
     bundle_file: Option<PathBuf>,
     index_file: PathBuf,
     #[serde(skip)]
-    role: Option<Role>,
+    role: Option<CaRole>,
 }
 
 /// The root that signs.
-struct Root {
+struct RootCa {
     certificate: Parsed,
     key: PemKey,
     /// None if the key is not encrypted.
     passphrase: Option<SecretString>,
-    index: Index,
+    index: IssuanceIndex,
 }
 
-impl Which {
-    fn role(self) -> Option<Role> {
+impl RenewableCa {
+    fn role(self) -> Option<CaRole> {
         match self {
             Self::Root => None,
-            Self::Client => Some(Role::Client),
-            Self::Serving => Some(Role::Serving),
-            Self::FrontProxy => Some(Role::FrontProxy),
+            Self::Client => Some(CaRole::Client),
+            Self::Serving => Some(CaRole::Serving),
+            Self::FrontProxy => Some(CaRole::FrontProxy),
         }
     }
 }
@@ -123,7 +123,7 @@ pub(super) fn run(flags: &RenewFlags) -> Result<ExitCode, CommandError> {
         ));
     }
     let now = Clock::system().now();
-    let root = Root::open(flags, now)?;
+    let root = RootCa::open(flags, now)?;
     let report = match role {
         None => renew_root(flags, &root, now)?,
         Some(role) => renew_intermediate(flags, &root, role, now)?,
@@ -131,7 +131,7 @@ pub(super) fn run(flags: &RenewFlags) -> Result<ExitCode, CommandError> {
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text(flags))))
 }
 
-impl Root {
+impl RootCa {
     fn open(flags: &RenewFlags, now: UnixTime) -> Result<Self, CommandError> {
         let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
         let [certificate_file, key_file] =
@@ -147,7 +147,7 @@ impl Root {
         })?;
         let mut passphrase = None;
         let key = match PemKey::from_pem(&pem) {
-            Err(KeyError::Encrypted) => {
+            Err(PrivateKeyError::Encrypted) => {
                 let given = passphrase.insert(flags.passphrase.to_open(&key_file)?);
                 PemKey::from_encrypted_pem(&pem, given)
             }
@@ -158,11 +158,11 @@ impl Root {
             return Err(about(&format!("it is not the key of {}", certificate_file.display())));
         }
         // The root may renew itself after its end; what it signs for others would be good for nothing.
-        if flags.which != Which::Root && end(&certificate) <= now {
+        if flags.which != RenewableCa::Root && end(&certificate) <= now {
             let hint = "the root has expired; renew it first: portcullis certs renew-ca root";
             return Err(CommandError::about(certificate_file.display(), hint));
         }
-        Ok(Self { certificate, key, passphrase, index: Index::beside(&certificate_file) })
+        Ok(Self { certificate, key, passphrase, index: IssuanceIndex::beside(&certificate_file) })
     }
 
     fn pair(&self) -> Result<KeyPair, CommandError> {
@@ -176,19 +176,19 @@ impl Root {
     }
 }
 
-fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, CommandError> {
+fn renew_root(flags: &RenewFlags, root: &RootCa, now: UnixTime) -> Result<RenewalReport, CommandError> {
     let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
     let life = flags.validity.unwrap_or(10 * YEAR);
-    let plan = like(Plan::new(None, root.name(), life, now), &root.certificate);
+    let plan = like(CaPlan::new(None, root.name(), life, now), &root.certificate);
     let pair = root.pair()?;
     let certificate = plan.params()?.self_signed(&pair).map_err(failed)?;
     must_be_like(&certificate, &root.certificate, &directory.join(ROOT).with_extension("crt"))?;
     let mut files = NewFiles::new(true);
     let key = root.certificate.public_key.to_string();
-    let authority = Made::stage(&plan, directory, &certificate, &key, None, &mut files)?;
+    let authority = CreatedCa::stage(&plan, directory, &certificate, &key, None, &mut files)?;
     root.index.record(&[entry(&plan, &certificate, certificate.der(), now)?])?;
     files.commit()?;
-    Ok(Report {
+    Ok(RenewalReport {
         authority,
         replaced_not_after: Some(clock::rfc3339(end(&root.certificate))),
         bundle_file: None,
@@ -199,15 +199,16 @@ fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, 
 
 fn renew_intermediate(
     flags: &RenewFlags,
-    root: &Root,
-    role: Role,
+    root: &RootCa,
+    role: CaRole,
     now: UnixTime,
-) -> Result<Report, CommandError> {
+) -> Result<RenewalReport, CommandError> {
     let file = flags.dir.join(role.file()).with_extension("crt");
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
-    let mut plan = Plan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
-    let issuer = Issuer::new(like(Plan::new(None, "", life, now), &root.certificate).params()?, root.pair()?);
+    let mut plan = CaPlan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
+    let issuer =
+        Issuer::new(like(CaPlan::new(None, "", life, now), &root.certificate).params()?, root.pair()?);
     let mut files = NewFiles::new(true);
     let (certificate, authority) = if flags.new_key {
         if let Some(before) = &before {
@@ -218,7 +219,7 @@ fn renew_intermediate(
         let certificate = plan.signed_by(&key, &issuer)?;
         let new_key = Some((&pem, passphrase.as_ref()));
         let kind = flags.key_type.to_string();
-        let made = Made::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
+        let made = CreatedCa::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
         (certificate, made)
     } else {
         let Some(before) = &before else {
@@ -229,7 +230,7 @@ fn renew_intermediate(
         let key = SubjectPublicKeyInfo::from_der(&before.spki).map_err(failed)?;
         let certificate = plan.signed_by(&key, &issuer)?;
         let kind = before.public_key.to_string();
-        let made = Made::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
+        let made = CreatedCa::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
         (certificate, made)
     };
     if let Some(before) = &before {
@@ -246,7 +247,7 @@ fn renew_intermediate(
     };
     root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)?])?;
     files.commit()?;
-    Ok(Report {
+    Ok(RenewalReport {
         authority,
         replaced_not_after: before.as_ref().map(|before| clock::rfc3339(end(before))),
         bundle_file,
@@ -256,11 +257,15 @@ fn renew_intermediate(
 }
 
 /// The passphrase for a new key: that of the root's, if the key before it was encrypted as well.
-fn new_passphrase(flags: &RenewFlags, root: &Root, role: Role) -> Result<Option<SecretString>, CommandError> {
+fn new_passphrase(
+    flags: &RenewFlags,
+    root: &RootCa,
+    role: CaRole,
+) -> Result<Option<SecretString>, CommandError> {
     let file = flags.dir.join(role.file()).with_extension("key");
     let was_encrypted = std::fs::read(&file)
         .map(secrecy::zeroize::Zeroizing::new)
-        .is_ok_and(|pem| matches!(PemKey::from_pem(&pem), Err(KeyError::Encrypted)));
+        .is_ok_and(|pem| matches!(PemKey::from_pem(&pem), Err(PrivateKeyError::Encrypted)));
     match (&root.passphrase, was_encrypted) {
         (_, false) => Ok(None),
         (Some(passphrase), true) => Ok(Some(passphrase.clone())),
@@ -291,7 +296,7 @@ fn stage_bundle(
             ders.push(&certificate.der);
         }
     }
-    let pem: String = ders.into_iter().map(|der| armour("CERTIFICATE", der)).collect();
+    let pem: String = ders.into_iter().map(|der| encode_pem("CERTIFICATE", der)).collect();
     files.stage_public(&file, pem.as_bytes())?;
     Ok(file)
 }
@@ -311,7 +316,7 @@ fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
 }
 
 /// A plan for the same name and key identifier.
-fn like(mut plan: Plan, before: &Parsed) -> Plan {
+fn like(mut plan: CaPlan, before: &Parsed) -> CaPlan {
     plan.common_name.clone_from(&before.subject.name.common_name);
     plan.key_id.clone_from(&before.extensions.subject_key_id);
     plan
@@ -345,7 +350,7 @@ fn end(certificate: &Parsed) -> UnixTime {
     UnixTime::from_secs(u64::try_from(certificate.not_after).unwrap_or_default())
 }
 
-impl Report {
+impl RenewalReport {
     fn text(&self, flags: &RenewFlags) -> String {
         let mut text = table::columns(COLUMNS, [self.authority.row()]);
         let dir = flags.dir.display();
@@ -392,11 +397,13 @@ impl Report {
 }
 
 /// Who verifies by an authority, and with what.
-fn trusts(role: Role, file: &str) -> Vec<String> {
+fn trusts(role: CaRole, file: &str) -> Vec<String> {
     match role {
-        Role::Client => vec![format!("gateways and API servers: --client-ca-file={file}")],
-        Role::FrontProxy => vec![format!("gateways and API servers: --requestheader-client-ca-file={file}")],
-        Role::Serving => {
+        CaRole::Client => vec![format!("gateways and API servers: --client-ca-file={file}")],
+        CaRole::FrontProxy => {
+            vec![format!("gateways and API servers: --requestheader-client-ca-file={file}")]
+        }
+        CaRole::Serving => {
             vec![format!("clients that trust the root need nothing; those that trust this authority: {file}")]
         }
     }

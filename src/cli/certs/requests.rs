@@ -9,14 +9,14 @@ pub(super) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contents::Contents;
+use contents::UnshownContents;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use serde::Serialize;
 
-use super::super::cluster::{Cluster, ClusterFlags, runtime};
+use super::super::cluster::{ClusterClient, ClusterFlags, runtime};
 use super::super::terminal::age;
 use super::error::CommandError;
 use super::signing::in_words;
@@ -32,7 +32,7 @@ const IS_CA: &str = "experimental.cert-manager.io/request-is-ca";
 /// A request, as `kubectl get csr` shows it, and what it asks for.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct RequestRow {
     name: String,
     age: String,
     signer_name: String,
@@ -51,7 +51,7 @@ struct Row {
     annotations: BTreeMap<String, String>,
     /// What the request itself says; the reason why it cannot be read if it cannot.
     #[serde(flatten)]
-    asks: Asks,
+    asks: RequestedContent,
     /// What is not shown in `asks`: another signer may take it over.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     also_asks_for: Vec<String>,
@@ -66,7 +66,7 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Asks {
+enum RequestedContent {
     #[serde(rename_all = "camelCase")]
     Request {
         subject: String,
@@ -76,23 +76,23 @@ enum Asks {
     Unreadable(String),
 }
 
-impl Row {
+impl RequestRow {
     fn of(request: &CertificateSigningRequest, now: UnixTime) -> Self {
         let spec = &request.spec;
         let seconds = |timestamp: Timestamp| u64::try_from(timestamp.as_second()).unwrap_or_default();
         let created = request.metadata.creation_timestamp.as_ref().map(|time| seconds(time.0));
         let read = CertificateRequest::from_pem(&spec.request.0);
-        let Contents { also, not_shown, asks_for_authority } =
-            Contents::of(&spec.request.0, read.as_ref().ok());
+        let UnshownContents { also, not_shown, asks_for_authority } =
+            UnshownContents::of(&spec.request.0, read.as_ref().ok());
         let annotations = request.metadata.annotations.clone().unwrap_or_default();
         let is_annotated = annotations.get(IS_CA).is_some_and(|value| value == "true");
         let asks = match read {
-            Ok(request) => Asks::Request {
+            Ok(request) => RequestedContent::Request {
                 subject: request.subject().to_string(),
                 alt_names: in_words(request.alt_names()),
                 key: request.public_key().to_string(),
             },
-            Err(error) => Asks::Unreadable(error.to_string()),
+            Err(error) => RequestedContent::Unreadable(error.to_string()),
         };
         let duration = spec.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let message = |condition: &CertificateSigningRequestCondition| {
@@ -188,7 +188,7 @@ impl RequestName {
 
 /// Reads one request.
 async fn read(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     api: &Api<CertificateSigningRequest>,
     name: &RequestName,
 ) -> Result<CertificateSigningRequest, CommandError> {
@@ -199,7 +199,7 @@ async fn read(
 /// Runs a command against a cluster.
 fn with_cluster<T>(
     flags: &ClusterFlags,
-    command: impl AsyncFnOnce(&Cluster, Api<CertificateSigningRequest>) -> Result<T, CommandError>,
+    command: impl AsyncFnOnce(&ClusterClient, Api<CertificateSigningRequest>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     let failed = |error: &dyn std::fmt::Display| CommandError::Failed(error.to_string());
     let runtime = runtime().map_err(|error| failed(&error))?;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::super::check::{Output, print};
-use super::super::terminal::harmless;
+use super::super::terminal::sanitized;
 use super::authority::AuthorityFlags;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
-use super::kind::Kind;
-use super::signing::Order;
+use super::kind::CertificateKind;
+use super::signing::SigningOrder;
 use crate::clock::Clock;
 use crate::go::pem;
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
@@ -38,7 +38,7 @@ pub(in crate::cli) struct SignFlags {
     request: PathBuf,
     /// What the certificate is for; this decides which authority of --dir signs it.
     #[arg(long, value_enum, value_name = "KIND")]
-    profile: Kind,
+    profile: CertificateKind,
     /// Its usages, comma-separated, as in the API: `client auth` without `digital signature`, say. Default: all of the
     /// profile, which signs no others.
     #[arg(long, value_name = "USAGES", value_delimiter = ',')]
@@ -72,7 +72,7 @@ pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
     let request = parsed.map_err(|error| CommandError::about(&name, explained(&error, &bytes)))?;
     let issuing = flags.authority.open(flags.profile.role())?;
     let now = Clock::system().now();
-    let order = Order {
+    let order = SigningOrder {
         kind: flags.profile,
         request: &request,
         usages: &flags.usages,
@@ -93,7 +93,7 @@ fn explained(error: &RequestError, bytes: &[u8]) -> String {
     match error {
         RequestError::Malformed(_) | RequestError::NotPem => match pem::decode(bytes) {
             Some((block, _)) if block.kind != b"CERTIFICATE REQUEST" => {
-                let kind = harmless(&String::from_utf8_lossy(&block.kind));
+                let kind = sanitized(&String::from_utf8_lossy(&block.kind));
                 format!(
                     "a PEM file of the type {kind}, and not a CERTIFICATE REQUEST; `certs inspect` says what it is"
                 )

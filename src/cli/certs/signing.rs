@@ -6,28 +6,28 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::terminal::when;
-use super::authority::{Issuing, Role};
+use super::authority::{CaRole, IssuingCa};
 use super::error::CommandError;
 use super::files::NewFiles;
-use super::index::Entry;
-use super::kind::Kind;
+use super::index::IndexEntry;
+use super::kind::CertificateKind;
 use super::{fingerprint, hex, table};
 use crate::clock::{self, UnixTime};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{Issued, Wanted};
+use crate::pki::issuance::issue::{IssuanceRequest, IssuedCertificate};
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::CertificateRequest;
 use crate::pki::issuance::subject::{Subject, check_name};
-use crate::pki::issuance::validity::{BACKDATE, SHORT};
-use crate::user::{GATEWAY, Identity, IdentityMode, UnfitIdentity, UserInfo};
+use crate::pki::issuance::validity::{BACKDATE, SHORT_LIFETIME};
+use crate::user::{GATEWAY, Identity, IdentityMode, UnencodableIdentity, UserInfo};
 
 /// Less than this is no shortening, but the backdating of every certificate.
-const NOTHING: Duration = Duration::from_mins(10);
+const END_TOLERANCE: Duration = Duration::from_mins(10);
 
 /// What is to be signed.
 #[derive(Debug)]
-pub(super) struct Order<'a> {
-    pub(super) kind: Kind,
+pub(super) struct SigningOrder<'a> {
+    pub(super) kind: CertificateKind,
     pub(super) request: &'a CertificateRequest,
     /// None: those of the kind.
     pub(super) usages: &'a [String],
@@ -39,15 +39,15 @@ pub(super) struct Order<'a> {
 
 /// A certificate, signed and not yet handed out.
 #[derive(Debug)]
-pub(super) struct Signed {
-    issued: Issued,
-    pub(super) report: Report,
+pub(super) struct SignedCertificate {
+    issued: IssuedCertificate,
+    pub(super) report: SigningReport,
 }
 
 /// What is told of it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(super) struct SigningReport {
     profile: &'static str,
     subject: String,
     alt_names: Vec<String>,
@@ -70,24 +70,25 @@ pub(super) struct Report {
     until: String,
 }
 
-impl Order<'_> {
+impl SigningOrder<'_> {
     /// Signs it, if the profile and the authority allow.
-    pub(super) fn sign(&self, issuing: &Issuing, now: UnixTime) -> Result<Signed, CommandError> {
+    pub(super) fn sign(&self, issuing: &IssuingCa, now: UnixTime) -> Result<SignedCertificate, CommandError> {
         let Self { kind, request, usages, .. } = self;
         self.check_names()?;
         let duration = self.duration.unwrap_or(kind.duration());
         let key = request.public_key().to_string();
         let usages = if usages.is_empty() { kind.usages(&key) } else { usages.to_vec() };
         // The backdating is taken off the end of what is not short; here a duration is what it says.
-        let signing_duration = if duration < SHORT { duration } else { duration.saturating_add(BACKDATE) };
-        let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration };
+        let signing_duration =
+            if duration < SHORT_LIFETIME { duration } else { duration.saturating_add(BACKDATE) };
+        let wanted = IssuanceRequest { request, usages: &usages, expiration: None, signing_duration };
         let issued = issuing
             .authority
             .prepare(&kind.profile(), &wanted, now)
             .and_then(|prepared| issuing.authority.issue(prepared))
             .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
         let mut remarks = Vec::new();
-        if issued.not_after().saturating_add(NOTHING) < now.saturating_add(duration) {
+        if issued.not_after().saturating_add(END_TOLERANCE) < now.saturating_add(duration) {
             remarks.push("it ends before its time, with its authority".to_owned());
         }
         if kind.is_client() && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
@@ -96,7 +97,7 @@ impl Order<'_> {
             ));
         }
         let seconds = i64::try_from(issued.not_after().as_secs()).unwrap_or(i64::MAX);
-        let report = Report {
+        let report = SigningReport {
             profile: kind.name(),
             subject: issued.subject().to_string(),
             alt_names: in_words(request.alt_names()),
@@ -114,11 +115,11 @@ impl Order<'_> {
             remarks,
             until: when(seconds, now),
         };
-        Ok(Signed { issued, report })
+        Ok(SignedCertificate { issued, report })
     }
 }
 
-impl Order<'_> {
+impl SigningOrder<'_> {
     /// Refuses a client whom the gateway would refuse, and one who may do everything unless that is said.
     fn check_names(&self) -> Result<(), CommandError> {
         if !self.kind.is_client() {
@@ -134,7 +135,7 @@ impl Order<'_> {
                  certificate ends; sign it with --allow-system-masters if that is meant"
             ));
         }
-        if self.kind.role() == Role::Client {
+        if self.kind.role() == CaRole::Client {
             if subject.common_name == GATEWAY {
                 return refused(format!(
                     "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another"
@@ -153,27 +154,27 @@ impl Order<'_> {
 }
 
 /// A client whose name or groups no header carries: the gateway would refuse its certificate.
-fn must_arrive(subject: &Subject) -> Result<(), UnfitIdentity> {
+fn must_arrive(subject: &Subject) -> Result<(), UnencodableIdentity> {
     let mut user = UserInfo::named(&subject.common_name);
     user.groups.clone_from(&subject.organization);
     Identity::from(user).lines(IdentityMode::RequestHeader).map(drop)
 }
 
-impl Signed {
+impl SignedCertificate {
     /// The certificate, and behind it that of its authority, unless that is a root.
-    pub(super) fn chain(&self, issuing: &Issuing) -> String {
+    pub(super) fn chain(&self, issuing: &IssuingCa) -> String {
         self.issued.pem().to_owned() + &issuing.chain
     }
 
     /// Records it, and then puts its files into their places.
     pub(super) fn hand_out(
         self,
-        issuing: &Issuing,
+        issuing: &IssuingCa,
         files: NewFiles,
         now: UnixTime,
-    ) -> Result<Report, CommandError> {
+    ) -> Result<SigningReport, CommandError> {
         let report = self.report;
-        issuing.record(&Entry {
+        issuing.record(&IndexEntry {
             serial: report.serial.clone(),
             subject: report.subject.clone(),
             alt_names: report.alt_names.clone(),
@@ -188,7 +189,7 @@ impl Signed {
     }
 }
 
-impl Report {
+impl SigningReport {
     pub(super) fn text(&self) -> String {
         let mut rows = vec![("subject", self.subject.clone())];
         rows.extend(self.alt_names.iter().enumerate().map(|(place, name)| {

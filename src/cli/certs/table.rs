@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::super::terminal::harmless;
+use super::super::terminal::sanitized;
 
 /// Rows below a heading.
 pub(in crate::cli) fn columns<const N: usize>(
@@ -27,7 +27,7 @@ fn laid_out<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> Stri
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     for row in rows {
-        table.add_row(row.map(|cell| harmless(&cell)));
+        table.add_row(row.map(|cell| sanitized(&cell)));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

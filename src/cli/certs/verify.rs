@@ -12,7 +12,7 @@ use super::super::check::{Output, print};
 use super::super::cluster::runtime;
 use super::super::explain::{Credential, Judge};
 use super::super::{failed, misconfigured};
-use crate::authn::chain::Chain;
+use crate::authn::chain::AuthnChain;
 use crate::authn::settings::Authentication;
 use crate::authn::x509::X509Authenticator;
 use crate::clock::Clock;
@@ -29,7 +29,7 @@ Examples:
 
 /// The flags of `portcullis certs verify`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct VerifyFlags {
+pub(in crate::cli) struct CertificateVerifyFlags {
     /// The certificate, PEM, with its intermediates behind it, as the client presents it.
     #[arg(value_name = "FILE")]
     certificate: PathBuf,
@@ -47,7 +47,7 @@ pub(in crate::cli) struct VerifyFlags {
     output: Output,
 }
 
-pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
+pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
     let (cluster, identity, bundle) = match trusted(flags) {
         Ok(trusted) => trusted,
         Err(errors) => return misconfigured(&errors),
@@ -57,7 +57,7 @@ pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
         Err(problem) => return failed(&problem),
     };
     let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
-    let chain = match Chain::new(vec![Box::new(X509Authenticator::new(bundle))], None) {
+    let chain = match AuthnChain::new(vec![Box::new(X509Authenticator::new(bundle))], None) {
         Ok(chain) => chain,
         Err(error) => return failed(&error.to_string()),
     };
@@ -79,7 +79,7 @@ pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
 }
 
 /// The CAs of clients, of which cluster, and how its backend learns identities.
-fn trusted(flags: &VerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>), ConfigErrors> {
+fn trusted(flags: &CertificateVerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>), ConfigErrors> {
     let wrong = |error: ConfigError| ConfigErrors(vec![error]);
     if let Some(file) = &flags.client_ca_file {
         let read = std::fs::read(file).map_err(|error| error.to_string());

@@ -13,8 +13,8 @@ use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use rustls_pki_types::CertificateDer;
 
-use super::super::cluster::{Cluster, ClusterFlags};
-use super::super::token::{Failure, say};
+use super::super::cluster::{ClusterClient, ClusterFlags};
+use super::super::token::{BootstrapError, say};
 use crate::go::pem;
 use crate::pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
 use crate::user::ANONYMOUS;
@@ -26,7 +26,7 @@ const ROLE: &str = "kubeadm:bootstrap-signer-clusterinfo";
 
 /// The flags of `portcullis cluster-info create`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct CreateFlags {
+pub(in crate::cli) struct ClusterInfoCreateFlags {
     /// Where nodes reach the cluster. Default: what the kubeconfig says.
     #[arg(long, value_name = "URL", value_parser = super::server)]
     server: Option<Uri>,
@@ -40,15 +40,15 @@ pub(in crate::cli) struct CreateFlags {
     cluster: ClusterFlags,
 }
 
-pub(super) async fn run(flags: &CreateFlags) -> Result<(), Failure> {
+pub(super) async fn run(flags: &ClusterInfoCreateFlags) -> Result<(), BootstrapError> {
     let given = flags.certificate_authority.as_deref().map(authorities).transpose()?;
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let ca_pem = given
         .or_else(|| cluster.config.root_cert.as_deref().filter(|roots| !roots.is_empty()).map(pem))
         .ok_or_else(|| {
             let problem =
                 "--certificate-authority: give the CA of the server's certificate: the kubeconfig has none";
-            Failure::Usage(problem.to_owned())
+            BootstrapError::Usage(problem.to_owned())
         })?;
     let server = flags.server.as_ref().unwrap_or(cluster.server());
     let wanted = kubeconfig(server, ca_pem.as_bytes());
@@ -59,9 +59,10 @@ pub(super) async fn run(flags: &CreateFlags) -> Result<(), Failure> {
 }
 
 /// The certificates of a file, and nothing else that may be in it.
-fn authorities(file: &Path) -> Result<String, Failure> {
-    let bad =
-        |problem: String| Failure::Usage(format!("--certificate-authority {}: {problem}", file.display()));
+fn authorities(file: &Path) -> Result<String, BootstrapError> {
+    let bad = |problem: String| {
+        BootstrapError::Usage(format!("--certificate-authority {}: {problem}", file.display()))
+    };
     let content = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
     if pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
         return Err(bad("there is more than certificates in it, and everybody would read it".to_owned()));
@@ -101,34 +102,34 @@ fn pem(certificates: &[Vec<u8>]) -> String {
 
 /// Writes the ConfigMap; says what was done.
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateBootstrapConfigMapIfNotExists; replaces unasked
-async fn write(cluster: &Cluster, wanted: String, force: bool) -> Result<&'static str, Failure> {
+async fn write(cluster: &ClusterClient, wanted: String, force: bool) -> Result<&'static str, BootstrapError> {
     let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let doing = |verb: &str| format!("{verb} the ConfigMap {NAMESPACE}/{NAME}");
-    let found = cluster.ask(&doing("read"), maps.get_opt(NAME)).await.map_err(Failure::Cluster)?;
+    let found = cluster.ask(&doing("read"), maps.get_opt(NAME)).await.map_err(BootstrapError::Cluster)?;
     let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
     let Some(mut found) = found else {
         let data = Some(BTreeMap::from([(KUBECONFIG.to_owned(), wanted)]));
         let map = ConfigMap { metadata, data, ..ConfigMap::default() };
         let created = cluster.ask(&doing("create"), maps.create(&PostParams::default(), &map)).await;
-        return created.map(|_| "created").map_err(Failure::Cluster);
+        return created.map(|_| "created").map_err(BootstrapError::Cluster);
     };
     if found.data.as_ref().and_then(|data| data.get(KUBECONFIG)) == Some(&wanted) {
         return Ok("unchanged");
     }
     if !force {
-        return Err(Failure::Cluster(format!(
+        return Err(BootstrapError::Cluster(format!(
             "there is a ConfigMap {NAMESPACE}/{NAME} already, and it says something else\n  fix: --force, to replace it"
         )));
     }
     // Signatures of what was there before would make nodes give up; without any they wait for new ones.
     found.data = Some(BTreeMap::from([(KUBECONFIG.to_owned(), wanted)]));
     let replaced = cluster.ask(&doing("replace"), maps.replace(NAME, &PostParams::default(), &found)).await;
-    replaced.map(|_| "replaced").map_err(Failure::Cluster)
+    replaced.map(|_| "replaced").map_err(BootstrapError::Cluster)
 }
 
 /// Lets everybody read it.
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateClusterInfoRBACRules
-async fn share(cluster: &Cluster) -> Result<(), Failure> {
+async fn share(cluster: &ClusterClient) -> Result<(), BootstrapError> {
     let metadata = ObjectMeta { name: Some(ROLE.to_owned()), ..ObjectMeta::default() };
     let role = Role {
         metadata: metadata.clone(),
@@ -155,9 +156,9 @@ async fn share(cluster: &Cluster) -> Result<(), Failure> {
     let roles: Api<Role> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let bindings: Api<RoleBinding> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let (applied, doing) = (Patch::Apply(&role), format!("apply the Role {NAMESPACE}/{ROLE}"));
-    cluster.ask(&doing, roles.patch(ROLE, &options, &applied)).await.map_err(Failure::Cluster)?;
+    cluster.ask(&doing, roles.patch(ROLE, &options, &applied)).await.map_err(BootstrapError::Cluster)?;
     let (applied, doing) = (Patch::Apply(&binding), format!("apply the RoleBinding {NAMESPACE}/{ROLE}"));
-    cluster.ask(&doing, bindings.patch(ROLE, &options, &applied)).await.map_err(Failure::Cluster)?;
+    cluster.ask(&doing, bindings.patch(ROLE, &options, &applied)).await.map_err(BootstrapError::Cluster)?;
     Ok(())
 }
 

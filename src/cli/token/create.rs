@@ -11,20 +11,20 @@ use kube::api::PostParams;
 use rustls_pki_types::CertificateDer;
 use secrecy::ExposeSecret as _;
 
-use super::super::cluster::{Cluster, ClusterFlags};
-use super::{Failure, complain, duration, read_token, say, secrets};
+use super::super::cluster::{ClusterClient, ClusterFlags};
+use super::{BootstrapError, duration, print_error, read_token, say, secrets};
 use crate::clock::Clock;
-use crate::pki::bootstrap_tokens::cluster_info::{self, Location};
-use crate::pki::bootstrap_tokens::pins::Pins;
-use crate::pki::bootstrap_tokens::secret::{NewToken, Usage, is_group};
-use crate::pki::bootstrap_tokens::token::Token;
+use crate::pki::bootstrap_tokens::cluster_info::{self, ClusterLocation};
+use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
+use crate::pki::bootstrap_tokens::secret::{NewToken, TokenUsage, is_group};
+use crate::pki::bootstrap_tokens::token::BootstrapToken;
 
 // kubeadm: apis/bootstraptoken/v1/defaults.go
 const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// The flags of `portcullis token create`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct CreateFlags {
+pub(in crate::cli) struct TokenCreateFlags {
     /// The token, such as `portcullis token generate` prints one; - reads it from standard input. Default: a random one.
     ///
     /// A token on the command line is seen by everybody on the machine, in the list of processes, and stays in the
@@ -36,7 +36,7 @@ pub(in crate::cli) struct CreateFlags {
     ttl: Duration,
     /// What it may be used for, comma-separated: to sign cluster-info, and to authenticate.
     #[arg(long, value_name = "USAGES", value_delimiter = ',', default_value = "signing,authentication", value_parser = usage)]
-    usages: Vec<Usage>,
+    usages: Vec<TokenUsage>,
     /// The groups of those who authenticate with it, besides system:bootstrappers; comma-separated, and all of the form
     /// system:bootstrappers:NAME. Default, if it may authenticate: system:bootstrappers:kubeadm:default-node-token.
     #[arg(long, value_name = "GROUPS", value_delimiter = ',', value_parser = group)]
@@ -60,9 +60,9 @@ fn ttl(text: &str) -> Result<Duration, String> {
 }
 
 // cluster-bootstrap: token/util/helpers.go, ValidateUsages
-fn usage(text: &str) -> Result<Usage, String> {
-    let found = Usage::ALL.into_iter().find(|usage| usage.name() == text);
-    found.ok_or_else(|| format!("must be {}", Usage::ALL.map(Usage::name).join(" or ")))
+fn usage(text: &str) -> Result<TokenUsage, String> {
+    let found = TokenUsage::ALL.into_iter().find(|usage| usage.name() == text);
+    found.ok_or_else(|| format!("must be {}", TokenUsage::ALL.map(TokenUsage::name).join(" or ")))
 }
 
 fn group(text: &str) -> Result<String, String> {
@@ -71,16 +71,16 @@ fn group(text: &str) -> Result<String, String> {
     if is_group(text) { Ok(text.to_owned()) } else { Err(problem.to_owned()) }
 }
 
-pub(super) async fn run(flags: &CreateFlags, clock: &Clock) -> Result<(), Failure> {
+pub(super) async fn run(flags: &TokenCreateFlags, clock: &Clock) -> Result<(), BootstrapError> {
     let new = new_token(flags, clock)?;
     let secret = new.secret();
     if flags.dry_run {
-        let manifest = serde_saphyr::to_string(&secret).map_err(Failure::cluster)?;
+        let manifest = serde_saphyr::to_string(&secret).map_err(BootstrapError::cluster)?;
         return say(&manifest);
     }
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     // Asked for before there is a token that nobody would be told.
-    let join = if flags.print_join_command { Some(Join::of(&cluster).await?) } else { None };
+    let join = if flags.print_join_command { Some(JoinCommand::of(&cluster).await?) } else { None };
     let id = &new.token.id;
     let doing = format!("create the bootstrap token {id}");
     let (secrets, options) = (secrets(&cluster.client), PostParams::default());
@@ -92,12 +92,12 @@ pub(super) async fn run(flags: &CreateFlags, clock: &Clock) -> Result<(), Failur
             }
         })
         .await
-        .map_err(Failure::Cluster)
+        .map_err(BootstrapError::Cluster)
         // kubeadm: phases/bootstraptoken/node/token.go, UpdateOrCreateTokens
         .and_then(|created| {
             let fix = format!("take another, or delete that one: portcullis token delete {id}");
             created.then_some(()).ok_or_else(|| {
-                Failure::Cluster(format!("a token with id \"{id}\" already exists\n  fix: {fix}"))
+                BootstrapError::Cluster(format!("a token with id \"{id}\" already exists\n  fix: {fix}"))
             })
         })?;
     let token = new.token.expose();
@@ -107,20 +107,22 @@ pub(super) async fn run(flags: &CreateFlags, clock: &Clock) -> Result<(), Failur
     }
 }
 
-fn new_token(flags: &CreateFlags, clock: &Clock) -> Result<NewToken, Failure> {
+fn new_token(flags: &TokenCreateFlags, clock: &Clock) -> Result<NewToken, BootstrapError> {
     let token = match flags.token.as_deref() {
-        None => Token::generate().map_err(Failure::cluster)?,
+        None => BootstrapToken::generate().map_err(BootstrapError::cluster)?,
         Some("-") => {
             let input = std::io::stdin();
             if input.is_terminal() {
-                complain("reading a token from standard input; end with Ctrl-D");
+                print_error("reading a token from standard input; end with Ctrl-D");
             }
             read_token(input)?
         }
-        Some(text) => Token::parse(text).map_err(|error| Failure::Usage(format!("TOKEN: {error}")))?,
+        Some(text) => {
+            BootstrapToken::parse(text).map_err(|error| BootstrapError::Usage(format!("TOKEN: {error}")))?
+        }
     };
-    let usages: BTreeSet<Usage> = flags.usages.iter().copied().collect();
-    let authenticates = usages.contains(&Usage::Authentication);
+    let usages: BTreeSet<TokenUsage> = flags.usages.iter().copied().collect();
+    let authenticates = usages.contains(&TokenUsage::Authentication);
     // kubeadm: apis/kubeadm/validation/validation.go, ValidateTokenGroups
     let groups = match (flags.groups.as_slice(), authenticates) {
         ([], true) => vec![DEFAULT_GROUP.to_owned()],
@@ -129,7 +131,7 @@ fn new_token(flags: &CreateFlags, clock: &Clock) -> Result<NewToken, Failure> {
         (_, false) => {
             let problem =
                 "--groups: token groups cannot be specified unless --usages includes \"authentication\"";
-            return Err(Failure::Usage(problem.to_owned()));
+            return Err(BootstrapError::Usage(problem.to_owned()));
         }
     };
     let expires = (!flags.ttl.is_zero()).then(|| clock.now().saturating_add(flags.ttl));
@@ -137,24 +139,26 @@ fn new_token(flags: &CreateFlags, clock: &Clock) -> Result<NewToken, Failure> {
 }
 
 /// What a node is told to join with.
-struct Join {
+struct JoinCommand {
     endpoint: String,
     pins: Vec<String>,
 }
 
-impl Join {
+impl JoinCommand {
     /// What joining nodes are told by the cluster itself; without that, what the kubeconfig says of it.
     // kubeadm: cmd/util/join.go, getJoinCommand; from the kubeconfig alone
-    async fn of(cluster: &Cluster) -> Result<Self, Failure> {
+    async fn of(cluster: &ClusterClient) -> Result<Self, BootstrapError> {
         let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), cluster_info::NAMESPACE);
         let doing = format!("read the ConfigMap {}/{}", cluster_info::NAMESPACE, cluster_info::NAME);
-        let found = cluster.ask(&doing, maps.get_opt(cluster_info::NAME)).await.map_err(Failure::Cluster)?;
+        let found =
+            cluster.ask(&doing, maps.get_opt(cluster_info::NAME)).await.map_err(BootstrapError::Cluster)?;
         let kubeconfig = found.and_then(|map| map.data?.remove(cluster_info::KUBECONFIG));
         if let Some(kubeconfig) = kubeconfig {
-            let Location { server, authorities, .. } = Location::of(&kubeconfig).map_err(Failure::cluster)?;
+            let ClusterLocation { server, authorities, .. } =
+                ClusterLocation::of(&kubeconfig).map_err(BootstrapError::cluster)?;
             return Self::new(&server, &authorities);
         }
-        complain(&format!(
+        print_error(&format!(
             "warning: no node can join yet: there is no ConfigMap {}/{} with a kubeconfig in it\n  fix: portcullis \
              cluster-info create",
             cluster_info::NAMESPACE,
@@ -165,17 +169,19 @@ impl Join {
         Self::new(&cluster.server().to_string(), &roots)
     }
 
-    fn new(server: &str, authorities: &[CertificateDer<'_>]) -> Result<Self, Failure> {
-        let pins: Option<Vec<_>> = authorities.iter().map(Pins::of).collect();
+    fn new(server: &str, authorities: &[CertificateDer<'_>]) -> Result<Self, BootstrapError> {
+        let pins: Option<Vec<_>> = authorities.iter().map(PublicKeyPins::of).collect();
         let pins = pins.filter(|pins| !pins.is_empty()).ok_or_else(|| {
-            Failure::Cluster("no join command: there is no CA certificate in the kubeconfig".to_owned())
+            BootstrapError::Cluster(
+                "no join command: there is no CA certificate in the kubeconfig".to_owned(),
+            )
         })?;
         let endpoint = server.trim_start_matches("https://").trim_end_matches('/').to_owned();
         // It is to be pasted into a shell.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]/".contains(&byte);
         if endpoint.is_empty() || !endpoint.bytes().all(plain) {
             let problem = format!("no join command: {server:?} is no address of a server");
-            return Err(Failure::Cluster(problem));
+            return Err(BootstrapError::Cluster(problem));
         }
         Ok(Self { endpoint, pins })
     }
@@ -207,7 +213,7 @@ mod tests {
             ("https://x\nreboot", None),
             ("https://", None),
         ] {
-            let join = Join::new(server, std::slice::from_ref(&ca));
+            let join = JoinCommand::new(server, std::slice::from_ref(&ca));
             assert_eq!(join.ok().map(|join| join.endpoint).as_deref(), endpoint, "{server:?}");
         }
     }

@@ -10,15 +10,15 @@ use x509_parser::prelude::FromDer as _;
 
 use super::super::super::terminal::when;
 use super::super::{fingerprint, hex, serial};
-use super::public_key::Known;
+use super::public_key::KeyDescription;
 use super::{Fact, Facts, Findings};
 use crate::clock::UnixTime;
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::CertificateRequest;
-use crate::pki::x509::name::{Reader, Subject};
+use crate::pki::x509::name::{CertificateSubject, NameDecoder};
 
 /// What ends within this time is told of.
-const SOON: u64 = 30 * 86_400;
+const EXPIRY_WARNING_SECONDS: u64 = 30 * 86_400;
 
 const SIGNATURES: [(&str, &str); 11] = [
     ("1.2.840.113549.1.1.4", "MD5 with RSA"),
@@ -36,7 +36,7 @@ const SIGNATURES: [(&str, &str); 11] = [
 
 /// What somebody means to do with a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum IntendedUse {
     Client,
     Server,
 }
@@ -49,7 +49,7 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
         ("serial", serial(certificate).into()),
         ("from", when(certificate.validity().not_before.timestamp(), now).into()),
         ("until", when(certificate.validity().not_after.timestamp(), now).into()),
-        ("key", Known::of(certificate.public_key()).name.into()),
+        ("key", KeyDescription::of(certificate.public_key()).name.into()),
         ("signature", signature(certificate).into()),
     ];
     facts.extend(names(certificate.extensions().iter().map(X509Extension::parsed_extension)));
@@ -83,7 +83,7 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
 pub(super) fn judge(
     item: &str,
     certificate: &X509Certificate<'_>,
-    wanted: Option<Use>,
+    wanted: Option<IntendedUse>,
     now: UnixTime,
     findings: &mut Findings,
 ) {
@@ -94,10 +94,10 @@ pub(super) fn judge(
         findings.error(item, format!("not yet valid: it begins {}; is the clock right?", when(begin, now)));
     } else if moment > end {
         findings.error(item, format!("expired: it ended {}; issue another", when(end, now)));
-    } else if end.saturating_sub(moment) < i64::try_from(SOON).unwrap_or_default() {
+    } else if end.saturating_sub(moment) < i64::try_from(EXPIRY_WARNING_SECONDS).unwrap_or_default() {
         findings.warning(item, format!("expires soon: it ends {}", when(end, now)));
     }
-    if let Some(weakness) = Known::of(certificate.public_key()).weakness {
+    if let Some(weakness) = KeyDescription::of(certificate.public_key()).weakness {
         findings.error(item, weakness);
     }
     let signature = signature(certificate);
@@ -118,16 +118,16 @@ pub(super) fn judge(
                 item,
                 "no extended key usage: it is good for clients and servers alike, and some refuse it",
             ),
-            (Some(usage), Some(Use::Client)) if !is_client(usage) => {
+            (Some(usage), Some(IntendedUse::Client)) if !is_client(usage) => {
                 findings.error(item, "not for clients: its extended key usage lacks clientAuth");
             }
-            (Some(usage), Some(Use::Server)) if !serves(usage) => {
+            (Some(usage), Some(IntendedUse::Server)) if !serves(usage) => {
                 findings.error(item, "not for servers: its extended key usage lacks serverAuth");
             }
             _ => {}
         }
         let for_servers =
-            wanted == Some(Use::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
+            wanted == Some(IntendedUse::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
         let has_names = certificate.subject_alternative_name().ok().flatten().is_some();
         if for_servers && !has_names {
             findings.error(
@@ -136,10 +136,11 @@ pub(super) fn judge(
             );
         }
     }
-    let for_clients = wanted == Some(Use::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
+    let for_clients =
+        wanted == Some(IntendedUse::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
     if for_clients && !certificate.is_ca() {
         // As the gateway and kube-apiserver read it: groups may be written in strings that the parser here does not read.
-        let subject = Subject::parse(certificate.subject().as_raw(), Reader::Certificate);
+        let subject = CertificateSubject::parse(certificate.subject().as_raw(), NameDecoder::Certificate);
         let name = subject.map(|subject| subject.name).unwrap_or_default();
         if name.common_name.is_empty() {
             findings.error(item, "no CommonName: a client of it has no user name");
@@ -155,7 +156,12 @@ pub(super) fn judge(
     }
 }
 
-fn authority(item: &str, certificate: &X509Certificate<'_>, wanted: Option<Use>, findings: &mut Findings) {
+fn authority(
+    item: &str,
+    certificate: &X509Certificate<'_>,
+    wanted: Option<IntendedUse>,
+    findings: &mut Findings,
+) {
     if wanted.is_some() {
         findings.error(
             item,
@@ -179,7 +185,7 @@ pub(super) fn request(item: &str, der: &[u8], findings: &mut Findings) -> Facts 
     let info = &request.certification_request_info;
     let mut facts: Facts = vec![
         ("subject", named(&info.subject.to_string()).into()),
-        ("key", Known::of(&info.subject_pki).name.into()),
+        ("key", KeyDescription::of(&info.subject_pki).name.into()),
     ];
     facts.extend(names(request.requested_extensions().into_iter().flatten()));
     for extension in request.requested_extensions().into_iter().flatten() {

@@ -9,8 +9,8 @@ use kube::config::Kubeconfig;
 use secrecy::ExposeSecret;
 
 use super::super::error::CommandError;
-use super::certificate::Use;
-use super::{Facts, Findings, Item, material};
+use super::certificate::IntendedUse;
+use super::{Facts, Findings, InspectedItem, material};
 use crate::clock::UnixTime;
 use crate::config::kubeconfig::unreadable;
 
@@ -60,7 +60,7 @@ pub(super) fn inspect(
         if held.is_none() {
             facts.push(("CA", "none: the system's are taken".into()));
         }
-        findings.items.push(Item { kind: "cluster", name: item.clone(), facts });
+        findings.items.push(InspectedItem { kind: "cluster", name: item.clone(), facts });
         look(&item, "certificate-authority", held, None, now, findings);
     }
     for named in &config.auth_infos {
@@ -78,7 +78,7 @@ pub(super) fn inspect(
             (user.username.is_some() || user.password.is_some(), "a user name and password"),
         ];
         let others = others.iter().filter(|(given, _)| *given).map(|(_, what)| ("has", (*what).into()));
-        findings.items.push(Item { kind: "user", name: item.clone(), facts: others.collect() });
+        findings.items.push(InspectedItem { kind: "user", name: item.clone(), facts: others.collect() });
         match (&certificate, &key) {
             (Some(_), None) => findings.error(&item, "a client certificate without its client-key"),
             (None, Some(_)) => findings.error(&item, "a client-key without its client certificate"),
@@ -86,16 +86,16 @@ pub(super) fn inspect(
         }
         let mut pieces = read(&item, "client-certificate", certificate, findings);
         pieces.extend(read(&item, "client-key", key, findings));
-        material::inspect(&pieces, Some(Use::Client), now, findings);
+        material::inspect(&pieces, Some(IntendedUse::Client), now, findings);
     }
     Ok(())
 }
 
 /// Content, or why there is none, and the file's name if it is one.
-type Held = Result<Vec<u8>, String>;
+type KubeconfigData = Result<Vec<u8>, String>;
 
 /// Inline data takes precedence over the file, as for client-go.
-fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<Held> {
+fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<KubeconfigData> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         return Some(STANDARD.decode(data).map_err(|_| "it is not base64".to_owned()));
     }
@@ -104,7 +104,12 @@ fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<H
     Some(std::fs::read(file).map_err(|error| format!("{file}: {error}")))
 }
 
-fn read(item: &str, field: &str, held: Option<Held>, findings: &mut Findings) -> Vec<material::Piece> {
+fn read(
+    item: &str,
+    field: &str,
+    held: Option<KubeconfigData>,
+    findings: &mut Findings,
+) -> Vec<material::FilePart> {
     let name = format!("{item}, {field}");
     match held {
         None => Vec::new(),
@@ -125,8 +130,8 @@ fn read(item: &str, field: &str, held: Option<Held>, findings: &mut Findings) ->
 fn look(
     item: &str,
     field: &str,
-    held: Option<Held>,
-    wanted: Option<Use>,
+    held: Option<KubeconfigData>,
+    wanted: Option<IntendedUse>,
     now: UnixTime,
     findings: &mut Findings,
 ) {

@@ -10,17 +10,17 @@ const CURVES: [(&str, &str); 3] =
 // RFC 8410 section 3
 const ED25519: &str = "1.3.101.112";
 /// NIST SP 800-131A revision 2, section 3.
-const SHORTEST_RSA: usize = 2048;
+const MIN_RSA_BITS: usize = 2048;
 
 /// What is known of a key.
-pub(super) struct Known {
+pub(super) struct KeyDescription {
     /// `RSA 2048`, `ECDSA P-256`, `Ed25519`.
     pub(super) name: String,
     /// Why it is not to be used.
     pub(super) weakness: Option<String>,
 }
 
-impl Known {
+impl KeyDescription {
     pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Self {
         let mut known = Self::read(key);
         if known.weakness.is_none() {
@@ -38,8 +38,8 @@ impl Known {
                 let octets: Vec<u8> = rsa.modulus.iter().copied().skip_while(|octet| *octet == 0).collect();
                 let unused = octets.first().map_or(0, |octet| octet.leading_zeros());
                 let bits = (octets.len() * 8).saturating_sub(usize::try_from(unused).unwrap_or_default());
-                let weakness = (bits < SHORTEST_RSA).then(|| {
-                    format!("the key is too short: RSA {bits}; make one of {SHORTEST_RSA} bits or more")
+                let weakness = (bits < MIN_RSA_BITS).then(|| {
+                    format!("the key is too short: RSA {bits}; make one of {MIN_RSA_BITS} bits or more")
                 });
                 Self { name: format!("RSA {bits}"), weakness }
             }

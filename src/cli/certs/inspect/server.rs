@@ -17,13 +17,13 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::X509Name;
 
 use super::super::error::CommandError;
-use super::super::progress::Waiting;
-use super::certificate::Use;
-use super::{Facts, Findings, Item, material};
+use super::super::progress::Spinner;
+use super::certificate::IntendedUse;
+use super::{Facts, Findings, InspectedItem, material};
 use crate::clock::UnixTime;
 use crate::go::pem;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Asks the server, and judges what it shows.
 pub(super) fn inspect(
@@ -43,10 +43,10 @@ pub(super) fn inspect(
     let runtime =
         super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
     let shown = {
-        let _waiting = Waiting::new(&format!("waiting for {address}"));
-        runtime.block_on(async { timeout(PATIENCE, shake(host, port, &server_name)).await })
+        let _waiting = Spinner::new(&format!("waiting for {address}"));
+        runtime.block_on(async { timeout(SERVER_PROBE_TIMEOUT, shake(host, port, &server_name)).await })
     };
-    let slow = || format!("no TLS handshake within {} s", PATIENCE.as_secs());
+    let slow = || format!("no TLS handshake within {} s", SERVER_PROBE_TIMEOUT.as_secs());
     let shown = shown.unwrap_or_else(|_| Err(slow())).map_err(|error| CommandError::about(address, error))?;
     let mut findings = Findings::default();
     let mut facts: Facts = vec![
@@ -66,7 +66,7 @@ pub(super) fn inspect(
     let says = verdict(&shown.chain, &server_name, roots, now);
     let verified = says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"));
     facts.push(("verified", verified.into()));
-    findings.items.push(Item { kind: "server", name: address.to_owned(), facts });
+    findings.items.push(InspectedItem { kind: "server", name: address.to_owned(), facts });
     if let Err(problem) = says {
         let with = ca_file.map_or_else(
             || "with the system's CAs (give --ca-file for others)".to_owned(),
@@ -78,12 +78,12 @@ pub(super) fn inspect(
     for (place, certificate) in shown.chain.iter().enumerate() {
         pieces.extend(material::pieces(&format!("{address} ({})", place + 1), certificate, None));
     }
-    material::inspect(&pieces, Some(Use::Server), now, &mut findings);
+    material::inspect(&pieces, Some(IntendedUse::Server), now, &mut findings);
     Ok(findings)
 }
 
 /// What was seen in the handshake.
-struct Shown {
+struct ObservedHandshake {
     chain: Vec<CertificateDer<'static>>,
     protocol: String,
     cipher: String,
@@ -92,15 +92,15 @@ struct Shown {
     client_authorities: Option<Vec<String>>,
 }
 
-async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Shown, String> {
+async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<ObservedHandshake, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let asked = Arc::new(Asked::default());
-    let resolver: Arc<dyn ResolvesClientCert> = Arc::<Asked>::clone(&asked);
+    let asked = Arc::new(ClientCaRecorder::default());
+    let resolver: Arc<dyn ResolvesClientCert> = Arc::<ClientCaRecorder>::clone(&asked);
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
         .with_client_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
@@ -110,7 +110,7 @@ async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Show
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let protocol = session.protocol_version().and_then(|version| version.as_str());
     let client_authorities = asked.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Ok(Shown {
+    Ok(ObservedHandshake {
         chain: session.peer_certificates().unwrap_or_default().to_vec(),
         protocol: protocol.unwrap_or("unknown").replace("TLSv", "TLS ").replace('_', "."),
         cipher: session
@@ -161,9 +161,9 @@ fn verdict(
 
 /// Takes every certificate: this handshake is made to look at it, and nothing else is ever said on it.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -202,9 +202,9 @@ impl ServerCertVerifier for Anyone {
 
 /// Has no certificate to show, and remembers whose were asked for.
 #[derive(Debug, Default)]
-struct Asked(Mutex<Option<Vec<String>>>);
+struct ClientCaRecorder(Mutex<Option<Vec<String>>>);
 
-impl ResolvesClientCert for Asked {
+impl ResolvesClientCert for ClientCaRecorder {
     fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let names = hints.iter().filter_map(|name| X509Name::from_der(name).ok());
         let names = names.map(|(_, name)| name.to_string()).collect();

@@ -15,9 +15,11 @@ use super::super::super::terminal::plain;
 use super::super::hex;
 use super::super::signing::in_words;
 use crate::go::pem;
-use crate::pki::issuance::request::{CertificateRequest, EXTENSION_REQUEST, KIND, MAX_REQUEST, Parts};
+use crate::pki::issuance::request::{
+    CertificateRequest, EXTENSION_REQUEST, MAX_REQUEST_BYTES, REQUEST_PEM_TYPE, RequestParts,
+};
 use crate::pki::x509::alt_names::ia5;
-use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::der::{DerReader, tag};
 use crate::pki::x509::name::text;
 
 /// 1.3.6.1.4.1.311.2.1.14, Microsoft's attribute for the same; openssl reads both.
@@ -107,7 +109,7 @@ const KNOWN: [(&str, &str); 44] = [
 
 /// What else the request holds, a line for each part; whether a signer that copies it makes an authority.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(super) struct UnshownContents {
     pub(super) also: Vec<String>,
     /// The parts whose lines tell less than another reader may find in them.
     pub(super) not_shown: BTreeSet<String>,
@@ -115,23 +117,23 @@ pub(super) struct Contents {
 }
 
 // threat: csr-unshown-part
-impl Contents {
+impl UnshownContents {
     /// Of `spec.request`. `shown` is what is shown of it already, if it could be read.
     pub(super) fn of(request: &[u8], shown: Option<&CertificateRequest>) -> Self {
         let mut contents = Self::default();
         let block = pem::decode(request).map(|(block, _)| block.content);
-        let der = block.filter(|der| der.len() <= MAX_REQUEST);
-        match der.as_deref().and_then(Parts::split) {
+        let der = block.filter(|der| der.len() <= MAX_REQUEST_BYTES);
+        match der.as_deref().and_then(RequestParts::split) {
             Some(parts) => contents.parts(&parts, shown),
             None => _ = contents.not_shown.insert("the request".to_owned()),
         }
-        if !pem::is_bare(request, KIND) {
+        if !pem::is_bare(request, REQUEST_PEM_TYPE) {
             contents.not_shown.insert("the request".to_owned());
         }
         contents
     }
 
-    fn parts(&mut self, parts: &Parts<'_>, shown: Option<&CertificateRequest>) {
+    fn parts(&mut self, parts: &RequestParts<'_>, shown: Option<&CertificateRequest>) {
         if !parts.complete {
             self.not_shown.insert("what follows the last field".to_owned());
         }
@@ -139,7 +141,7 @@ impl Contents {
             self.malformed("subject", parts.subject);
         }
         let names = shown.into_iter().flat_map(|shown| in_words(shown.alt_names())).collect();
-        let mut attributes = Der::new(parts.attributes);
+        let mut attributes = DerReader::new(parts.attributes);
         while !attributes.is_empty() {
             let rest = attributes.rest();
             let Some(attribute) = attributes.any() else { return self.malformed("attributes", rest) };
@@ -153,7 +155,7 @@ impl Contents {
     /// malformed.
     fn subject(&mut self, encoded: &[u8], is_shown: bool) -> Option<()> {
         let mut attributes = Vec::new();
-        let mut rdns = Der::new(encoded).enter(tag::SEQUENCE)?;
+        let mut rdns = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         while !rdns.is_empty() {
             let mut set = rdns.enter(tag::SET)?;
             while !set.is_empty() {
@@ -190,11 +192,11 @@ impl Contents {
     }
 
     fn attribute(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
-        let mut attribute = Der::new(encoded).enter(tag::SEQUENCE)?;
+        let mut attribute = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         let kind = attribute.oid()?;
         let values = attribute.read(tag::SET)?;
         if [EXTENSION_REQUEST, CERT_EXTENSIONS].contains(&kind) {
-            let mut values = Der::new(values);
+            let mut values = DerReader::new(values);
             while !values.is_empty() {
                 let mut extensions = values.enter(tag::SEQUENCE)?;
                 while !extensions.is_empty() {
@@ -213,7 +215,7 @@ impl Contents {
     }
 
     fn extension(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
-        let mut extension = Der::new(encoded).enter(tag::SEQUENCE)?;
+        let mut extension = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         let kind = extension.oid()?;
         // A more lenient reader may find the CA bit in what is malformed.
         let is_of_authority = matches!(kind, [0x55, 0x1d, 15 | 19]);
@@ -270,7 +272,7 @@ impl Contents {
 
 // RFC 5280 §4.2.1.9
 fn basic_constraints(value: &[u8]) -> Option<(bool, String)> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let mut constraints = input.enter(tag::SEQUENCE)?;
     let is_ca = constraints.peek(tag::BOOLEAN) && constraints.boolean()?;
     let below = if constraints.peek(tag::INTEGER) {
@@ -283,7 +285,7 @@ fn basic_constraints(value: &[u8]) -> Option<(bool, String)> {
 }
 
 fn key_usages(value: &[u8]) -> Option<Vec<&'static str>> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let bits = input.bits()?;
     let unknown = (KEY_USAGES.len()..8 * value.len()).any(|place| bits.at(place));
     let set = KEY_USAGES.into_iter().enumerate().filter(|(place, _)| bits.at(*place)).map(|(_, name)| name);
@@ -292,7 +294,7 @@ fn key_usages(value: &[u8]) -> Option<Vec<&'static str>> {
 
 // RFC 5280 §4.2.1.12
 fn purposes(value: &[u8]) -> Option<Vec<String>> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let mut list = input.enter(tag::SEQUENCE)?;
     let mut purposes = Vec::new();
     while !list.is_empty() {
@@ -303,7 +305,7 @@ fn purposes(value: &[u8]) -> Option<Vec<String>> {
 
 /// Each name with its kind, as [`in_words`] has those that signers keep.
 fn general_names(value: &[u8]) -> Option<Vec<String>> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let mut list = input.enter(tag::SEQUENCE)?;
     let mut names = Vec::new();
     while !list.is_empty() {

@@ -16,22 +16,22 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::super::super::check::{Output, print};
-use super::super::super::cluster::{Cluster, ClusterFlags};
+use super::super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::super::terminal::when;
 use super::super::error::CommandError;
-use super::super::files::{self, NewFiles, NewlyPlaced};
+use super::super::files::{self, CommittedFiles, NewFiles};
 use super::super::flags::{KeyType, NameFlags, life};
 use super::super::kubeconfig::{self, ServerPart};
-use super::super::progress::{Waiting, patiently};
+use super::super::progress::{Spinner, with_spinner};
 use super::super::signing::written;
 use super::super::table;
-use super::wait::{Outcome, outcome};
+use super::wait::{RequestOutcome, outcome};
 use super::{RequestName, has, read, with_cluster};
 use crate::clock::{self, Clock};
 use crate::go::pem;
 use crate::pki::issuance::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
 use crate::pki::issuance::request::{self, CertificateRequest};
-use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 
 pub(in crate::cli::certs) const EXAMPLE: &str = "\
 Examples:
@@ -91,17 +91,17 @@ pub(in crate::cli) struct RequestFlags {
 }
 
 /// The key, where it is, and whether it was made here.
-struct Key {
+struct CsrKeyFile {
     secret: PemKey,
     file: PathBuf,
     made: bool,
     /// Once a key that was made is on disk: it, and the one that was there before.
-    placed: Option<NewlyPlaced>,
+    placed: Option<CommittedFiles>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct RequestReport {
     name: String,
     signer_name: String,
     subject: String,
@@ -136,7 +136,7 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
         let made = made.inspect_err(|_| key.forget())?;
         let name = super::name(&made).to_owned();
         if !has(&made, "Approved") {
-            super::super::super::complain(&format!(
+            super::super::super::print_error(&format!(
                 "certificatesigningrequest.certificates.k8s.io/{name} is there; approve it with: portcullis certs \
                  approve {name}"
             ));
@@ -147,7 +147,7 @@ pub(in crate::cli::certs) fn run(flags: &RequestFlags) -> Result<ExitCode, Comma
     })
 }
 
-impl Key {
+impl CsrKeyFile {
     /// Writes a key that was made to its place.
     fn place(&mut self, force: bool) -> Result<(), CommandError> {
         if self.made {
@@ -184,31 +184,31 @@ impl RequestFlags {
     }
 
     /// Reads the key, or makes it.
-    fn key(&self) -> Result<Key, CommandError> {
+    fn key(&self) -> Result<CsrKeyFile, CommandError> {
         if let Some(file) = &self.key {
             let pem = std::fs::read(file).map_err(|error| CommandError::about(file.display(), error))?;
             let key = PemKey::from_pem(&pem).map_err(|error| match error {
-                KeyError::Encrypted => CommandError::about(
+                PrivateKeyError::Encrypted => CommandError::about(
                     file.display(),
                     "it is encrypted; decrypt it first, with openssl pkey",
                 ),
                 error => CommandError::about(file.display(), error),
             })?;
-            return Ok(Key { secret: key, file: file.clone(), made: false, placed: None });
+            return Ok(CsrKeyFile { secret: key, file: file.clone(), made: false, placed: None });
         }
         // Beside a kubeconfig, until it is in it.
         let beside = || self.out_kubeconfig.as_ref().map(|file| file.with_added_extension("key"));
         let Some(file) = self.out_key.clone().or_else(beside) else {
             return Err(CommandError::Usage("give --out-key or --out-kubeconfig".to_owned()));
         };
-        let key = patiently("making the key", || PemKey::generate(self.key_type.kind()))
+        let key = with_spinner("making the key", || PemKey::generate(self.key_type.kind()))
             .map_err(|error| CommandError::about("making the key", error))?;
-        Ok(Key { secret: key, file, made: true, placed: None })
+        Ok(CsrKeyFile { secret: key, file, made: true, placed: None })
     }
 
     async fn create(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         api: &Api<CertificateSigningRequest>,
         name: Option<&RequestName>,
         request: &CertificateRequest,
@@ -267,13 +267,13 @@ impl RequestFlags {
     /// Waits for the certificate; what it takes to wait again is told if it does not come.
     async fn wait(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         api: Api<CertificateSigningRequest>,
         made: &CertificateSigningRequest,
-        key: &mut Key,
+        key: &mut CsrKeyFile,
     ) -> Result<Vec<u8>, CommandError> {
         let name = super::name(made);
-        let waiting = Waiting::new(&format!("waiting for {name}"));
+        let waiting = Spinner::new(&format!("waiting for {name}"));
         let waited =
             timeout(self.timeout, outcome(cluster, api, name, made.metadata.uid.as_deref(), &waiting));
         let ended = tokio::select! {
@@ -284,8 +284,8 @@ impl RequestFlags {
         };
         drop(waiting);
         match ended {
-            Ok(Outcome::Issued(certificate)) => Ok(certificate),
-            Ok(Outcome::Never(problem)) => {
+            Ok(RequestOutcome::Issued(certificate)) => Ok(certificate),
+            Ok(RequestOutcome::Never(problem)) => {
                 key.forget();
                 Err(CommandError::about(name, problem))
             }
@@ -300,12 +300,12 @@ impl RequestFlags {
 
     fn hand_out(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         name: String,
         certificate: &[u8],
         request: &CertificateRequest,
-        key: &mut Key,
-    ) -> Result<Report, CommandError> {
+        key: &mut CsrKeyFile,
+    ) -> Result<RequestReport, CommandError> {
         let unfit = |problem: &str| {
             let key = key.file.display();
             CommandError::about(&name, format!("{problem}; nothing was written, and the key is in {key}"))
@@ -335,7 +335,7 @@ impl RequestFlags {
         let now = Clock::system().now();
         let end = leaf.validity().not_after.timestamp();
         let seconds = u64::try_from(end).unwrap_or_default();
-        Ok(Report {
+        Ok(RequestReport {
             name,
             signer_name: self.signer_name.clone(),
             subject: leaf.subject().to_string(),
@@ -348,7 +348,7 @@ impl RequestFlags {
     }
 }
 
-impl Report {
+impl RequestReport {
     fn text(&self) -> String {
         let mut rows = vec![
             ("request", self.name.clone()),

@@ -12,18 +12,18 @@ use kube::api::PostParams;
 use serde::Serialize;
 
 use super::super::super::check::{Output, print};
-use super::super::super::cluster::{Cluster, ClusterFlags};
+use super::super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::super::terminal::plain;
 use super::super::error::CommandError;
 use super::super::table;
-use super::{Asks, RequestName, Row, has, read, with_cluster};
+use super::{RequestName, RequestRow, RequestedContent, has, read, with_cluster};
 use crate::clock::Clock;
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 /// How often a decision is tried again when somebody else has changed the request meanwhile.
 // kubectl: pkg/cmd/certificates/certificates.go, modifyCertificateCondition
-const TRIES: usize = 10;
+const MAX_UPDATE_ATTEMPTS: usize = 10;
 
 /// The flags of `portcullis certs approve`.
 #[derive(Debug, Clone, Args)]
@@ -63,7 +63,7 @@ struct DecisionFlags {
 const APPROVED: &str = "Approved";
 
 /// What is written into a request.
-struct Decision<'a> {
+struct ApprovalDecision<'a> {
     /// The type of the condition.
     kind: &'static str,
     /// What is asked, and what was done.
@@ -74,14 +74,14 @@ struct Decision<'a> {
 
 /// What became of one request.
 #[derive(Debug, Serialize)]
-struct Decided {
+struct DecisionReport {
     name: String,
     decision: &'static str,
-    request: Row,
+    request: RequestRow,
 }
 
 pub(in crate::cli::certs) fn approve(flags: &ApproveFlags) -> Result<ExitCode, CommandError> {
-    let decision = Decision {
+    let decision = ApprovalDecision {
         kind: APPROVED,
         verbs: ("approve", "approved"),
         reason: "PortcullisApprove",
@@ -91,7 +91,7 @@ pub(in crate::cli::certs) fn approve(flags: &ApproveFlags) -> Result<ExitCode, C
 }
 
 pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, CommandError> {
-    let decision = Decision {
+    let decision = ApprovalDecision {
         kind: "Denied",
         verbs: ("deny", "denied"),
         reason: &flags.reason,
@@ -112,7 +112,7 @@ fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), Comman
     Ok(())
 }
 
-impl Decision<'_> {
+impl ApprovalDecision<'_> {
     fn run(&self, flags: &DecisionFlags) -> Result<ExitCode, CommandError> {
         let (verb, done) = self.verbs;
         if !flags.yes && !std::io::stdin().is_terminal() {
@@ -132,7 +132,7 @@ impl Decision<'_> {
             if self.kind == APPROVED {
                 refuse_ambiguous(&requests)?;
             }
-            let rows: Vec<Row> = requests.iter().map(|request| Row::of(request, now)).collect();
+            let rows: Vec<RequestRow> = requests.iter().map(|request| RequestRow::of(request, now)).collect();
             let shown = shown(&rows);
             if flags.output == Output::Text {
                 print(&shown);
@@ -148,7 +148,7 @@ impl Decision<'_> {
                 if flags.output == Output::Text {
                     print(&format!("certificatesigningrequest.certificates.k8s.io/{} {done}\n", row.name));
                 }
-                decided.push(Decided { name: row.name.clone(), decision: self.kind, request: row });
+                decided.push(DecisionReport { name: row.name.clone(), decision: self.kind, request: row });
             }
             Ok(flags.output.rendered(&decided).map_or(ExitCode::SUCCESS, |text| print(&text)))
         })
@@ -172,14 +172,14 @@ impl Decision<'_> {
     /// that was shown.
     async fn write(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         api: &Api<CertificateSigningRequest>,
         name: &RequestName,
         mut request: CertificateSigningRequest,
     ) -> Result<(), CommandError> {
         let doing = format!("{} certificate signing request {}", self.verbs.0, name.name);
         let shown = decided_on(&request);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_UPDATE_ATTEMPTS {
             if has(&request, self.kind) {
                 return Ok(());
             }
@@ -225,20 +225,23 @@ fn decided_on(request: &CertificateSigningRequest) -> impl PartialEq + use<> {
 }
 
 /// What is decided on: who asks for what.
-fn shown(rows: &[Row]) -> String {
+fn shown(rows: &[RequestRow]) -> String {
     let mut facts = Vec::new();
     for row in rows {
         facts.push(("request", plain(&row.name).into_owned()));
         match &row.asks {
-            Asks::Request { subject, alt_names, key } => {
+            RequestedContent::Request { subject, alt_names, key } => {
                 facts.push(("subject", subject.clone()));
                 facts.extend(alt_names.iter().map(|name| ("name", name.clone())));
                 facts.push(("key", key.clone()));
             }
-            Asks::Unreadable(problem) => facts.push(("WARNING", format!("it cannot be read: {problem}"))),
+            RequestedContent::Unreadable(problem) => {
+                facts.push(("WARNING", format!("it cannot be read: {problem}")))
+            }
         }
         facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));
-        let subject = if let Asks::Request { subject, .. } = &row.asks { Some(subject) } else { None };
+        let subject =
+            if let RequestedContent::Request { subject, .. } = &row.asks { Some(subject) } else { None };
         if subject.into_iter().chain(&row.also_asks_for).any(|part| part.contains(SYSTEM_MASTERS)) {
             let warning = format!("the group {SYSTEM_MASTERS} may do everything, whatever RBAC says");
             facts.push(("WARNING", warning));
@@ -277,7 +280,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
-    use crate::pki::issuance::request::armour;
+    use crate::pki::issuance::request::encode_pem;
     use crate::pki::issuance::signer::{KeyKind, PemKey};
     use crate::pki::issuance::testing::{NOW, element, raw_request};
 
@@ -315,13 +318,13 @@ mod tests {
 
     fn shown_of(subject: &[u8], attributes: &[u8]) -> String {
         let der = raw_request(subject, attributes, &PemKey::generate(KeyKind::EcdsaP256).unwrap());
-        shown_of_pem(&armour("CERTIFICATE REQUEST", &der))
+        shown_of_pem(&encode_pem("CERTIFICATE REQUEST", &der))
     }
 
     fn shown_of_pem(pem: &str) -> String {
         let mut request = CertificateSigningRequest::default();
         request.spec.request = ByteString(pem.as_bytes().to_vec());
-        shown(&[Row::of(&request, NOW)])
+        shown(&[RequestRow::of(&request, NOW)])
     }
 
     /// What it is, its subject and attributes, and what is shown of them.
@@ -427,7 +430,7 @@ mod tests {
     fn two_requests_far_apart_are_not_taken_for_one() {
         let pem = |kind, value: &[u8]| {
             let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
-            armour("CERTIFICATE REQUEST", &raw_request(&name(&[(kind, 0x0c, value)]), &[], &key))
+            encode_pem("CERTIFICATE REQUEST", &raw_request(&name(&[(kind, 0x0c, value)]), &[], &key))
         };
         let text = [pem(CN, b"alice"), "\n".repeat(256 << 10), pem(O, SYSTEM_MASTERS.as_bytes())].concat();
         let said = shown_of_pem(&text);
@@ -445,7 +448,7 @@ mod tests {
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
         request.metadata.annotations = Some(annotations.into());
         assert!(decided_on(&request) != before);
-        let row = Row::of(&request, NOW);
+        let row = RequestRow::of(&request, NOW);
         let said = shown(std::slice::from_ref(&row));
         for part in
             [r#"annotation  example.com/a="b\nc""#, "is-ca=true", "asks to be a certificate authority"]
@@ -473,7 +476,7 @@ mod tests {
         let mut der = raw_request(&subject, &asks(EXTENSION_REQUEST, &[extension(19, CA)]), &key);
         // A signature that does not verify.
         *der.last_mut().unwrap() ^= 1;
-        let said = shown_of_pem(&armour("CERTIFICATE REQUEST", &der));
+        let said = shown_of_pem(&encode_pem("CERTIFICATE REQUEST", &der));
         for part in [
             "it cannot be read",
             "subject O=system:masters",
@@ -483,7 +486,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        for text in ["", &armour("CERTIFICATE REQUEST", &[0x30, 0])] {
+        for text in ["", &encode_pem("CERTIFICATE REQUEST", &[0x30, 0])] {
             assert!(shown_of_pem(text).contains("not shown whole"), "{text}");
         }
     }

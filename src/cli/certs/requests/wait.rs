@@ -8,13 +8,13 @@ use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Error, watch_object};
 
-use super::super::super::cluster::Cluster;
-use super::super::progress::Waiting;
+use super::super::super::cluster::ClusterClient;
+use super::super::progress::Spinner;
 use super::{conditions, has, issued};
 
 /// What became of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// The certificates, PEM.
     Issued(Vec<u8>),
     /// It was denied or failed, or it is gone: in words.
@@ -37,12 +37,12 @@ pub(super) fn refused_for_good(error: &Error) -> Option<&kube::Error> {
 /// Waits for the end of the request with this name and uid. The error says why nothing can be known.
 // client-go: util/certificate/csr/csr.go, WaitForCertificate
 pub(super) async fn outcome(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     api: Api<CertificateSigningRequest>,
     name: &str,
     uid: Option<&str>,
-    waiting: &Waiting,
-) -> Result<Outcome, String> {
+    waiting: &Spinner,
+) -> Result<RequestOutcome, String> {
     let mut changes = pin!(watch_object(api, &selector_value(name)).default_backoff());
     while let Some(change) = changes.next().await {
         let request = match change {
@@ -59,7 +59,7 @@ pub(super) async fn outcome(
             super::name(request) == name && (uid.is_none() || request.metadata.uid.as_deref() == uid)
         };
         let Some(request) = request.filter(is_it) else {
-            return Ok(Outcome::Never("it was deleted".to_owned()));
+            return Ok(RequestOutcome::Never("it was deleted".to_owned()));
         };
         if let Some(outcome) = ended(&request) {
             return Ok(outcome);
@@ -81,17 +81,17 @@ fn selector_value(value: &str) -> String {
 }
 
 /// How it ended, if it has.
-fn ended(request: &CertificateSigningRequest) -> Option<Outcome> {
+fn ended(request: &CertificateSigningRequest) -> Option<RequestOutcome> {
     let found = |kind: &str| conditions(request).find(|condition| condition.type_ == kind);
     for (kind, words) in [("Denied", "it was denied"), ("Failed", "the signer refused it")] {
         if let Some(condition) = found(kind) {
             let told = [&condition.reason, &condition.message].into_iter().flatten();
             let told: Vec<&str> = told.map(String::as_str).filter(|text| !text.is_empty()).collect();
-            return Some(Outcome::Never(format!("{words}: {}", told.join(": "))));
+            return Some(RequestOutcome::Never(format!("{words}: {}", told.join(": "))));
         }
     }
     // Only what was approved counts: whatever else stands there was not signed for this request.
     issued(request)
         .filter(|_| has(request, "Approved"))
-        .map(|certificate| Outcome::Issued(certificate.to_vec()))
+        .map(|certificate| RequestOutcome::Issued(certificate.to_vec()))
 }

@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use super::super::super::check::{Output, print};
 use super::super::super::cluster::ClusterFlags;
-use super::super::super::terminal::harmless;
+use super::super::super::terminal::sanitized;
 use super::super::error::CommandError;
 use super::wait::refused_for_good;
-use super::{Row, with_cluster};
+use super::{RequestRow, with_cluster};
 use crate::clock::{self, Clock};
 
 /// The flags of `portcullis certs watch`.
@@ -31,10 +31,10 @@ pub(in crate::cli) struct WatchFlags {
 
 /// What was seen.
 #[derive(Debug, Serialize)]
-struct Seen<'a> {
+struct RequestEvent<'a> {
     time: String,
     event: &'static str,
-    request: &'a Row,
+    request: &'a RequestRow,
 }
 
 pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, CommandError> {
@@ -55,7 +55,7 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
             match event {
                 None => return Ok(ExitCode::SUCCESS),
                 Some(Ok(Event::Apply(request) | Event::InitApply(request))) => {
-                    let row = Row::of(&request, Clock::system().now());
+                    let row = RequestRow::of(&request, Clock::system().now());
                     let before = known.insert(row.name.clone(), row.condition.clone());
                     let event = match before {
                         None => "added",
@@ -77,7 +77,7 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
                         let told = cluster.refusal("watch certificate signing requests", error);
                         return Err(CommandError::Failed(told));
                     }
-                    super::super::super::complain(&format!("{error}; trying again"));
+                    super::super::super::print_error(&format!("{error}; trying again"));
                 }
             }
         }
@@ -85,25 +85,25 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
 }
 
 fn deleted(output: Output, request: &CertificateSigningRequest) {
-    tell(output, "deleted", &Row::of(request, Clock::system().now()));
+    tell(output, "deleted", &RequestRow::of(request, Clock::system().now()));
 }
 
 /// Whether anybody still reads it.
-fn tell(output: Output, event: &'static str, request: &Row) -> bool {
+fn tell(output: Output, event: &'static str, request: &RequestRow) -> bool {
     let time = clock::rfc3339(Clock::system().now());
     let text = match output {
         Output::Text => {
-            let Row { name, signer_name, requestor, condition, .. } = request;
+            let RequestRow { name, signer_name, requestor, condition, .. } = request;
             let cells = [name, signer_name, requestor, condition].map(Clone::clone);
             let [name, signer, requestor, condition] = cells;
             line([time, event.to_owned(), name, signer, requestor, condition])
         }
         Output::Json => {
-            let seen = Seen { time, event, request };
+            let seen = RequestEvent { time, event, request };
             serde_json::to_string(&seen).unwrap_or_default() + "\n"
         }
         Output::Yaml => {
-            let seen = Seen { time, event, request };
+            let seen = RequestEvent { time, event, request };
             format!("---\n{}", Output::Yaml.rendered(&seen).unwrap_or_default())
         }
     };
@@ -113,5 +113,5 @@ fn tell(output: Output, event: &'static str, request: &Row) -> bool {
 /// Columns that cannot know what is still to come.
 fn line([time, event, name, signer, requestor, condition]: [String; 6]) -> String {
     let text = format!("{time:<20}  {event:<7}  {name:<24}  {signer:<44}  {requestor:<28}  {condition}");
-    harmless(text.trim_end()) + "\n"
+    sanitized(text.trim_end()) + "\n"
 }
