@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
-use trace::Remarks;
+use trace::AuthnTrace;
 use x509::UnverifiedChain;
 
 /// A boxed future, so that a chain of authenticators is a plain list.
@@ -39,26 +39,26 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What an authenticator says: `Ok(None)` "not my kind of credential", `Ok(Some)` "I vouch",
 /// `Err` "mine, but bad or not checkable".
-pub type Verdict = Result<Option<Authenticated>, AuthnError>;
+pub type AuthnVerdict = Result<Option<Authenticated>, AuthnError>;
 
 /// Judges the credentials of a request.
 pub trait RequestAuthenticator: Send + Sync + fmt::Debug {
     /// The name shown in logs and metrics.
     fn name(&self) -> &'static str;
-    /// Judges the credentials; see [`Verdict`] for the contract.
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict>;
+    /// Judges the credentials; see [`AuthnVerdict`] for the contract.
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict>;
 }
 
 /// Judges a bearer token.
 pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     /// The name shown in logs and metrics.
     fn name(&self) -> &'static str;
-    /// Judges the token; see [`Verdict`] for the contract.
+    /// Judges the token; see [`AuthnVerdict`] for the contract.
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict>;
+    ) -> BoxFuture<'a, AuthnVerdict>;
 }
 
 impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
@@ -70,7 +70,7 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         (**self).authenticate(token, context)
     }
 }
@@ -88,11 +88,11 @@ pub struct Authenticated {
     pub expires: Option<UnixTime>,
 }
 
-/// An authentication that a [`chain::Chain`] has made, and nobody else can.
+/// An authentication that a [`chain::AuthnChain`] has made, and nobody else can.
 #[derive(Debug)]
-pub struct Proven(Authenticated);
+pub struct ProvenIdentity(Authenticated);
 
-impl Proven {
+impl ProvenIdentity {
     /// Who the client is.
     pub fn user(&self) -> &UserInfo {
         &self.0.user
@@ -208,7 +208,7 @@ impl BearerToken {
     /// The issuer that a JSON Web Token names, see [`jwt::issuer`]. Read once, however many issuers there are: anybody
     /// can make up a token that takes long to read.
     pub(crate) fn issuer(&self) -> Option<&str> {
-        self.0.issuer.get_or_init(|| jwt::issuer(self.expose())).as_deref()
+        self.0.issuer.get_or_init(|| jwt::unverified_issuer(self.expose())).as_deref()
     }
 }
 
@@ -242,13 +242,13 @@ pub struct AuthnInput<'a> {
     /// The time of the request.
     pub now: UnixTime,
     /// What an authenticator leaves beside its verdict.
-    pub remarks: &'a Remarks,
+    pub trace: &'a AuthnTrace,
 }
 
 impl AuthnInput<'_> {
     /// What authenticators of tokens may look at beside the token.
     pub fn for_tokens(&self) -> TokenContext<'_> {
-        TokenContext { audiences: self.audiences, now: self.now, remarks: self.remarks }
+        TokenContext { audiences: self.audiences, now: self.now, trace: self.trace }
     }
 }
 
@@ -261,7 +261,7 @@ pub struct TokenContext<'a> {
     /// The time of the request.
     pub now: UnixTime,
     /// What an authenticator leaves beside its verdict.
-    pub remarks: &'a Remarks,
+    pub trace: &'a AuthnTrace,
 }
 
 /// What is known of the client's connection. Made once, when the TLS handshake is done.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use crate::authn::Audience;
-use crate::authn::chain::Chain;
+use crate::authn::chain::AuthnChain;
 use crate::backend::upstream::Upstream;
 use crate::http::identity_headers::RequestHeaderNames;
 
@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
     /// Its name in logs, metrics and health checks.
     pub(crate) name: String,
     /// Who clients are.
-    pub(crate) chain: Chain,
+    pub(crate) chain: AuthnChain,
     /// The audiences of this API server.
     pub(crate) audiences: Vec<Audience>,
     /// The front-proxy headers that are taken out of every request beside the standard ones.

@@ -26,6 +26,8 @@ pub use requests::csr;
 pub use token_csv::token_csv;
 
 /// The answer of an authenticator that has nobody to wait for.
-fn ready(verdict: crate::authn::BoxFuture<'_, crate::authn::Verdict>) -> Option<crate::authn::Verdict> {
+fn ready(
+    verdict: crate::authn::BoxFuture<'_, crate::authn::AuthnVerdict>,
+) -> Option<crate::authn::AuthnVerdict> {
     futures_util::FutureExt::now_or_never(verdict)
 }

@@ -26,8 +26,8 @@ use access_log::Exchange;
 use error_map::Refusal;
 pub(crate) use log_throttle::LogThrottle;
 
-use crate::authn::trace::Remarks;
-use crate::authn::{AuthnError, AuthnInput, Proven};
+use crate::authn::trace::AuthnTrace;
+use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
 use crate::go::escape::decode_path;
@@ -40,7 +40,7 @@ use crate::pipeline::stages::{Admitted, Authorized, Identified, Received, Routed
 use crate::pipeline::token_review::Reviewing;
 use crate::request::deadline;
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::Malformed;
+use crate::request::wellformed::MalformedRequest;
 use crate::state::snapshot::Snapshot;
 use forward::Context;
 use health::Health;
@@ -135,7 +135,7 @@ impl Gateway {
         mut routed: Routed,
     ) -> Result<Identified, Refusal> {
         let cluster = routed.cluster();
-        let remarks = Remarks::default();
+        let trace = AuthnTrace::default();
         let input = AuthnInput {
             conn: &connection.info,
             credentials: routed.credentials(),
@@ -143,12 +143,12 @@ impl Gateway {
             audiences: &cluster.audiences,
             generation: snapshot.generation,
             now: self.clock.now(),
-            remarks: &remarks,
+            trace: &trace,
         };
         exchange.note_certificate(connection.certificate_ends, input.now);
         let started = Instant::now();
         let verdict = in_time(routed.deadline(), cluster.chain.authenticate(&input)).await;
-        exchange.note_authentication(&verdict, started.elapsed(), remarks.take().warnings);
+        exchange.note_authentication(&verdict, started.elapsed(), trace.take().warnings);
         let proven = verdict?;
         if proven.user().is_unauthenticated() {
             // Each takes a place that other clients without a credential need, also a request that may run long.
@@ -166,8 +166,8 @@ impl Gateway {
 // threat: anonymous-lockout
 async fn in_time(
     deadline: Option<Instant>,
-    verdict: impl Future<Output = Result<Proven, AuthnError>>,
-) -> Result<Proven, AuthnError> {
+    verdict: impl Future<Output = Result<ProvenIdentity, AuthnError>>,
+) -> Result<ProvenIdentity, AuthnError> {
     let Some(deadline) = deadline else { return verdict.await };
     let mut verdict = pin!(verdict);
     // Almost every verdict is there at once, and needs no timer.
@@ -197,7 +197,7 @@ fn route(
         received.cut_path(route.prefix);
     }
     let uri = received.request().uri();
-    let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
+    let path = decode_path(uri.path()).map_err(|_| MalformedRequest::BadEscape)?;
     let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
         let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
         let message = error.message(uri.path(), uri.query());

@@ -10,25 +10,25 @@ use crate::user::{Identity, UserInfo};
 
 /// Which requests are let in without a credential.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Anonymous {
+pub enum AnonymousAuth {
     /// None.
     #[default]
-    Nowhere,
+    Disabled,
     /// Those for any path.
-    Everywhere,
+    AllPaths,
     /// Those for these paths.
-    At(BTreeSet<String>),
+    Paths(BTreeSet<String>),
 }
 
-impl Anonymous {
+impl AnonymousAuth {
     /// What lets them in, unless none is.
     pub fn authenticator(&self) -> Option<AnonymousAuthenticator> {
         match self {
-            Self::Nowhere => None,
-            Self::Everywhere => Some(AnonymousAuthenticator::new([])),
+            Self::Disabled => None,
+            Self::AllPaths => Some(AnonymousAuthenticator::new([])),
             // No path at all is not every path.
-            Self::At(paths) if paths.is_empty() => None,
-            Self::At(paths) => Some(AnonymousAuthenticator::new(paths.iter().cloned())),
+            Self::Paths(paths) if paths.is_empty() => None,
+            Self::Paths(paths) => Some(AnonymousAuthenticator::new(paths.iter().cloned())),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! bearer token at all; a token that nobody knows is an error, so that it never makes an anonymous request.
 
 use super::{
-    AuthnError, AuthnInput, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator, Verdict,
+    AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator,
 };
 
 const EXTRA_SPACE: &str =
@@ -37,7 +37,7 @@ impl RequestAuthenticator for BearerAuthenticator {
         "bearer"
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             let Some(token) = token(input.credentials.authorization.as_deref().unwrap_or_default()) else {
                 return Ok(None);
@@ -60,12 +60,12 @@ pub(super) fn token(header: &str) -> Option<BearerToken> {
 // apiserver: pkg/server/config.go, AuthorizeClientBearerToken
 pub(super) fn warn_of_extra_space(input: &AuthnInput<'_>) {
     if find(input.credentials.authorization.as_deref().unwrap_or_default()) == Found::ExtraSpace {
-        input.remarks.warn(EXTRA_SPACE);
+        input.trace.warn(EXTRA_SPACE);
     }
 }
 
 /// Turns "not my token" into an error: the client did present one.
-pub(super) fn known_or_error(verdict: Verdict) -> Verdict {
+pub(super) fn known_or_error(verdict: AuthnVerdict) -> AuthnVerdict {
     match verdict {
         Ok(None) => Err(AuthnError::Invalid("invalid bearer token".to_owned())),
         verdict => verdict,
@@ -94,12 +94,12 @@ mod tests {
     use super::super::testing::{Fixed, Knows, TestRequest, success};
     use super::*;
 
-    fn judge(tokens: impl TokenAuthenticator + 'static, header: Option<&str>) -> (Verdict, Vec<String>) {
+    fn judge(tokens: impl TokenAuthenticator + 'static, header: Option<&str>) -> (AuthnVerdict, Vec<String>) {
         let mut request = TestRequest::new();
         request.credentials.authorization = header.map(str::to_owned);
         let bearer = BearerAuthenticator::new(Box::new(tokens));
         let verdict = bearer.authenticate(&request.input()).now_or_never().expect("ready");
-        (verdict, request.remarks.take().warnings)
+        (verdict, request.trace.take().warnings)
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
             let mut request = TestRequest::new();
             request.credentials.authorization = Some(header.to_owned());
             warn_of_extra_space(&request.input());
-            assert_eq!(request.remarks.take().warnings, warnings, "{header:?}");
+            assert_eq!(request.trace.take().warnings, warnings, "{header:?}");
         }
     }
 }

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use secrecy::ExposeSecret as _;
 
-use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::authn::token_getter::{Lookup, Secret};
-use crate::authn::trace::{Outcome, Remarks};
+use super::{
+    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+};
+use crate::authn::token_getter::{Secret, TokenGetter};
+use crate::authn::trace::{AuthnTrace, StepOutcome};
 use crate::clock::{self, UnixTime};
-use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, Usage};
+use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, TokenUsage};
 use crate::pki::bootstrap_tokens::token::split;
 use crate::user::UserInfo;
 
@@ -22,12 +24,12 @@ const METHOD: &str = "bootstrap-token";
 /// Knows the bootstrap tokens of a cluster.
 #[derive(Debug)]
 pub struct BootstrapTokens {
-    lookup: Arc<dyn Lookup>,
+    lookup: Arc<dyn TokenGetter>,
 }
 
 impl BootstrapTokens {
     /// Looks secrets up there.
-    pub fn new(lookup: Arc<dyn Lookup>) -> Self {
+    pub fn new(lookup: Arc<dyn TokenGetter>) -> Self {
         Self { lookup }
     }
 }
@@ -41,11 +43,11 @@ impl TokenAuthenticator for BootstrapTokens {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
-            let remarks = context.remarks;
+            let trace = context.trace;
             let Some((id, secret)) = split(token.expose()) else {
-                remarks.step(METHOD, "form", Outcome::NotApplicable, || {
+                trace.step(METHOD, "form", StepOutcome::NotApplicable, || {
                     "not six characters, a dot and sixteen, of a-z and 0-9".to_owned()
                 });
                 return Ok(None);
@@ -53,10 +55,12 @@ impl TokenAuthenticator for BootstrapTokens {
             let name = format!("bootstrap-token-{id}");
             let found = self.lookup.bootstrap_secret(&name).await;
             let Some(found) = found.map_err(|error| AuthnError::Unavailable(error.0))? else {
-                remarks.step(METHOD, "secret", Outcome::Failed, || format!("there is no kube-system/{name}"));
+                trace.step(METHOD, "secret", StepOutcome::Failed, || {
+                    format!("there is no kube-system/{name}")
+                });
                 return Ok(None);
             };
-            Ok(judge(&found, id, secret, context.now, remarks).map(|(groups, expires)| {
+            Ok(judge(&found, id, secret, context.now, trace).map(|(groups, expires)| {
                 let user = UserInfo { groups, ..UserInfo::named(format!("system:bootstrap:{id}")) };
                 Authenticated { user: user.into(), audiences: Vec::new(), method: METHOD, expires }
             }))
@@ -70,11 +74,11 @@ fn judge(
     id: &str,
     own: &str,
     now: UnixTime,
-    remarks: &Remarks,
+    trace: &AuthnTrace,
 ) -> Option<(Vec<String>, Option<UnixTime>)> {
     let holds = |check: &str, holds: bool, detail: &dyn Fn() -> String| {
-        let outcome = if holds { Outcome::Passed } else { Outcome::Failed };
-        remarks.step(METHOD, check, outcome, detail);
+        let outcome = if holds { StepOutcome::Passed } else { StepOutcome::Failed };
+        trace.step(METHOD, check, outcome, detail);
         holds.then_some(())
     };
     holds("metadata.deletionTimestamp", found.identity.deleted.is_none(), &|| {
@@ -98,7 +102,7 @@ fn judge(
         "" => "none".to_owned(),
         expiration => format!("{expiration:?}, and it is {}", clock::rfc3339(now)),
     })?;
-    let usage = Usage::Authentication;
+    let usage = TokenUsage::Authentication;
     holds(usage.key(), data.allows(usage), &|| format!("{:?}, must be \"true\"", text(usage.key())))?;
     let groups = data.groups();
     holds(secret::EXTRA_GROUPS, groups.is_some(), &|| {

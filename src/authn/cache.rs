@@ -1,7 +1,7 @@
 //! Remembers verdicts on tokens, so that a token is checked once in a while and not with every request.
 //!
 //! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is kept under a keyed hash of the token and the
-//! audiences, for the time that [`Keep`] says and never past the credential's own end, by which kube-apiserver does not
+//! audiences, for the time that [`CachePolicy`] says and never past the credential's own end, by which kube-apiserver does not
 //! go. Requests that come with one token at once share one lookup, which runs on a runtime of its own and goes on
 //! without them. The authenticator is asked for a bounded number of tokens at a time: a flood of made-up tokens waits,
 //! and past a limit is refused unchecked. A cache lives as long as the configuration it was made for.
@@ -19,10 +19,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tracing::error;
 
-use super::{Audience, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::authn::trace::Remarks;
+use super::{Audience, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
+use crate::authn::trace::AuthnTrace;
 use crate::clock::UnixTime;
-use crate::metrics::{Counted, TokenCache};
+use crate::metrics::{GaugeGuard, TokenCacheMetrics};
 use key::{Key, Keys};
 use shelf::{Flight, Known, Outcome, Shelf};
 
@@ -36,7 +36,7 @@ const SHELVES: usize = 16;
 
 /// How long what is remembered, from when its lookup began. Zero: not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
+pub struct CachePolicy {
     /// Tokens that somebody vouched for.
     pub success: Duration,
     /// Tokens that nobody knew.
@@ -45,12 +45,12 @@ pub struct Keep {
     pub errors: bool,
 }
 
-impl Keep {
+impl CachePolicy {
     /// What kube-apiserver remembers of all methods together.
     // kubernetes: pkg/kubeapiserver/options/authentication.go, NewBuiltInAuthenticationOptions
     pub const TOKENS: Self = Self { success: Duration::from_secs(10), failure: Duration::ZERO, errors: true };
 
-    fn duration(&self, verdict: &Verdict) -> Duration {
+    fn duration(&self, verdict: &AuthnVerdict) -> Duration {
         match verdict {
             Ok(Some(_)) => self.success,
             Err(_) if !self.errors => Duration::ZERO,
@@ -61,7 +61,7 @@ impl Keep {
 
 /// What a cache may cost.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct CacheLimits {
     /// Bytes of remembered verdicts. One on a pod's service account takes 2 KiB.
     memory: usize,
     /// Lookups at a time. Each holds a token, of 1 MiB at most as every header.
@@ -74,13 +74,13 @@ pub(crate) struct Limits {
     good_tokens: usize,
 }
 
-impl Limits {
+impl CacheLimits {
     /// For all tokens of a cluster. Most are judged here, in no time; the others wait for somebody who is asked, and must
-    /// leave places to those: [`Self::ASKED`], the keys of issuers and the budget of live reads let fewer wait.
-    pub(crate) const JUDGED: Self =
+    /// leave places to those: [`Self::REMOTE`], the keys of issuers and the budget of live reads let fewer wait.
+    pub(crate) const LOCAL: Self =
         Self { memory: 64 << 20, lookups: 4096, waiting: 4096, reserved: 0, good_tokens: 0 };
     /// For tokens that somebody else is asked about, however long that takes.
-    pub(crate) const ASKED: Self =
+    pub(crate) const REMOTE: Self =
         Self { memory: 64 << 20, lookups: 128, waiting: 512, reserved: 32, good_tokens: 1 << 16 };
 }
 
@@ -91,9 +91,9 @@ pub struct CachedTokens(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     delegate: Arc<dyn TokenAuthenticator>,
-    keep: Keep,
+    keep: CachePolicy,
     runtime: Handle,
-    metrics: TokenCache,
+    metrics: TokenCacheMetrics,
     keys: Keys,
     /// One, and the others.
     shelves: (Mutex<Shelf>, Vec<Mutex<Shelf>>),
@@ -129,10 +129,10 @@ impl CachedTokens {
     /// Asks `delegate`, on `runtime`, about what is not remembered.
     pub(crate) fn new(
         delegate: Arc<dyn TokenAuthenticator>,
-        keep: Keep,
+        keep: CachePolicy,
         runtime: Handle,
-        metrics: &TokenCache,
-        limits: Limits,
+        metrics: &TokenCacheMetrics,
+        limits: CacheLimits,
     ) -> Self {
         let shelf = || Mutex::new(Shelf::new(limits.memory / SHELVES, limits.good_tokens / SHELVES));
         Self(Arc::new(Shared {
@@ -174,12 +174,12 @@ impl CachedTokens {
     }
 
     /// Asks for every step, which nobody remembers.
-    async fn trace(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
+    async fn trace(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
         let question = Question::new(token, context);
         let Some(place) = self.0.place(false).await else { return Err(overloaded()) };
         let asking = self.0.runtime.spawn(question.ask(Arc::clone(&self.0), place));
         let Ok((outcome, _)) = asking.await else { return Err(stopped()) };
-        context.remarks.replay(&outcome.noted);
+        context.trace.merge(&outcome.noted);
         outcome.verdict
     }
 }
@@ -193,14 +193,14 @@ impl TokenAuthenticator for CachedTokens {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
-            if context.remarks.is_traced() {
+            if context.trace.keeps_steps() {
                 return self.trace(token, context).await;
             }
             let outcome = self.outcome(token, context).await;
             if matches!(outcome.verdict, Ok(Some(_))) {
-                context.remarks.replay(&outcome.noted);
+                context.trace.merge(&outcome.noted);
             }
             outcome.verdict.clone()
         })
@@ -258,9 +258,9 @@ fn stopped() -> AuthnError {
 
 /// Counts a request that was not answered from memory, however it ends.
 struct Miss<'a> {
-    metrics: &'a TokenCache,
+    metrics: &'a TokenCacheMetrics,
     begun: Instant,
-    _blocked: Counted,
+    _blocked: GaugeGuard,
 }
 
 impl Drop for Miss<'_> {
@@ -311,20 +311,21 @@ struct Question {
     token: BearerToken,
     audiences: Vec<Audience>,
     now: UnixTime,
-    remarks: Remarks,
+    trace: AuthnTrace,
 }
 
 impl Question {
     fn new(token: &BearerToken, context: TokenContext<'_>) -> Self {
-        let remarks = if context.remarks.is_traced() { Remarks::traced() } else { Remarks::default() };
-        Self { token: token.clone(), audiences: context.audiences.to_vec(), now: context.now, remarks }
+        let trace =
+            if context.trace.keeps_steps() { AuthnTrace::with_steps() } else { AuthnTrace::default() };
+        Self { token: token.clone(), audiences: context.audiences.to_vec(), now: context.now, trace }
     }
 
     /// Asks. An authenticator that panics has given no verdict.
     async fn ask(self, shared: Arc<Shared>, _place: OwnedSemaphorePermit) -> (Outcome, bool) {
         let _in_flight = shared.metrics.in_flight();
-        let Self { token, audiences, now, remarks } = &self;
-        let context = TokenContext { audiences, now: *now, remarks };
+        let Self { token, audiences, now, trace } = &self;
+        let context = TokenContext { audiences, now: *now, trace };
         let asking = AssertUnwindSafe(async { shared.delegate.authenticate(token, context).await });
         let (verdict, is_verdict) = match timeout(LOOKUP_TIMEOUT, asking.catch_unwind()).await {
             Ok(Ok(verdict)) => (verdict, true),
@@ -340,7 +341,7 @@ impl Question {
             }
         };
         shared.metrics.fetched(verdict.is_err());
-        (Outcome { verdict, noted: remarks.take() }, is_verdict)
+        (Outcome { verdict, noted: trace.take() }, is_verdict)
     }
 }
 

@@ -13,17 +13,17 @@ use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
 use super::request_header;
 use super::{
-    Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
-    TokenAuthenticator, TokenContext, Verdict,
+    Audience, Authenticated, AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ProvenIdentity,
+    RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::{Outcome, Remarks};
+use crate::authn::trace::{AuthnTrace, StepOutcome};
 use crate::clock::UnixTime;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{GATEWAY, UserInfo};
 
 /// Everything that can authenticate a request to one cluster.
 #[derive(Debug)]
-pub struct Chain {
+pub struct AuthnChain {
     members: Vec<Box<dyn RequestAuthenticator>>,
     anonymous: Option<AnonymousAuthenticator>,
     tokens: Option<Arc<dyn TokenAuthenticator>>,
@@ -34,7 +34,7 @@ pub struct Chain {
 #[error("no authentication method is configured: nobody could be authenticated")]
 pub struct EmptyChain;
 
-impl Chain {
+impl AuthnChain {
     /// Asks the members in this order, and lets in as anonymous what nobody had an opinion about, if at all.
     pub fn new(
         members: Vec<Box<dyn RequestAuthenticator>>,
@@ -70,8 +70,8 @@ impl Chain {
         else {
             return Ok(None);
         };
-        let remarks = Remarks::default();
-        let context = TokenContext { audiences, now, remarks: &remarks };
+        let trace = AuthnTrace::default();
+        let context = TokenContext { audiences, now, trace: &trace };
         let found = bearer::known_or_error(tokens.authenticate(&token, context).await)?;
         let found = found.map(unreserved).transpose()?.map(with_authenticated_group);
         // Here a token that is good for no audience in particular is not good for those that were asked for.
@@ -85,13 +85,13 @@ impl Chain {
     }
 
     /// Finds out who makes a request.
-    pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<Proven, AuthnError> {
+    pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<ProvenIdentity, AuthnError> {
         bearer::warn_of_extra_space(input);
         let mut errors = Vec::new();
         let mut found = None;
         for member in &self.members {
             let verdict = member.authenticate(input).await;
-            note(input.remarks, member.name(), &verdict);
+            note(input.trace, member.name(), &verdict);
             match verdict {
                 Ok(Some(authenticated)) => {
                     found = Some(with_authenticated_group(unreserved(authenticated)?));
@@ -110,7 +110,7 @@ impl Chain {
         }
         let found = found.ok_or(AuthnError::Unrecognized)?;
         check_audiences(input.audiences, &found.audiences)?;
-        Ok(Proven(found))
+        Ok(ProvenIdentity(found))
     }
 }
 
@@ -125,13 +125,13 @@ fn unreserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
 }
 
 /// What a member said, for somebody who asks why.
-fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
+fn note(trace: &AuthnTrace, name: &str, verdict: &AuthnVerdict) {
     let outcome = match verdict {
-        Ok(Some(_)) => Outcome::Passed,
-        Ok(None) => Outcome::NotApplicable,
-        Err(_) => Outcome::Failed,
+        Ok(Some(_)) => StepOutcome::Passed,
+        Ok(None) => StepOutcome::NotApplicable,
+        Err(_) => StepOutcome::Failed,
     };
-    remarks.step(name, "verdict", outcome, || match verdict {
+    trace.step(name, "verdict", outcome, || match verdict {
         Ok(Some(found)) => format!("vouches for {}", Quoted(&found.user.name)),
         Ok(None) => "no opinion".to_owned(),
         Err(error) => error.to_string(),
@@ -140,7 +140,7 @@ fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
 
 /// Never changes the original, which may be shared.
 fn with_authenticated_group(found: Authenticated) -> Authenticated {
-    if found.user.says_whether_authenticated() {
+    if found.user.has_authentication_status() {
         return found;
     }
     let user = UserInfo::clone(&found.user).in_authenticated_group().into();
@@ -150,16 +150,16 @@ fn with_authenticated_group(found: Authenticated) -> Authenticated {
 /// Token authenticators whose identities come with the group of all authenticated users: a chain that remembers them
 /// need not add it, and copy the identity, with every request.
 #[derive(Debug)]
-pub struct InAuthenticatedGroup(Box<dyn TokenAuthenticator>);
+pub struct AuthenticatedGroupAdder(Box<dyn TokenAuthenticator>);
 
-impl InAuthenticatedGroup {
+impl AuthenticatedGroupAdder {
     /// Adds the group to what `tokens` says.
     pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self(tokens)
     }
 }
 
-impl TokenAuthenticator for InAuthenticatedGroup {
+impl TokenAuthenticator for AuthenticatedGroupAdder {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -168,7 +168,7 @@ impl TokenAuthenticator for InAuthenticatedGroup {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move { Ok(self.0.authenticate(token, context).await?.map(with_authenticated_group)) })
     }
 }
@@ -198,7 +198,7 @@ pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audi
 
 /// What a union of token authenticators does with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnError {
+pub enum UnionErrorPolicy {
     /// Ask the next one; a later success counts. The rule between methods.
     Continue,
     /// Stop there. The rule among JWT issuers.
@@ -210,7 +210,7 @@ pub enum OnError {
 // apiserver: pkg/authentication/token/union/union.go
 pub fn token_union(
     mut members: Vec<Box<dyn TokenAuthenticator>>,
-    on_error: OnError,
+    on_error: UnionErrorPolicy,
 ) -> Option<Box<dyn TokenAuthenticator>> {
     if members.len() > 1 { Some(Box::new(TokenUnion { members, on_error })) } else { members.pop() }
 }
@@ -218,7 +218,7 @@ pub fn token_union(
 #[derive(Debug)]
 struct TokenUnion {
     members: Vec<Box<dyn TokenAuthenticator>>,
-    on_error: OnError,
+    on_error: UnionErrorPolicy,
 }
 
 impl TokenAuthenticator for TokenUnion {
@@ -230,15 +230,15 @@ impl TokenAuthenticator for TokenUnion {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             let mut errors = Vec::new();
             for member in &self.members {
                 let verdict = member.authenticate(token, context).await;
-                note(context.remarks, member.name(), &verdict);
+                note(context.trace, member.name(), &verdict);
                 match verdict {
                     Ok(None) => {}
-                    Err(error) if self.on_error == OnError::Continue => errors.push(error),
+                    Err(error) if self.on_error == UnionErrorPolicy::Continue => errors.push(error),
                     verdict => return verdict,
                 }
             }
@@ -266,14 +266,14 @@ impl<A: ?Sized> AudienceAgnostic<A> {
         &self,
         name: &str,
         context: TokenContext<'_>,
-        verdict: impl Future<Output = Verdict>,
-    ) -> Verdict {
+        verdict: impl Future<Output = AuthnVerdict>,
+    ) -> AuthnVerdict {
         let requested = context.audiences;
         if requested.is_empty() {
             return verdict.await;
         }
         if !requested.iter().any(|audience| self.implicit.contains(audience)) {
-            context.remarks.step(name, "audiences", Outcome::NotApplicable, || {
+            context.trace.step(name, "audiences", StepOutcome::NotApplicable, || {
                 format!("[{}] are asked for; it vouches for [{}]", list(requested), list(&self.implicit))
             });
             return Ok(None);
@@ -297,7 +297,7 @@ impl<A: RequestAuthenticator + ?Sized> RequestAuthenticator for AudienceAgnostic
         self.delegate.name()
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(
             self.wrap(
                 self.name(),
@@ -317,7 +317,7 @@ impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for AudienceAgnostic<A> 
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(self.wrap(
             self.name(),
             context,

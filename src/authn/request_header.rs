@@ -7,7 +7,7 @@
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::x509::FrontProxyVerifier;
-use super::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
+use super::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
 use crate::go::escape;
 pub use crate::http::identity_headers::{HeaderNameError, RequestHeaderNames};
 use crate::user::UserInfo;
@@ -83,7 +83,7 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
         METHOD
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         // The headers are not even read before the certificate is found to be a front proxy's.
         let verdict = self.verifier.verify(input).and_then(|is_front_proxy| {
             if is_front_proxy { judge(&self.names, &input.credentials.front_proxy) } else { Ok(None) }
@@ -92,7 +92,7 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
     }
 }
 
-fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> Verdict {
+fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> AuthnVerdict {
     let user = read(names, headers)?;
     Ok(user.map(|user| Authenticated {
         user: user.into(),

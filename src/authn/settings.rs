@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Audience;
-use super::anonymous::Anonymous;
+use super::anonymous::AnonymousAuth;
 use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
-use super::service_account::ServiceAccounts;
+use super::service_account::ServiceAccountSettings;
 use super::static_token::StaticTokenAuthenticator;
-use super::webhook::settings::Webhook;
+use super::webhook::settings::WebhookSettings;
 use crate::pki::x509::CaBundle;
 
 /// Who clients may be: a method that is `None` is off. a snapshot turns this into a chain, which cannot be
@@ -18,26 +18,26 @@ pub struct Authentication {
     /// The CAs of client certificates.
     pub client_ca: Option<Arc<CaBundle>>,
     /// Front proxies that may assert identities.
-    pub request_header: Option<RequestHeader>,
+    pub request_header: Option<RequestHeaderConfig>,
     /// The tokens of the token file.
     pub static_tokens: Option<Arc<StaticTokenAuthenticator>>,
     /// Whether bootstrap tokens are taken.
     pub bootstrap_tokens: bool,
     /// The service-account tokens that are taken.
-    pub service_accounts: Option<ServiceAccounts>,
+    pub service_accounts: Option<ServiceAccountSettings>,
     /// The issuers of JSON Web Tokens.
     pub jwt: Vec<Arc<JwtAuthenticator>>,
     /// The webhook that is asked about every token nobody else knows.
-    pub webhook: Option<Arc<Webhook>>,
+    pub webhook: Option<Arc<WebhookSettings>>,
     /// Which requests are let in without a credential.
-    pub anonymous: Anonymous,
+    pub anonymous: AnonymousAuth,
     /// The audiences of this API server.
     pub audiences: Vec<Audience>,
 }
 
 /// Front proxies that may assert identities.
 #[derive(Debug, Clone)]
-pub struct RequestHeader {
+pub struct RequestHeaderConfig {
     /// The CAs of their certificates.
     pub ca: Arc<CaBundle>,
     /// The common names they may have; empty for any.

@@ -11,7 +11,7 @@ use crate::go::csv;
 pub use crate::go::csv::CsvError;
 use aws_lc_rs::{hmac, rand};
 
-use super::{Authenticated, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use super::{Authenticated, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::user::{Identity, UserInfo};
 
 const METHOD: &str = "static-token";
@@ -127,7 +127,7 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
         &'a self,
         token: &'a BearerToken,
         _context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         let user = self.users.get(&self.digest(token.expose()));
         let found = user.map(|user| Authenticated {
             user: user.clone(),

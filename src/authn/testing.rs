@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::x509::{UnverifiedChain, VerdictMemo};
 use super::{
-    Audience, Authenticated, AuthnInput, BearerToken, BoxFuture, ConnInfo, RequestAuthenticator,
-    TokenAuthenticator, TokenContext, Verdict,
+    Audience, Authenticated, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ConnInfo,
+    RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::UserInfo;
@@ -18,7 +18,7 @@ pub(crate) struct TestRequest {
     pub(crate) credentials: Credentials,
     pub(crate) path: String,
     pub(crate) audiences: Vec<Audience>,
-    pub(crate) remarks: Remarks,
+    pub(crate) trace: AuthnTrace,
 }
 
 impl TestRequest {
@@ -34,7 +34,7 @@ impl TestRequest {
             credentials: Credentials::default(),
             path: "/api".to_owned(),
             audiences: Vec::new(),
-            remarks: Remarks::default(),
+            trace: AuthnTrace::default(),
         }
     }
 
@@ -51,7 +51,7 @@ impl TestRequest {
             audiences: &self.audiences,
             generation: 1,
             now: UnixTime::from_secs(1_700_000_000),
-            remarks: &self.remarks,
+            trace: &self.trace,
         }
     }
 }
@@ -72,14 +72,14 @@ pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
 
 /// An authenticator whose verdict is given.
 #[derive(Debug)]
-pub(crate) struct Fixed(pub(crate) Verdict);
+pub(crate) struct Fixed(pub(crate) AuthnVerdict);
 
 impl RequestAuthenticator for Fixed {
     fn name(&self) -> &'static str {
         "fixed"
     }
 
-    fn authenticate<'a>(&'a self, _input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, _input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async { self.0.clone() })
     }
 }
@@ -93,7 +93,7 @@ impl TokenAuthenticator for Fixed {
         &'a self,
         _token: &'a BearerToken,
         _context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async { self.0.clone() })
     }
 }
@@ -111,7 +111,7 @@ impl TokenAuthenticator for Knows {
         &'a self,
         token: &'a BearerToken,
         _context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async { Ok((token.expose() == self.0).then(|| success("alice", &[]))) })
     }
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 
 use super::bearer::known_or_error;
 use super::{
-    AuthnError, AuthnInput, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator, Verdict,
+    AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator,
 };
 use crate::request::credentials::BEARER_PROTOCOL_PREFIX;
 
@@ -35,7 +35,7 @@ impl RequestAuthenticator for WebSocketAuthenticator {
         "websocket"
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             let token = find(&input.credentials.websocket_protocols)
                 .map_err(|problem| AuthnError::Invalid(problem.to_owned()))?;
@@ -83,7 +83,7 @@ mod tests {
         let invalid = |text: &str| Err(AuthnError::Invalid(text.to_owned()));
         let multiple = "multiple base64.bearer.authorization tokens specified";
         let encoding = "invalid base64.bearer.authorization token encoding";
-        let cases: Vec<(&str, Vec<String>, Verdict)> = vec![
+        let cases: Vec<(&str, Vec<String>, AuthnVerdict)> = vec![
             ("none", vec![], Ok(None)),
             ("others", vec!["a".into(), "b".into()], Ok(None)),
             ("empty", vec![P.into(), "b".into()], Ok(None)),

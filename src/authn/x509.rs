@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
-use crate::authn::trace::Outcome;
-use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
+use crate::authn::trace::StepOutcome;
+use crate::authn::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
 use crate::clock::{self, UnixTime};
 use crate::go::escape::hex;
 use crate::go::quote::Quoted;
 use crate::pki::x509::certificate::{self, Certificate};
-use crate::pki::x509::name::Subject;
+use crate::pki::x509::name::CertificateSubject;
 use crate::pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
 use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 
@@ -84,7 +84,7 @@ impl UnverifiedChain {
 /// connection may hold it for hours.
 #[derive(Debug)]
 pub struct VerifiedChain {
-    subject: Subject,
+    subject: CertificateSubject,
     sha256: String,
     serial: String,
     valid_from: UnixTime,
@@ -265,7 +265,7 @@ pub struct VerdictMemo(Mutex<Vec<Remembered>>);
 #[derive(Debug)]
 struct Remembered {
     generation: u64,
-    bundle: bundle::Fingerprint,
+    bundle: bundle::BundleFingerprint,
     from: UnixTime,
     until: UnixTime,
     verdict: Result<Arc<VerifiedChain>, Arc<Refusal>>,
@@ -323,29 +323,32 @@ impl X509Authenticator {
         Self { bundle }
     }
 
-    fn judge(&self, input: &AuthnInput<'_>) -> Verdict {
+    fn judge(&self, input: &AuthnInput<'_>) -> AuthnVerdict {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
         let step = |check, outcome, detail: &dyn Fn() -> String| {
-            input.remarks.step(self.name(), check, outcome, detail);
+            input.trace.step(self.name(), check, outcome, detail);
         };
         let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
-            step("chain", Outcome::Failed, &|| refusal.error.clone());
+            step("chain", StepOutcome::Failed, &|| refusal.error.clone());
             let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
             AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
         })?;
-        step("chain", Outcome::Passed, &|| "leads to a CA for clients, for client authentication".to_owned());
-        step("validity", Outcome::Passed, &|| {
+        step("chain", StepOutcome::Passed, &|| {
+            "leads to a CA for clients, for client authentication".to_owned()
+        });
+        step("validity", StepOutcome::Passed, &|| {
             format!("{} to {}", clock::rfc3339(chain.valid_from()), clock::rfc3339(chain.valid_until()))
         });
-        let named = if chain.common_name().is_empty() { Outcome::NotApplicable } else { Outcome::Passed };
+        let named =
+            if chain.common_name().is_empty() { StepOutcome::NotApplicable } else { StepOutcome::Passed };
         step("subject CN", named, &|| Quoted(chain.common_name()).to_string());
         for organization in chain.organizations() {
-            step("subject O", Outcome::Passed, &|| Quoted(organization).to_string());
+            step("subject O", StepOutcome::Passed, &|| Quoted(organization).to_string());
         }
         if let Err(error) = chain.uid() {
-            step("subject UID", Outcome::Failed, &|| error.to_string());
+            step("subject UID", StepOutcome::Failed, &|| error.to_string());
         }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is good for all of them.
@@ -358,7 +361,7 @@ impl RequestAuthenticator for X509Authenticator {
         "x509"
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         let verdict = self.judge(input);
         Box::pin(async move { verdict })
     }

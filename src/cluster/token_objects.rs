@@ -31,7 +31,9 @@ use tracing::{error, warn};
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::KeySet;
 use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
-use crate::authn::token_getter::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::authn::token_getter::{
+    GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter, TokenGetterError,
+};
 use crate::backend::kube_client;
 use crate::backend::upstream::Upstream;
 use crate::clock::UnixTime;
@@ -80,8 +82,8 @@ pub(crate) struct Lookups {
     bootstrap_secrets: Arc<Watched<Secret>>,
     token_secrets: Arc<Watched<Secret>>,
     service_accounts: Arc<Watched<ServiceAccount>>,
-    pods: Arc<Watched<Identity>>,
-    nodes: Arc<Watched<Identity>>,
+    pods: Arc<Watched<ObjectIdentity>>,
+    nodes: Arc<Watched<ObjectIdentity>>,
     live_bootstrap_reads: Budget,
     labels: Written,
     keys: Arc<KeySet>,
@@ -231,7 +233,7 @@ impl Lookups {
         namespace: &str,
         name: &str,
         project: fn(&K) -> V,
-    ) -> Found<V>
+    ) -> GetResult<V>
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
@@ -253,24 +255,24 @@ impl Lookups {
         api: Api<K>,
         name: &str,
         project: fn(&K) -> V,
-    ) -> Found<V>
+    ) -> GetResult<V>
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
         self.count(resource, "live");
         let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
             let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
-            return Err(LookupError(problem));
+            return Err(TokenGetterError(problem));
         };
         match found {
             Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
                 let other = object.meta().name.as_deref().unwrap_or_default();
-                Err(LookupError(format!(
+                Err(TokenGetterError(format!(
                     "asked for {resource} {name:?}, the API server answered with {other:?}"
                 )))
             }
             Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
-            Err(error) => Err(LookupError(format!("cannot read {resource} {name:?}: {error}"))),
+            Err(error) => Err(TokenGetterError(format!("cannot read {resource} {name:?}: {error}"))),
         }
     }
 }
@@ -290,12 +292,12 @@ impl fmt::Debug for Lookups {
     }
 }
 
-impl Lookup for Lookups {
+impl TokenGetter for Lookups {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         let api = Api::namespaced(self.client.clone(), namespace);
         Box::pin(self.cached_or_live(
             "serviceaccounts",
@@ -307,14 +309,14 @@ impl Lookup for Lookups {
         ))
     }
 
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             let api = Api::namespaced(self.client.clone(), namespace);
             self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, token_secret).await
         })
     }
 
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             // Anybody can name one that is not there: what the watch says is enough once the budget is used up.
             if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
@@ -322,11 +324,11 @@ impl Lookup for Lookups {
                 return Ok(Some(found));
             }
             if !self.live_bootstrap_reads.take() {
-                self.count("secrets", "spared");
+                self.count("secrets", "rate_limited");
                 return if self.bootstrap_secrets.is_fresh() {
                     Ok(None)
                 } else {
-                    Err(LookupError("bootstrap tokens are not known yet".to_owned()))
+                    Err(TokenGetterError("bootstrap tokens are not known yet".to_owned()))
                 };
             }
             let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
@@ -334,13 +336,13 @@ impl Lookup for Lookups {
         })
     }
 
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let api = Api::<core::Pod>::namespaced(self.client.clone(), namespace);
         let project = |pod: &core::Pod| identity(&pod.metadata);
         Box::pin(self.cached_or_live("pods", &self.pods, api, namespace, name, project))
     }
 
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let api = Api::<core::Node>::all(self.client.clone());
         let project = |node: &core::Node| identity(&node.metadata);
         Box::pin(self.cached_or_live("nodes", &self.nodes, api, "", name, project))
@@ -368,13 +370,13 @@ fn is_plain(name: &str) -> bool {
     path_segment(name).is_ok_and(|segment| segment == name)
 }
 
-fn identity(meta: &ObjectMeta) -> Identity {
+fn identity(meta: &ObjectMeta) -> ObjectIdentity {
     let deleted = meta.deletion_timestamp.as_ref().map(|time| {
         // What was deleted before 1970 is deleted.
         UnixTime::try_from(time.0.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH))
             .unwrap_or_default()
     });
-    Identity { uid: meta.uid.clone().unwrap_or_default(), deleted }
+    ObjectIdentity { uid: meta.uid.clone().unwrap_or_default(), deleted }
 }
 
 fn service_account(account: &core::ServiceAccount) -> ServiceAccount {

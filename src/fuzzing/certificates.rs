@@ -8,9 +8,9 @@ use rustls_pki_types::CertificateDer;
 
 use super::ready;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
-use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict};
+use crate::authn::{AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator as _};
 use crate::clock::UnixTime;
 use crate::go::pem;
 use crate::pki::x509::{BundleError, CaBundle, ParseError, VerifyError};
@@ -137,25 +137,17 @@ pub(super) fn front_proxy(credentials: &Credentials) -> Option<Identity> {
 }
 
 /// Asks about a request over a connection of which nothing is known.
-pub(super) fn nobody(ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>) -> Option<Verdict> {
+pub(super) fn nobody(ask: impl FnOnce(&AuthnInput<'_>) -> Option<AuthnVerdict>) -> Option<AuthnVerdict> {
     judge(&connection(Vec::new()), &Credentials::default(), ask)
 }
 
 fn judge(
     conn: &ConnInfo,
     credentials: &Credentials,
-    ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>,
-) -> Option<Verdict> {
-    let remarks = Remarks::default();
-    ask(&AuthnInput {
-        conn,
-        credentials,
-        path: "/",
-        audiences: &[],
-        generation: 1,
-        now: NOW,
-        remarks: &remarks,
-    })
+    ask: impl FnOnce(&AuthnInput<'_>) -> Option<AuthnVerdict>,
+) -> Option<AuthnVerdict> {
+    let trace = AuthnTrace::default();
+    ask(&AuthnInput { conn, credentials, path: "/", audiences: &[], generation: 1, now: NOW, trace: &trace })
 }
 
 fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {

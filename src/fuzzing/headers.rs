@@ -11,8 +11,8 @@ use crate::go::escape::decode_path;
 use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
 use crate::pipeline::forward::{AUDIT_ID, Context, vouch};
 use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};
-use crate::request::wellformed::{Malformed, check};
-use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
+use crate::request::wellformed::{MalformedRequest, check};
+use crate::user::{Identity, IdentityMode, UnencodableIdentity, UserInfo};
 
 /// The name of a header that is configured beside `X-Remote-*`.
 const CUSTOM: &str = "x-auth-name";
@@ -53,7 +53,7 @@ pub fn wellformed(data: &[u8]) {
         assert!(codings.iter().all(|coding| coding.eq_ignore_ascii_case(b"chunked")), "{request:?}");
     }
     // Both readers of a path agree on which one is readable.
-    assert!(verdict != Err(Malformed::BadEscape) || path.is_err(), "{request:?}");
+    assert!(verdict != Err(MalformedRequest::BadEscape) || path.is_err(), "{request:?}");
     // A header that has nothing to do with it changes nothing.
     request.headers_mut().append("x-unrelated", HeaderValue::from_static("1"));
     assert_eq!(check(&request), verdict);
@@ -134,7 +134,7 @@ pub fn forwarded_identity(data: &[u8]) {
     }
 }
 
-fn tell(headers: &mut HeaderMap, user: &Identity, mode: IdentityMode) -> Result<(), UnfitIdentity> {
+fn tell(headers: &mut HeaderMap, user: &Identity, mode: IdentityMode) -> Result<(), UnencodableIdentity> {
     let context = Context {
         peer: HeaderValue::from_static("127.0.0.1"),
         client: std::net::Ipv4Addr::LOCALHOST.into(),

@@ -8,8 +8,8 @@ use super::escape::{model as unescaped, one_mark_per_byte};
 use crate::go::escape::decode_path;
 use crate::go::query;
 use crate::http::status::Status;
-use crate::request::deadline::{DEFAULT_LIMIT, deadline};
-use crate::request::info::{RequestInfo, Target};
+use crate::request::deadline::{DEFAULT_REQUEST_TIMEOUT, deadline};
+use crate::request::info::{RequestInfo, RequestKind};
 use crate::request::selector::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
 
 /// The input is a method and a request target: `GET /api/v1/pods?watch=1`.
@@ -50,7 +50,7 @@ fn is_what_was_asked(info: &RequestInfo, verb: &str, fields: Option<&Fields>, qu
     let (Some(resource), Some([group, namespace, kind, name, subresource, parts])) =
         (info.resource(), fields)
     else {
-        assert_eq!((info.target(), info.verb()), (Target::NonResource, verb), "{info:?}");
+        assert_eq!((info.kind(), info.verb()), (RequestKind::NonResource, verb), "{info:?}");
         return;
     };
     let found = [resource.group, resource.namespace, resource.resource, resource.subresource, resource.parts];
@@ -69,13 +69,13 @@ fn is_what_was_asked(info: &RequestInfo, verb: &str, fields: Option<&Fields>, qu
 }
 
 fn ends_in_time(info: &RequestInfo, query: Option<&str>) {
-    let Ok(deadline) = deadline(info, query, DEFAULT_LIMIT) else {
+    let Ok(deadline) = deadline(info, query, DEFAULT_REQUEST_TIMEOUT) else {
         assert!(!info.is_long_running() && query.is_some(), "{info:?}");
         return;
     };
     match deadline {
         None => assert!(info.is_long_running(), "{info:?}"),
-        Some(time) => assert!(Duration::ZERO < time && time <= DEFAULT_LIMIT, "{info:?}: {time:?}"),
+        Some(time) => assert!(Duration::ZERO < time && time <= DEFAULT_REQUEST_TIMEOUT, "{info:?}: {time:?}"),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::http::status::{Reason, Status};
 use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
-use crate::request::wellformed::Malformed;
+use crate::request::wellformed::MalformedRequest;
 
 /// Seconds after which a client may try again when the backend is away.
 const RETRY_AFTER: u32 = 1;
@@ -17,7 +17,7 @@ const RETRY_AFTER: u32 = 1;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedRequest),
     #[error(transparent)]
     NoRoute(#[from] NoRoute),
     #[error("no RequestInfo: {}", .0.message)]
@@ -45,7 +45,7 @@ impl Refusal {
             Self::NoRoute(NoRoute::NotFound) => Status::not_found(),
             Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
-            Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {
+            Self::Unauthenticated(_) | Self::Forward(ForwardError::UnencodableIdentity(_)) => {
                 Status::unauthorized()
             }
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
@@ -79,7 +79,7 @@ impl Refusal {
             ),
             Self::Forward(ForwardError::Send(SendError::Busy)) => Status::too_many_requests(RETRY_AFTER),
             Self::Forward(ForwardError::HeaderTooLarge) => {
-                Self::Malformed(Malformed::HeaderTooLarge).status(audit_id)
+                Self::Malformed(MalformedRequest::HeaderTooLarge).status(audit_id)
             }
             Self::Forward(ForwardError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which is not passed on to an API server whose URL has a path",
@@ -112,7 +112,7 @@ impl Refusal {
             Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),
             Self::Forward(ForwardError::AnswerTooLarge) => Some("answer_too_large"),
             Self::Forward(
-                ForwardError::UnfitIdentity(_)
+                ForwardError::UnencodableIdentity(_)
                 | ForwardError::Send(SendError::Busy)
                 | ForwardError::Impersonation
                 | ForwardError::HeaderTooLarge

@@ -8,13 +8,13 @@ use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use tokio::time::Instant;
 
-use crate::authn::Proven;
+use crate::authn::ProvenIdentity;
 use crate::backend::upstream::Upstream;
 use crate::cluster::Cluster;
 use crate::http::transport::Incoming;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::{self, Malformed};
+use crate::request::wellformed::{self, MalformedRequest};
 use crate::user::Identity;
 
 /// A request that can be read in one way only.
@@ -72,7 +72,7 @@ pub(crate) struct Outbound {
 
 impl Received {
     /// Checks the shape of a request.
-    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, Malformed> {
+    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, MalformedRequest> {
         wellformed::check(&request)?;
         Ok(Self { request, cut: None })
     }
@@ -139,8 +139,8 @@ impl Routed {
 }
 
 impl Identified {
-    /// A request and who sent it; only a chain of authenticators makes a [`Proven`].
-    pub(crate) fn new(routed: Routed, proven: Proven) -> Self {
+    /// A request and who sent it; only a chain of authenticators makes a [`ProvenIdentity`].
+    pub(crate) fn new(routed: Routed, proven: ProvenIdentity) -> Self {
         let authenticated = proven.into_inner();
         let by_front_proxy = authenticated.method == crate::authn::request_header::METHOD;
         Self { routed, user: authenticated.user, by_front_proxy }

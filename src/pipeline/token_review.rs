@@ -27,7 +27,7 @@ use crate::http::body::Body;
 use crate::http::transport::BodyError;
 use crate::pipeline::forward::ForwardError;
 use crate::pipeline::stages::Admitted;
-use crate::request::info::{Resource, Target};
+use crate::request::info::{RequestKind, Resource};
 
 /// The largest answer that is read. An object has 3 MiB at most; JSON may be longer than what it was sent as.
 const LARGEST_ANSWER: usize = 16 << 20;
@@ -45,7 +45,7 @@ impl Reviewing {
         if info.verb() != "create" {
             return None;
         }
-        let Target::Resource(resource) = info.target() else { return None };
+        let RequestKind::Resource(resource) = info.kind() else { return None };
         let Resource { group, version, namespace, resource, subresource, name, .. } = resource;
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());

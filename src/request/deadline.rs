@@ -10,7 +10,7 @@ use crate::go::query;
 use crate::http::status::Status;
 
 /// The limit unless `--request-timeout` says otherwise.
-pub const DEFAULT_LIMIT: Duration = Duration::from_mins(1);
+pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A `?timeout=` that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn the_deadline_is_what_was_asked_within_the_limit() {
         type Case = (&'static str, Option<&'static str>, Result<Option<Duration>, &'static str>);
-        let limit = DEFAULT_LIMIT;
+        let limit = DEFAULT_REQUEST_TIMEOUT;
         let seconds = Duration::from_secs;
         let cases: &[Case] = &[
             ("/api/v1/pods", None, Ok(Some(limit))),
@@ -247,7 +247,8 @@ mod tests {
     #[test]
     fn a_bad_timeout_is_a_bad_request() {
         let info = RequestInfo::parse(&Method::GET, "/", None).expect("readable");
-        let status = Status::from(deadline(&info, Some("timeout=5"), DEFAULT_LIMIT).expect_err("no unit"));
+        let status =
+            Status::from(deadline(&info, Some("timeout=5"), DEFAULT_REQUEST_TIMEOUT).expect_err("no unit"));
         assert_eq!(status.code, http::StatusCode::BAD_REQUEST);
         assert!(!status.nosniff);
     }

@@ -30,7 +30,7 @@ pub struct RequestInfo {
 
 /// What a request is aimed at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum RequestKind<'a> {
     /// A resource of the API. (Whether it exists is for the API server to say.)
     Resource(Resource<'a>),
     /// Anything else: discovery, health, version, …
@@ -84,7 +84,7 @@ struct Spans {
 }
 
 /// Prefix, group, version, verb, `namespaces`, namespace, resource, name, subresource: no more segments are told apart.
-const MOST_SEGMENTS: usize = 9;
+const MAX_SEGMENTS: usize = 9;
 
 // kubernetes: cmd/kube-apiserver/app/server.go — the sets given to BasicLongRunningRequestCheck
 const LONG_RUNNING_VERBS: [&str; 2] = ["watch", "proxy"];
@@ -99,7 +99,7 @@ impl RequestInfo {
                 decoded_path.starts_with("/debug/pprof/") || LONG_RUNNING_VERBS.contains(&&*verb);
             Ok(Self { path: decoded_path.into(), verb, spans: None, is_long_running })
         };
-        let mut segments = [const { 0..0 }; MOST_SEGMENTS];
+        let mut segments = [const { 0..0 }; MAX_SEGMENTS];
         let (count, end) = split(decoded_path, &mut segments);
         let text = |range: &Range<usize>| decoded_path.get(range.clone()).unwrap_or_default();
 
@@ -187,8 +187,8 @@ impl RequestInfo {
     }
 
     /// What the request is aimed at.
-    pub fn target(&self) -> Target<'_> {
-        self.resource().map_or(Target::NonResource, Target::Resource)
+    pub fn kind(&self) -> RequestKind<'_> {
+        self.resource().map_or(RequestKind::NonResource, RequestKind::Resource)
     }
 
     /// The resource, if the request is aimed at one.
@@ -229,9 +229,9 @@ impl RequestInfo {
 
     /// The request as the text of a refusal names it.
     pub fn attempt<'a>(&'a self, user: &'a str) -> Attempt<'a> {
-        let on = match self.target() {
-            Target::NonResource => AttemptTarget::Path(&self.path),
-            Target::Resource(Resource { group, resource, subresource, namespace, name, .. }) => {
+        let on = match self.kind() {
+            RequestKind::NonResource => AttemptTarget::Path(&self.path),
+            RequestKind::Resource(Resource { group, resource, subresource, namespace, name, .. }) => {
                 AttemptTarget::Resource { group, resource, subresource, namespace, name }
             }
         };

@@ -13,7 +13,7 @@ pub const MAX_HEADER_LINES: usize = 4096;
 
 /// Why a request is refused before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedRequest {
     /// HTTP/1.1 demands one.
     #[error("missing required Host header")]
     NoHost,
@@ -51,7 +51,7 @@ pub enum Malformed {
     Expectation,
 }
 
-impl Malformed {
+impl MalformedRequest {
     /// The code and the text of the answer: Go's, which has a reason for some only.
     // Go: net/http/server.go, readRequest and conn.serve
     pub fn answer(self) -> (StatusCode, &'static str) {
@@ -77,20 +77,20 @@ impl Malformed {
 
 /// Checks what does not depend on who sends it.
 // threat: request-smuggling
-pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
+pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
     if request.method() == Method::CONNECT {
-        return Err(Malformed::Connect);
+        return Err(MalformedRequest::Connect);
     }
     if request.headers().len() > MAX_HEADER_LINES {
-        return Err(Malformed::HeaderTooLarge);
+        return Err(MalformedRequest::HeaderTooLarge);
     }
     if !request.headers().keys().all(is_token) {
-        return Err(Malformed::BadHeaderName);
+        return Err(MalformedRequest::BadHeaderName);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
-        return Err(Malformed::ManyHosts);
+        return Err(MalformedRequest::ManyHosts);
     }
     let authority = request.uri().authority();
     // net/url: ParseRequestURI, getScheme
@@ -99,31 +99,33 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
             && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
     };
     if authority.is_some() && !request.uri().scheme_str().is_some_and(is_scheme) {
-        return Err(Malformed::BadTarget);
+        return Err(MalformedRequest::BadTarget);
     }
     // Over HTTP/2 Go ends the stream for these: userinfo_in_authority, bad_path.
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
-        return Err(Malformed::BadHost);
+        return Err(MalformedRequest::BadHost);
     }
     let has_path = request.uri().path_and_query().is_none_or(|target| !target.as_str().starts_with('?'));
     if request.version() == Version::HTTP_2 && !has_path {
-        return Err(Malformed::BadTarget);
+        return Err(MalformedRequest::BadTarget);
     }
     let same = |host: &HeaderValue, authority: &Authority| {
         host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
     match (host, authority) {
         // Also of one whose target says the host: RFC 9112, section 3.2.
-        (None, _) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
-        (Some(host), _) if !is_host(host.as_bytes()) => return Err(Malformed::BadHost),
-        (Some(host), Some(authority)) if !same(host, authority) => return Err(Malformed::HostMismatch),
+        (None, _) if request.version() == Version::HTTP_11 => return Err(MalformedRequest::NoHost),
+        (Some(host), _) if !is_host(host.as_bytes()) => return Err(MalformedRequest::BadHost),
+        (Some(host), Some(authority)) if !same(host, authority) => {
+            return Err(MalformedRequest::HostMismatch);
+        }
         _ => {}
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if codings.next().is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
         || codings.next().is_some()
     {
-        return Err(Malformed::TransferCoding);
+        return Err(MalformedRequest::TransferCoding);
     }
     let continues = |value: &HeaderValue| {
         value
@@ -135,9 +137,9 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     if request.version() < Version::HTTP_2
         && request.headers().get(EXPECT).is_some_and(|value| !value.is_empty() && !continues(value))
     {
-        return Err(Malformed::Expectation);
+        return Err(MalformedRequest::Expectation);
     }
-    decode_path(request.uri().path()).map(|_| ()).map_err(|_| Malformed::BadEscape)
+    decode_path(request.uri().path()).map(|_| ()).map_err(|_| MalformedRequest::BadEscape)
 }
 
 /// The characters Go allows in a Host header.
@@ -163,7 +165,7 @@ mod tests {
             uri: &'static str,
             version: Version,
             hosts: &'static [&'static str],
-            expected: Result<(), Malformed>,
+            expected: Result<(), MalformedRequest>,
         }
         let get = |name, uri, version, hosts, expected| Case {
             name,
@@ -177,50 +179,80 @@ mod tests {
             get("plain", "/api", Version::HTTP_11, &["a"], Ok(())),
             get("port", "/api", Version::HTTP_11, &["a.b-c:6443"], Ok(())),
             get("IPv6", "/api", Version::HTTP_11, &["[::1]:6443"], Ok(())),
-            get("no host", "/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
+            get("no host", "/api", Version::HTTP_11, &[], Err(MalformedRequest::NoHost)),
             get("no host in 1.0", "/api", Version::HTTP_10, &[], Ok(())),
             get("empty host", "/api", Version::HTTP_11, &[""], Ok(())),
-            get("two hosts", "/api", Version::HTTP_11, &["a", "a"], Err(Malformed::ManyHosts)),
-            get("odd host", "/api", Version::HTTP_11, &["a b"], Err(Malformed::BadHost)),
+            get("two hosts", "/api", Version::HTTP_11, &["a", "a"], Err(MalformedRequest::ManyHosts)),
+            get("odd host", "/api", Version::HTTP_11, &["a b"], Err(MalformedRequest::BadHost)),
             get("absolute, same", "https://a/api", Version::HTTP_11, &["A"], Ok(())),
-            get("absolute, other", "https://a/api", Version::HTTP_11, &["b"], Err(Malformed::HostMismatch)),
-            get("absolute, no host", "https://a/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
+            get(
+                "absolute, other",
+                "https://a/api",
+                Version::HTTP_11,
+                &["b"],
+                Err(MalformedRequest::HostMismatch),
+            ),
+            get("absolute, no host", "https://a/api", Version::HTTP_11, &[], Err(MalformedRequest::NoHost)),
             get("absolute, no host in 1.0", "https://a/api", Version::HTTP_10, &[], Ok(())),
-            get("a host for a target", "a", Version::HTTP_11, &["a"], Err(Malformed::BadTarget)),
+            get("a host for a target", "a", Version::HTTP_11, &["a"], Err(MalformedRequest::BadTarget)),
             get(
                 "a host and a port for a target",
                 "a:443",
                 Version::HTTP_11,
                 &["a:443"],
-                Err(Malformed::BadTarget),
+                Err(MalformedRequest::BadTarget),
             ),
             get(
                 "a digit before the scheme",
                 "8http://a/api",
                 Version::HTTP_11,
                 &["a"],
-                Err(Malformed::BadTarget),
+                Err(MalformedRequest::BadTarget),
             ),
-            get("a tilde in the scheme", "ht~p://a/api", Version::HTTP_11, &["a"], Err(Malformed::BadTarget)),
+            get(
+                "a tilde in the scheme",
+                "ht~p://a/api",
+                Version::HTTP_11,
+                &["a"],
+                Err(MalformedRequest::BadTarget),
+            ),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
             get(
                 "authority and other host",
                 "https://a/api",
                 Version::HTTP_2,
                 &["b"],
-                Err(Malformed::HostMismatch),
+                Err(MalformedRequest::HostMismatch),
             ),
-            get("a user in the authority", "https://u@a/api", Version::HTTP_2, &[], Err(Malformed::BadHost)),
-            get("a query without a path", "https://a?b=c", Version::HTTP_2, &[], Err(Malformed::BadTarget)),
+            get(
+                "a user in the authority",
+                "https://u@a/api",
+                Version::HTTP_2,
+                &[],
+                Err(MalformedRequest::BadHost),
+            ),
+            get(
+                "a query without a path",
+                "https://a?b=c",
+                Version::HTTP_2,
+                &[],
+                Err(MalformedRequest::BadTarget),
+            ),
             get("the same over HTTP/1.1", "https://a?b=c", Version::HTTP_11, &["a"], Ok(())),
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
-            get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("percent behind a percent", "/a%%41", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("cut by a percent", "/a%4%41", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
+            get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
+            get(
+                "percent behind a percent",
+                "/a%%41",
+                Version::HTTP_11,
+                &["a"],
+                Err(MalformedRequest::BadEscape),
+            ),
+            get("cut by a percent", "/a%4%41", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
             get("one after the other", "/%41%42", Version::HTTP_11, &["a"], Ok(())),
-            get("the second is bad", "/%41%4", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("the second is bad", "/%41%4", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
+            get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
             get("bad escape in the query", "/a?b=%zz", Version::HTTP_11, &["a"], Ok(())),
             Case {
                 name: "CONNECT",
@@ -228,7 +260,7 @@ mod tests {
                 uri: "a:443",
                 version: Version::HTTP_11,
                 hosts: &["a:443"],
-                expected: Err(Malformed::Connect),
+                expected: Err(MalformedRequest::Connect),
             },
         ];
         let mut failures = Vec::new();
@@ -251,7 +283,7 @@ mod tests {
         for byte in 0x21..=0x7e_u8 {
             let Ok(name) = HeaderName::from_bytes(&[b'x', byte]) else { continue };
             let request = Request::builder().uri("/").header(HOST, "a").header(name, "1").body(()).unwrap();
-            let expected = if byte == b'"' { Err(Malformed::BadHeaderName) } else { Ok(()) };
+            let expected = if byte == b'"' { Err(MalformedRequest::BadHeaderName) } else { Ok(()) };
             assert_eq!(check(&request), expected, "{}", char::from(byte));
         }
     }

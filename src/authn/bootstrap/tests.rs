@@ -8,7 +8,7 @@ use secrecy::SecretSlice;
 
 use super::super::testing::TestRequest;
 use super::*;
-use crate::authn::token_getter::{Found, Identity, LookupError, ServiceAccount};
+use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount, TokenGetterError};
 use crate::pki::bootstrap_tokens::secret::GROUP;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
@@ -18,23 +18,23 @@ type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], Option<Vec<String>>)
 
 /// One secret, or none, or no answer; and what was asked for.
 #[derive(Debug)]
-struct Known(Found<Secret>, Mutex<Vec<String>>);
+struct Known(GetResult<Secret>, Mutex<Vec<String>>);
 
-impl Lookup for Known {
-    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<ServiceAccount>> {
+impl TokenGetter for Known {
+    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         Box::pin(async { Ok(None) })
     }
-    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async { Ok(None) })
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         self.1.lock().unwrap().push(name.to_owned());
         Box::pin(async { self.0.clone() })
     }
-    fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(async { Ok(None) })
     }
-    fn node<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, _: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(async { Ok(None) })
     }
     fn label_secret(&self, _: &str, _: &str, _: &'static str, _: String) {}
@@ -62,7 +62,7 @@ fn secret(changes: &[(&str, Option<&str>)]) -> Secret {
 }
 
 /// The verdict, with the groups of a success, and how often the API server was asked.
-fn judge_token(found: Found<Secret>, token: &str) -> (Result<Option<Vec<String>>, AuthnError>, usize) {
+fn judge_token(found: GetResult<Secret>, token: &str) -> (Result<Option<Vec<String>>, AuthnError>, usize) {
     let known = Arc::new(Known(found, Mutex::default()));
     let tokens = BootstrapTokens::new(Arc::<Known>::clone(&known));
     let request = TestRequest::new();
@@ -144,7 +144,7 @@ fn secrets_are_judged_as_kube_apiserver_does() {
 
 #[test]
 fn secrets_that_are_none_of_its_are_passed_over() {
-    let deleted = Identity { deleted: Some(UnixTime::from_secs(1)), ..Identity::default() };
+    let deleted = ObjectIdentity { deleted: Some(UnixTime::from_secs(1)), ..ObjectIdentity::default() };
     for (name, secret) in [
         ("deleted", Secret { identity: deleted, ..secret(&[]) }),
         ("type", Secret { kind: "Opaque".to_owned(), ..secret(&[]) }),
@@ -153,7 +153,7 @@ fn secrets_that_are_none_of_its_are_passed_over() {
         assert_eq!(judge_token(Ok(Some(Arc::new(secret))), TOKEN).0, Ok(None), "{name}");
     }
     assert_eq!(judge_token(Ok(None), TOKEN), (Ok(None), 1));
-    let away = LookupError("away".to_owned());
+    let away = TokenGetterError("away".to_owned());
     assert_eq!(judge_token(Err(away), TOKEN).0, Err(AuthnError::Unavailable("away".to_owned())));
 }
 

@@ -10,16 +10,16 @@ use lru::LruCache;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::{AuthnError, Verdict};
+use super::super::{AuthnError, AuthnVerdict};
 use super::key::Key;
-use crate::authn::trace::Noted;
+use crate::authn::trace::TraceRecord;
 use crate::clock::UnixTime;
 
 /// What a lookup came to.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) verdict: Verdict,
-    pub(super) noted: Noted,
+    pub(super) verdict: AuthnVerdict,
+    pub(super) noted: TraceRecord,
 }
 
 /// A lookup in progress; the outcome comes once. Closed without one if whoever began it went away before it started.
@@ -126,7 +126,7 @@ impl Shelf {
 impl Outcome {
     /// An error, and nothing beside it.
     pub(super) fn of(error: AuthnError) -> Self {
-        Self { verdict: Err(error), noted: Noted::default() }
+        Self { verdict: Err(error), noted: TraceRecord::default() }
     }
 
     /// Whether a credential that it vouches for has not come to its end.

@@ -7,14 +7,14 @@ use tokio::time::advance;
 use super::super::Authenticated;
 use super::super::testing::{audiences_of, success};
 use super::*;
-use crate::authn::trace::{Noted, Outcome as StepOutcome};
+use crate::authn::trace::{StepOutcome, TraceRecord};
 use crate::metrics::Metrics;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const NOW: UnixTime = UnixTime::from_secs(1_700_000_000);
-const SUCCESSES: Keep = Keep { success: MINUTE, failure: Duration::ZERO, errors: true };
+const SUCCESSES: CachePolicy = CachePolicy { success: MINUTE, failure: Duration::ZERO, errors: true };
 
-type Judge = dyn Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync;
+type Judge = dyn Fn(&str, TokenContext<'_>) -> AuthnVerdict + Send + Sync;
 
 /// Judges as it is told, and only while its gate is open.
 struct Fake {
@@ -32,13 +32,13 @@ impl std::fmt::Debug for Fake {
 }
 
 impl Fake {
-    fn new(judge: impl Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync + 'static) -> Arc<Self> {
+    fn new(judge: impl Fn(&str, TokenContext<'_>) -> AuthnVerdict + Send + Sync + 'static) -> Arc<Self> {
         let fake = Self::shut(judge);
         fake.open();
         fake
     }
 
-    fn shut(judge: impl Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync + 'static) -> Arc<Self> {
+    fn shut(judge: impl Fn(&str, TokenContext<'_>) -> AuthnVerdict + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             judge: Box::new(judge),
             gate: Semaphore::new(0),
@@ -70,7 +70,7 @@ impl TokenAuthenticator for Fake {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             self.asked.lock().unwrap().push(token.expose().to_owned());
             let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
@@ -83,13 +83,13 @@ impl TokenAuthenticator for Fake {
     }
 }
 
-fn cache_with(fake: &Arc<Fake>, keep: Keep, limits: Limits) -> Arc<CachedTokens> {
+fn cache_with(fake: &Arc<Fake>, keep: CachePolicy, limits: CacheLimits) -> Arc<CachedTokens> {
     let metrics = Metrics::new();
     Arc::new(CachedTokens::new(fake.clone(), keep, Handle::current(), &metrics.token_cache, limits))
 }
 
-fn cache(fake: &Arc<Fake>, keep: Keep) -> Arc<CachedTokens> {
-    cache_with(fake, keep, Limits::JUDGED)
+fn cache(fake: &Arc<Fake>, keep: CachePolicy) -> Arc<CachedTokens> {
+    cache_with(fake, keep, CacheLimits::LOCAL)
 }
 
 async fn ask_for(
@@ -97,29 +97,29 @@ async fn ask_for(
     token: &str,
     audiences: &[&str],
     now: UnixTime,
-    remarks: &Remarks,
-) -> Verdict {
+    trace: &AuthnTrace,
+) -> AuthnVerdict {
     let audiences = audiences_of(audiences);
-    let context = TokenContext { audiences: &audiences, now, remarks };
+    let context = TokenContext { audiences: &audiences, now, trace };
     cache.authenticate(&BearerToken::new(token), context).await
 }
 
-async fn ask(cache: &CachedTokens, token: &str) -> Verdict {
-    ask_for(cache, token, &[], NOW, &Remarks::default()).await
+async fn ask(cache: &CachedTokens, token: &str) -> AuthnVerdict {
+    ask_for(cache, token, &[], NOW, &AuthnTrace::default()).await
 }
 
-async fn ask_noting(cache: &CachedTokens, token: &str) -> Noted {
-    let remarks = Remarks::default();
-    ask_for(cache, token, &[], NOW, &remarks).await.ok();
-    remarks.take()
+async fn ask_noting(cache: &CachedTokens, token: &str) -> TraceRecord {
+    let trace = AuthnTrace::default();
+    ask_for(cache, token, &[], NOW, &trace).await.ok();
+    trace.take()
 }
 
-fn name(verdict: Verdict) -> Option<String> {
+fn name(verdict: AuthnVerdict) -> Option<String> {
     verdict.ok().flatten().map(|found| found.user.name.clone())
 }
 
 /// Begins to ask, in a task of its own.
-fn begin(cache: &Arc<CachedTokens>, token: &str) -> JoinHandle<Verdict> {
+fn begin(cache: &Arc<CachedTokens>, token: &str) -> JoinHandle<AuthnVerdict> {
     let (cache, token) = (Arc::clone(cache), token.to_owned());
     tokio::spawn(async move { ask(&cache, &token).await })
 }
@@ -187,10 +187,13 @@ async fn successes_are_remembered_for_their_time_and_failures_are_not() {
 #[tokio::test(start_paused = true)]
 async fn a_verdict_is_remembered_to_the_end_of_its_time_and_no_longer() {
     let second = Duration::from_secs(1);
-    let keep =
-        |success, failure, errors| Keep { success: success * second, failure: failure * second, errors };
+    let keep = |success, failure, errors| CachePolicy {
+        success: success * second,
+        failure: failure * second,
+        errors,
+    };
     let good = Ok(Some(success("alice", &[])));
-    let cases: Vec<(&str, Keep, Verdict, u32)> = vec![
+    let cases: Vec<(&str, CachePolicy, AuthnVerdict, u32)> = vec![
         ("success", keep(3, 0, true), good.clone(), 3),
         ("success that is not kept", keep(0, 3, true), good, 0),
         ("unknown", keep(0, 2, false), Ok(None), 2),
@@ -217,7 +220,7 @@ async fn a_verdict_is_remembered_to_the_end_of_its_time_and_no_longer() {
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_verdict_begins_with_its_lookup() {
     let second = Duration::from_secs(1);
-    let keep = Keep { success: 10 * second, ..SUCCESSES };
+    let keep = CachePolicy { success: 10 * second, ..SUCCESSES };
     for (takes, after, lookups) in [(6, 3, 1), (6, 5, 2), (12, 0, 2)] {
         let fake = Fake::shut(|_, _| Ok(Some(success("alice", &[]))));
         let cache = cache(&fake, keep);
@@ -243,7 +246,7 @@ async fn a_success_is_not_remembered_past_the_end_of_the_credential() {
     });
     let cache = cache(&fake, SUCCESSES);
     let at = async |seconds| {
-        ask_for(&cache, "token", &[], NOW + Duration::from_secs(seconds), &Remarks::default()).await
+        ask_for(&cache, "token", &[], NOW + Duration::from_secs(seconds), &AuthnTrace::default()).await
     };
     assert_eq!(name(at(0).await).as_deref(), Some("alice"));
     assert_eq!(name(at(4).await).as_deref(), Some("alice"));
@@ -258,7 +261,7 @@ async fn a_clock_that_is_set_back_does_not_make_a_verdict_last() {
     let cache = cache(&fake, SUCCESSES);
     ask(&cache, "token").await.ok();
     advance(MINUTE).await;
-    ask_for(&cache, "token", &[], NOW.saturating_sub(60 * MINUTE), &Remarks::default()).await.ok();
+    ask_for(&cache, "token", &[], NOW.saturating_sub(60 * MINUTE), &AuthnTrace::default()).await.ok();
     assert_eq!(fake.asked().len(), 2);
 }
 
@@ -270,7 +273,7 @@ async fn audiences_are_handed_on_and_told_apart() {
     });
     let cache = cache(&fake, SUCCESSES);
     for audiences in [&["a"][..], &["b"], &["a", "b"], &["b", "a"], &[]] {
-        let user = name(ask_for(&cache, "token", audiences, NOW, &Remarks::default()).await);
+        let user = name(ask_for(&cache, "token", audiences, NOW, &AuthnTrace::default()).await);
         assert_eq!(user, Some(format!("{}:token", audiences.join("+"))));
     }
 }
@@ -308,7 +311,7 @@ async fn a_lookup_goes_on_without_the_one_who_began_it() {
 #[tokio::test]
 async fn another_one_takes_over_from_one_who_left_before_the_lookup_began() {
     let fake = Fake::shut(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::JUDGED });
+    let cache = cache_with(&fake, SUCCESSES, CacheLimits { lookups: 1, ..CacheLimits::LOCAL });
     let blocking = begin(&cache, "other");
     until("the other lookup", || fake.number_asked() == 1).await;
     let first = begin(&cache, "token");
@@ -326,7 +329,7 @@ async fn another_one_takes_over_from_one_who_left_before_the_lookup_began() {
 #[tokio::test]
 async fn a_panic_is_an_error_that_nobody_remembers() {
     let fake = Fake::new(|_, _| panic!("uh oh"));
-    let cache = cache(&fake, Keep { success: MINUTE, failure: MINUTE, errors: true });
+    let cache = cache(&fake, CachePolicy { success: MINUTE, failure: MINUTE, errors: true });
     for _ in 0..2 {
         let error = unavailable("Internal error occurred: authentication failed unexpectedly");
         assert_eq!(ask(&cache, "").await, Err(error));
@@ -346,9 +349,9 @@ async fn a_lookup_may_take_30_seconds() {
 #[tokio::test]
 async fn every_request_gets_the_remarks_of_a_success() {
     let fake = Fake::shut(|token, context| {
-        context.remarks.annotate("snorlax", "rocks");
-        context.remarks.annotate("pandas", "are amazing");
-        context.remarks.warn("tired");
+        context.trace.annotate("snorlax", "rocks");
+        context.trace.annotate("pandas", "are amazing");
+        context.trace.warn("tired");
         Ok((token == "token").then(|| success("snorlax", &[])))
     });
     let cache = cache(&fake, SUCCESSES);
@@ -368,14 +371,14 @@ async fn every_request_gets_the_remarks_of_a_success() {
         assert_eq!(noted.warnings, ["tired"]);
     }
     assert_eq!(fake.asked().len(), 1);
-    assert_eq!(ask_noting(&cache, "other").await, Noted::default());
+    assert_eq!(ask_noting(&cache, "other").await, TraceRecord::default());
 }
 
 #[tokio::test]
 async fn remarks_are_remembered_with_the_verdict_they_came_with() {
     let count = AtomicUsize::new(0);
     let fake = Fake::new(move |_, context| {
-        context.remarks.annotate("count", count.fetch_add(1, Ordering::SeqCst).to_string());
+        context.trace.annotate("count", count.fetch_add(1, Ordering::SeqCst).to_string());
         Ok(Some(success("snorlax", &[])))
     });
     let cache = cache(&fake, SUCCESSES);
@@ -387,16 +390,16 @@ async fn remarks_are_remembered_with_the_verdict_they_came_with() {
 #[tokio::test]
 async fn somebody_who_wants_every_step_is_not_told_from_memory() {
     let fake = Fake::new(|_, context| {
-        context.remarks.step("fake", "token", StepOutcome::Passed, || "looked at it".to_owned());
-        context.remarks.warn("tired");
+        context.trace.step("fake", "token", StepOutcome::Passed, || "looked at it".to_owned());
+        context.trace.warn("tired");
         Ok(None)
     });
-    let cache = cache(&fake, Keep { failure: MINUTE, ..SUCCESSES });
+    let cache = cache(&fake, CachePolicy { failure: MINUTE, ..SUCCESSES });
     for _ in 0..2 {
         ask(&cache, "token").await.ok();
-        let remarks = Remarks::traced();
-        assert_eq!(ask_for(&cache, "token", &[], NOW, &remarks).await, Ok(None));
-        let noted = remarks.take();
+        let trace = AuthnTrace::with_steps();
+        assert_eq!(ask_for(&cache, "token", &[], NOW, &trace).await, Ok(None));
+        let noted = trace.take();
         assert_eq!((noted.steps.len(), noted.warnings.len()), (1, 1));
     }
     assert_eq!(fake.asked().len(), 3);
@@ -405,8 +408,8 @@ async fn somebody_who_wants_every_step_is_not_told_from_memory() {
 #[tokio::test]
 async fn a_flood_of_made_up_tokens_is_bounded() {
     let fake = Fake::shut(|_, _| Ok(None));
-    let limits = Limits { memory: 1 << 20, ..Limits::JUDGED };
-    let cache = cache_with(&fake, Keep { failure: MINUTE, ..SUCCESSES }, limits);
+    let limits = CacheLimits { memory: 1 << 20, ..CacheLimits::LOCAL };
+    let cache = cache_with(&fake, CachePolicy { failure: MINUTE, ..SUCCESSES }, limits);
     let waiting: Vec<_> = (0..10_000).map(|number| begin(&cache, &format!("token{number}"))).collect();
     until("the lookups", || fake.number_asked() == limits.lookups).await;
     settle().await;
@@ -433,7 +436,11 @@ impl TokenAuthenticator for SlowOnMadeUp {
         "slow"
     }
 
-    fn authenticate<'a>(&'a self, token: &'a BearerToken, _: TokenContext<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        _: TokenContext<'a>,
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             if token.expose().starts_with("good") {
                 return Ok(Some(success(token.expose(), &[])));
@@ -446,9 +453,10 @@ impl TokenAuthenticator for SlowOnMadeUp {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_that_were_good_do_not_wait_behind_a_flood_of_made_up_ones() {
-    let keep = Keep { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
+    let keep = CachePolicy { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
     let (delegate, metrics) = (Arc::new(SlowOnMadeUp), Metrics::new());
-    let cache = CachedTokens::new(delegate, keep, Handle::current(), &metrics.token_cache, Limits::ASKED);
+    let cache =
+        CachedTokens::new(delegate, keep, Handle::current(), &metrics.token_cache, CacheLimits::REMOTE);
     let cache = Arc::new(cache);
     for number in 0..100 {
         assert!(ask(&cache, &format!("good{number}")).await.is_ok());
@@ -477,7 +485,7 @@ async fn tokens_that_were_good_do_not_wait_behind_a_flood_of_made_up_ones() {
 #[tokio::test(start_paused = true)]
 async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
     let fake = Fake::shut(|_, _| Ok(None));
-    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::JUDGED });
+    let cache = cache_with(&fake, SUCCESSES, CacheLimits { lookups: 1, ..CacheLimits::LOCAL });
     let blocking = begin(&cache, "other");
     until("the other lookup", || fake.number_asked() == 1).await;
     let begun = Instant::now();
@@ -489,7 +497,7 @@ async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
 #[tokio::test]
 async fn what_was_not_asked_for_longest_is_forgotten_first() {
     let fake = Fake::new(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, Limits { memory: 256 << 10, ..Limits::JUDGED });
+    let cache = cache_with(&fake, SUCCESSES, CacheLimits { memory: 256 << 10, ..CacheLimits::LOCAL });
     for number in 0..2_000 {
         ask(&cache, &number.to_string()).await.ok();
         ask(&cache, "favourite").await.ok();
@@ -507,8 +515,8 @@ async fn requests_and_lookups_are_counted() {
         _ => Ok(None),
     });
     let metrics = Metrics::new();
-    let keep = Keep { failure: MINUTE, errors: false, ..SUCCESSES };
-    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache, Limits::JUDGED);
+    let keep = CachePolicy { failure: MINUTE, errors: false, ..SUCCESSES };
+    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache, CacheLimits::LOCAL);
     for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
         ask(&cache, token).await.ok();
     }

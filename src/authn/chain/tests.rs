@@ -10,19 +10,19 @@ fn invalid(text: &str) -> AuthnError {
     AuthnError::Invalid(text.to_owned())
 }
 
-fn chain(verdicts: Vec<Verdict>, anonymous: bool) -> Result<Chain, EmptyChain> {
+fn chain(verdicts: Vec<AuthnVerdict>, anonymous: bool) -> Result<AuthnChain, EmptyChain> {
     let members = verdicts
         .into_iter()
         .map(|verdict| -> Box<dyn RequestAuthenticator> { Box::new(Fixed(verdict)) })
         .collect();
-    Chain::new(members, anonymous.then(|| AnonymousAuthenticator::new([])))
+    AuthnChain::new(members, anonymous.then(|| AnonymousAuthenticator::new([])))
 }
 
-fn judge(chain: &Chain, request: &TestRequest) -> Result<Authenticated, AuthnError> {
-    chain.authenticate(&request.input()).now_or_never().expect("ready").map(Proven::into_inner)
+fn judge(chain: &AuthnChain, request: &TestRequest) -> Result<Authenticated, AuthnError> {
+    chain.authenticate(&request.input()).now_or_never().expect("ready").map(ProvenIdentity::into_inner)
 }
 
-fn ask(verdicts: Vec<Verdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
+fn ask(verdicts: Vec<AuthnVerdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
     let chain = chain(verdicts, anonymous).expect("a chain");
     judge(&chain, &TestRequest::new()).map(|found| (*found.user).clone())
 }
@@ -40,7 +40,7 @@ fn a_chain_without_members_cannot_be_built() {
 #[test]
 fn the_first_success_wins_and_earlier_errors_are_forgotten() {
     let good = |name| Ok(Some(success(name, &[])));
-    let cases: Vec<(Vec<Verdict>, Result<UserInfo, AuthnError>)> = vec![
+    let cases: Vec<(Vec<AuthnVerdict>, Result<UserInfo, AuthnError>)> = vec![
         (vec![good("a"), good("b")], Ok(authenticated("a"))),
         (vec![Err(invalid("x")), good("b")], Ok(authenticated("b"))),
         (vec![Ok(None), good("b"), Err(invalid("x"))], Ok(authenticated("b"))),
@@ -130,8 +130,8 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
     struct Case {
         implicit: &'static [&'static str],
         requested: &'static [&'static str],
-        delegate: Verdict,
-        expected: Verdict,
+        delegate: AuthnVerdict,
+        expected: AuthnVerdict,
     }
     let good = |audiences: &[&str]| Ok(Some(success("a", audiences)));
     let cases = [
@@ -182,7 +182,7 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
 fn token_unions_go_on_after_an_error_or_stop_there() {
     let good = || Ok(Some(success("a", &[])));
     let both = AuthnError::Several(vec![invalid("x"), invalid("y")]);
-    let cases: Vec<(Vec<Verdict>, Verdict, Verdict)> = vec![
+    let cases: Vec<(Vec<AuthnVerdict>, AuthnVerdict, AuthnVerdict)> = vec![
         (vec![good()], good(), good()),
         (vec![Err(invalid("x")), good()], good(), Err(invalid("x"))),
         (vec![Ok(None), good()], good(), good()),
@@ -191,7 +191,9 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
         (vec![Err(invalid("x")), Ok(None)], Err(invalid("x")), Err(invalid("x"))),
     ];
     for (verdicts, going_on, stopping) in cases {
-        for (on_error, expected) in [(OnError::Continue, going_on), (OnError::Stop, stopping)] {
+        for (on_error, expected) in
+            [(UnionErrorPolicy::Continue, going_on), (UnionErrorPolicy::Stop, stopping)]
+        {
             let members = verdicts
                 .iter()
                 .map(|verdict| -> Box<dyn TokenAuthenticator> { Box::new(Fixed(verdict.clone())) })
@@ -209,12 +211,12 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
 #[test]
 fn a_union_of_one_is_that_one_and_of_none_is_nothing() {
     let one: Vec<Box<dyn TokenAuthenticator>> = vec![Box::new(Fixed(Ok(None)))];
-    assert_eq!(token_union(one, OnError::Continue).expect("one").name(), "fixed");
-    assert!(token_union(vec![], OnError::Continue).is_none());
+    assert_eq!(token_union(one, UnionErrorPolicy::Continue).expect("one").name(), "fixed");
+    assert!(token_union(vec![], UnionErrorPolicy::Continue).is_none());
 }
 
 /// What a chain must say, in ten lines.
-fn model(verdicts: &[Verdict], anonymous: bool) -> Result<String, String> {
+fn model(verdicts: &[AuthnVerdict], anonymous: bool) -> Result<String, String> {
     let success = verdicts.iter().find_map(|verdict| verdict.clone().ok().flatten());
     let errors: Vec<_> = verdicts.iter().filter_map(|verdict| verdict.clone().err()).collect();
     match (success, errors.as_slice()) {
@@ -226,7 +228,7 @@ fn model(verdicts: &[Verdict], anonymous: bool) -> Result<String, String> {
     }
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+fn verdict() -> impl Strategy<Value = AuthnVerdict> {
     prop_oneof![
         Just(Ok(None)),
         "[a-c]".prop_map(|name| Ok(Some(success(&name, &[])))),
@@ -251,7 +253,7 @@ proptest! {
 
 #[test]
 fn an_identity_that_comes_with_the_group_is_not_copied() {
-    let tokens = InAuthenticatedGroup::new(Box::new(Fixed(Ok(Some(success("alice", &[]))))));
+    let tokens = AuthenticatedGroupAdder::new(Box::new(Fixed(Ok(Some(success("alice", &[]))))));
     let request = TestRequest::new();
     let (token, input) = (BearerToken::new("token"), request.input());
     let found = tokens

@@ -2,18 +2,18 @@
 
 use std::fmt::Display;
 
-use crate::authn::trace::{Outcome, Remarks};
+use crate::authn::trace::{AuthnTrace, StepOutcome};
 
 /// Where the steps of one authenticator are noted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Steps<'a> {
+pub(super) struct StepRecorder<'a> {
     /// What authenticators leave.
-    pub(super) remarks: &'a Remarks,
+    pub(super) trace: &'a AuthnTrace,
     /// The name and the issuer.
     pub(super) label: &'a str,
 }
 
-impl Steps<'_> {
+impl StepRecorder<'_> {
     /// Notes a check: its error, or what was found. Neither may be a usable part of a token.
     pub(super) fn check<T, E: Display>(
         self,
@@ -22,14 +22,14 @@ impl Steps<'_> {
         detail: impl FnOnce(&T) -> String,
     ) -> Result<T, E> {
         match &found {
-            Ok(value) => self.remarks.step(self.label, check, Outcome::Passed, || detail(value)),
-            Err(error) => self.remarks.step(self.label, check, Outcome::Failed, || error.to_string()),
+            Ok(value) => self.trace.step(self.label, check, StepOutcome::Passed, || detail(value)),
+            Err(error) => self.trace.step(self.label, check, StepOutcome::Failed, || error.to_string()),
         }
         found
     }
 
     /// Notes that there is nothing to be checked.
     pub(super) fn skip(self, check: &str, why: &str) {
-        self.remarks.step(self.label, check, Outcome::NotApplicable, || why.to_owned());
+        self.trace.step(self.label, check, StepOutcome::NotApplicable, || why.to_owned());
     }
 }

@@ -10,8 +10,8 @@ use super::{
     FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
     parse_for_handshake,
 };
-use crate::authn::trace::Remarks;
-use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
+use crate::authn::trace::AuthnTrace;
+use crate::authn::{AuthnError, AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator};
 use crate::http::https_client::testing::pki::{
     self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
 };
@@ -41,7 +41,7 @@ fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
 
 /// Calls `body` with a request over `conn`.
 fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce(&AuthnInput<'_>) -> T) -> T {
-    let (credentials, remarks) = (Credentials::default(), Remarks::default());
+    let (credentials, trace) = (Credentials::default(), AuthnTrace::default());
     let input = AuthnInput {
         conn,
         credentials: &credentials,
@@ -49,12 +49,12 @@ fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce
         audiences: &[],
         generation,
         now,
-        remarks: &remarks,
+        trace: &trace,
     };
     body(&input)
 }
 
-fn authenticate(roots: &[&Ca], chain: Vec<CertificateDer<'static>>, now: i64) -> Verdict {
+fn authenticate(roots: &[&Ca], chain: Vec<CertificateDer<'static>>, now: i64) -> AuthnVerdict {
     let authenticator = X509Authenticator::new(bundle(roots));
     assert_eq!(authenticator.name(), "x509");
     request(&connection(chain), 1, at(now), |input| {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::{Resolver, listed};
 use crate::authn::Audience;
-use crate::authn::anonymous::Anonymous;
-use crate::authn::settings::{Authentication, RequestHeader};
+use crate::authn::anonymous::AnonymousAuth;
+use crate::authn::settings::{Authentication, RequestHeaderConfig};
 use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
@@ -47,7 +47,7 @@ impl Resolver<'_> {
             && flags.authentication_token_webhook_config_file.is_none()
             && jwt.is_empty()
             && self.errors.len() == errors;
-        if none_on && anonymous == Anonymous::Nowhere {
+        if none_on && anonymous == AnonymousAuth::Disabled {
             let [certificates, tokens, front_proxies] =
                 ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
                     .map(|flag| given.key(flag));
@@ -109,7 +109,7 @@ impl Resolver<'_> {
         file: &Path,
         given: &Section<AuthenticationFlags>,
         client_ca: Option<&CaBundle>,
-    ) -> Option<RequestHeader> {
+    ) -> Option<RequestHeaderConfig> {
         let flags = &given.values;
         let ca = self.ca_bundle(&given.place("requestheader-client-ca-file"), file);
         let allowed_names = listed(&flags.requestheader_allowed_names);
@@ -179,7 +179,7 @@ impl Resolver<'_> {
             ConfigError::new(given.key("requestheader-username-headers"), error.to_string())
                 .fix("give valid header names")
         });
-        Some(RequestHeader { ca, allowed_names, headers: self.ok(headers)? })
+        Some(RequestHeaderConfig { ca, allowed_names, headers: self.ok(headers)? })
     }
 
     fn unused_request_header_flags(&mut self, given: &Section<AuthenticationFlags>) {

@@ -152,8 +152,8 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
             field_selector: "",
             label_selector: "",
         };
-        if info.target() != Target::Resource(expected) || info.verb() != *verb {
-            failed.push(format!("{method} {target}: {} {:?}", info.verb(), info.target()));
+        if info.kind() != RequestKind::Resource(expected) || info.verb() != *verb {
+            failed.push(format!("{method} {target}: {} {:?}", info.verb(), info.kind()));
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
@@ -180,7 +180,11 @@ fn everything_else_is_no_resource() {
     ];
     for (method, path, verb) in CASES {
         let info = parse(method, path).expect("no resource");
-        assert_eq!((info.target(), info.verb(), info.path()), (Target::NonResource, *verb, *path), "{path}");
+        assert_eq!(
+            (info.kind(), info.verb(), info.path()),
+            (RequestKind::NonResource, *verb, *path),
+            "{path}"
+        );
     }
 }
 
