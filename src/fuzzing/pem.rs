@@ -5,7 +5,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::go::pem::{blocks, decode, is_bare};
-use crate::pki::issuance::request::armour;
+use crate::pki::issuance::request::encode_pem;
 
 /// The input is a text with PEM in it. What Go finds in the same text is compared by `tests/it/parsers`.
 pub fn pem(data: &[u8]) {
@@ -17,7 +17,7 @@ pub fn pem(data: &[u8]) {
         let before = rest.get(..rest.len() - after.len()).unwrap_or_default();
         assert_eq!(decode(before), Some((block.clone(), &[][..])));
         // What Go writes, Go reads.
-        let written = armour(&String::from_utf8_lossy(&block.kind), &block.content);
+        let written = encode_pem(&String::from_utf8_lossy(&block.kind), &block.content);
         if let Ok(kind) = std::str::from_utf8(&block.kind)
             && !kind.contains("-----BEGIN ")
             && !kind.contains(':')

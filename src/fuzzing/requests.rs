@@ -9,12 +9,12 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
-use crate::pki::issuance::authority::Authority;
-use crate::pki::issuance::issue::{IssueError, Wanted};
-use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::authority::CertificateAuthority;
+use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
+use crate::pki::issuance::profile::CertificateProfile;
 use crate::pki::issuance::request::CertificateRequest;
 use crate::pki::issuance::signer::{KeyKind, PemKey};
-use crate::pki::x509::name::{Reader, Subject};
+use crate::pki::x509::name::{CertificateSubject, NameDecoder};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: Duration = Duration::new(1_767_225_600, 0);
@@ -33,7 +33,7 @@ pub fn csr(data: &[u8]) {
     }
     // A name that was written again is written the same the next time.
     let written = request.subject().to_der();
-    let again = written.as_ref().map(|der| Subject::parse(der, Reader::Certificate));
+    let again = written.as_ref().map(|der| CertificateSubject::parse(der, NameDecoder::Certificate));
     let Ok(Ok(again)) = again else { unreachable!("{again:?}") };
     assert_eq!(again.name.to_der(), written);
     // Another reader finds the same names, if it reads the request at all.
@@ -53,8 +53,9 @@ pub fn csr(data: &[u8]) {
     let Some(authority) = authority() else { return };
     let usages = ["client auth".to_owned()];
     let day = Duration::from_hours(24);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: day };
-    match authority.prepare(&Profile::legacy_unknown(), &wanted, NOW) {
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: day };
+    match authority.prepare(&CertificateProfile::legacy_unknown(), &wanted, NOW) {
         Ok(_) => {}
         Err(IssueError::Lint(lint)) => unreachable!("{lint}"),
         Err(other) => unreachable!("{other}"),
@@ -62,15 +63,15 @@ pub fn csr(data: &[u8]) {
 }
 
 /// An authority that nobody else has.
-fn authority() -> Option<&'static Authority> {
-    static AUTHORITY: OnceLock<Option<Authority>> = OnceLock::new();
+fn authority() -> Option<&'static CertificateAuthority> {
+    static AUTHORITY: OnceLock<Option<CertificateAuthority>> = OnceLock::new();
     let made = || {
         let key = PemKey::generate(KeyKind::EcdsaP256).ok()?;
         let own = rcgen::KeyPair::from_pem(key.to_pem().expose_secret()).ok()?;
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&own).ok()?;
-        Authority::new(certificate.pem().as_bytes(), Box::new(key)).ok()
+        CertificateAuthority::new(certificate.pem().as_bytes(), Box::new(key)).ok()
     };
     AUTHORITY.get_or_init(made).as_ref()
 }

@@ -2,7 +2,7 @@
 //!
 //! A request is parsed and its own signature checked (`request`), a profile says whether it may have what it asks for
 //! (`profile`), the to-be-signed certificate is built, parsed back by another reader and judged by every lint
-//! (`lint`), and so is what verifiers will let its authority sign for (`limits`); only what passed all of that is a [`issue::Prepared`], which [`authority::Authority::issue`] takes by
+//! (`lint`), and so is what verifiers will let its authority sign for (`limits`); only what passed all of that is a [`issue::PreparedCertificate`], which [`authority::CertificateAuthority::issue`] takes by
 //! value. A certificate that breaks a rule is therefore impossible to sign, whatever a caller does.
 //!
 //! The rules are kube-controller-manager's: `pkg/controller/certificates/{signer,authority}`.

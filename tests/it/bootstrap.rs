@@ -9,7 +9,7 @@ use portcullis::clock::Clock;
 use portcullis::config::flags::ServeFlags;
 use portcullis::config::source::Source;
 use portcullis::dev::{Dev, DevOptions};
-use portcullis::pki::bootstrap_tokens::pins::Pins;
+use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
 use portcullis::server::Server;
 use regex::Regex;
 use rustls_pki_types::CertificateDer;
@@ -120,7 +120,7 @@ async fn the_page_says_what_the_commands_print() {
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     let played = transcript::replay(&page, &["cluster"], running.directory.path(), |command| {
         command.env("KUBECONFIG", &file).env("PATH", &path).env("GATEWAY", running.gateway());
-        command.env("PIN", Pins::of(&authority).unwrap()).env("NO_COLOR", "1");
+        command.env("PIN", PublicKeyPins::of(&authority).unwrap()).env("NO_COLOR", "1");
     });
     assert_eq!(played.unwrap(), 15);
 }
@@ -211,7 +211,7 @@ async fn a_node_believes_the_cluster_of_its_token_alone() {
         running.run(None, &format!("{token}\n"), &arguments)
     };
     let authority = CertificateDer::from_pem_file(running.ca()).unwrap();
-    let pin = Pins::of(&authority).unwrap();
+    let pin = PublicKeyPins::of(&authority).unwrap();
     let (zeros, hash) = (format!("sha256:{}", "0".repeat(64)), "--discovery-token-ca-cert-hash");
     let believed = verify(token, &[hash, &zeros, hash, &pin.to_uppercase()]);
     assert!(believed.contains("CA         pinned\nTLS        verified with that CA\n"), "{believed}");

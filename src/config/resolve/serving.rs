@@ -69,7 +69,7 @@ impl Resolver<'_> {
         let (cert_pem, key_pem) = (cert_pem?, key_pem?);
         let pair = CertificateKeyPair::from_pem(&cert_pem, &key_pem).map_err(|error| {
             let (key, file) =
-                if error.is_of_key() { (&key_place.key, key_file) } else { (&cert_place.key, cert_file) };
+                if error.concerns_key() { (&key_place.key, key_file) } else { (&cert_place.key, cert_file) };
             let problem = match error {
                 KeyPairError::Mismatch => format!("is not the key of {}", cert_file.display()),
                 ref error => error.to_string(),

@@ -10,8 +10,8 @@ use kube::config::Kubeconfig;
 use rustls_pki_types::CertificateDer;
 
 use super::jws;
-use super::pins::Pins;
-use super::token::{Token, TokenId};
+use super::pins::PublicKeyPins;
+use super::token::{BootstrapToken, TokenId};
 use crate::go::pem;
 
 /// Its namespace.
@@ -41,7 +41,7 @@ pub fn wanted(
 
 /// Why a node does not believe what it was told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Distrust {
+pub enum ClusterInfoError {
     /// There is no kubeconfig in it.
     #[error(
         "there is no kubeconfig in the ConfigMap {NAMESPACE}/{NAME}: this cluster is not set up for tokens"
@@ -74,21 +74,25 @@ pub enum Distrust {
 /// The kubeconfig, if the token has signed it.
 // kubeadm: discovery/token/token.go, validateClusterInfoToken
 // threat: impersonated-cluster
-pub fn believed<'a>(data: &'a BTreeMap<String, String>, token: &Token) -> Result<&'a str, Distrust> {
-    let Token { id, secret } = token;
-    let kubeconfig = data.get(KUBECONFIG).filter(|text| !text.is_empty()).ok_or(Distrust::NoKubeconfig)?;
+pub fn verified_kubeconfig<'a>(
+    data: &'a BTreeMap<String, String>,
+    token: &BootstrapToken,
+) -> Result<&'a str, ClusterInfoError> {
+    let BootstrapToken { id, secret } = token;
+    let kubeconfig =
+        data.get(KUBECONFIG).filter(|text| !text.is_empty()).ok_or(ClusterInfoError::NoKubeconfig)?;
     let signature = data.get(&format!("{SIGNATURE_PREFIX}{id}")).filter(|text| !text.is_empty());
-    let signature = signature.ok_or_else(|| Distrust::NotSigned(id.clone()))?;
+    let signature = signature.ok_or_else(|| ClusterInfoError::NotSigned(id.clone()))?;
     if jws::verify(signature, kubeconfig, id, secret.expose().as_bytes()) {
         Ok(kubeconfig)
     } else {
-        Err(Distrust::BadSignature(id.clone()))
+        Err(ClusterInfoError::BadSignature(id.clone()))
     }
 }
 
 /// Where a cluster is, and the CAs of its certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Location {
+pub struct ClusterLocation {
     /// Its URL.
     pub server: String,
     /// The CAs, as they were given.
@@ -97,20 +101,20 @@ pub struct Location {
     pub authorities: Vec<CertificateDer<'static>>,
 }
 
-impl Location {
+impl ClusterLocation {
     /// What a kubeconfig says of the cluster: of the unnamed one, else that of its current context.
     // kubeadm: util/kubeconfig/kubeconfig.go, GetClusterFromKubeConfig
-    pub fn of(kubeconfig: &str) -> Result<Self, Distrust> {
-        let config = Kubeconfig::from_yaml(kubeconfig).map_err(|_| Distrust::Malformed("is none"))?;
+    pub fn of(kubeconfig: &str) -> Result<Self, ClusterInfoError> {
+        let config = Kubeconfig::from_yaml(kubeconfig).map_err(|_| ClusterInfoError::Malformed("is none"))?;
         let current = config.current_context.as_deref().unwrap_or_default();
         let context = config.contexts.iter().find(|context| context.name == current);
         let context = context.and_then(|context| context.context.as_ref()).map(|context| &*context.cluster);
         let named = |name| config.clusters.iter().find(|cluster| cluster.name == name);
         let cluster = named("").or_else(|| named(context?)).and_then(|cluster| cluster.cluster.as_ref());
-        let cluster = cluster.ok_or(Distrust::Malformed("names no cluster"))?;
+        let cluster = cluster.ok_or(ClusterInfoError::Malformed("names no cluster"))?;
         let server =
-            cluster.server.clone().ok_or(Distrust::Malformed("does not say where the cluster is"))?;
-        let no_ca = Distrust::Malformed("holds no CA certificate");
+            cluster.server.clone().ok_or(ClusterInfoError::Malformed("does not say where the cluster is"))?;
+        let no_ca = ClusterInfoError::Malformed("holds no CA certificate");
         let ca = cluster.certificate_authority_data.as_deref().ok_or_else(|| no_ca.clone())?;
         let ca_pem = STANDARD.decode(ca).map_err(|_| no_ca.clone())?;
         let authorities = pem::authorities(&ca_pem);
@@ -122,12 +126,12 @@ impl Location {
 
     /// Whether one of its CAs is pinned.
     // kubeadm: discovery/token/token.go, validateClusterCA
-    pub fn is_pinned(&self, pins: &Pins) -> Result<(), Distrust> {
-        if pins.hold_any(&self.authorities) {
+    pub fn is_pinned(&self, pins: &PublicKeyPins) -> Result<(), ClusterInfoError> {
+        if pins.match_any(&self.authorities) {
             return Ok(());
         }
-        let keys: Vec<String> = self.authorities.iter().filter_map(|ca| Pins::of(ca)).collect();
-        Err(Distrust::NotPinned(keys.join(", ")))
+        let keys: Vec<String> = self.authorities.iter().filter_map(|ca| PublicKeyPins::of(ca)).collect();
+        Err(ClusterInfoError::NotPinned(keys.join(", ")))
     }
 }
 

@@ -11,7 +11,7 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// When a token ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expiration {
+pub struct TokenExpiration {
     since_epoch: SignedDuration,
     text: String,
 }
@@ -19,15 +19,15 @@ pub struct Expiration {
 /// It is no time; a token that says so has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is no time in RFC 3339")]
-pub struct NoTime;
+pub struct InvalidTimestamp;
 
-impl Expiration {
+impl TokenExpiration {
     /// Reads one.
     // Go: time/format.go, Parse with the layout RFC3339
-    pub fn parse(text: &str) -> Result<Self, NoTime> {
-        let mut rest = Reader(text.as_bytes());
-        let (civil, nanoseconds) = rest.civil().ok_or(NoTime)?;
-        let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(NoTime)?;
+    pub fn parse(text: &str) -> Result<Self, InvalidTimestamp> {
+        let mut rest = TimestampReader(text.as_bytes());
+        let (civil, nanoseconds) = rest.civil().ok_or(InvalidTimestamp)?;
+        let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(InvalidTimestamp)?;
         let since_epoch = civil.duration_since(EPOCH).saturating_sub(SignedDuration::from_mins(east))
             + SignedDuration::from_nanos(nanoseconds);
         Ok(Self { since_epoch, text: format!("{}{zone}", civil.strftime("%Y-%m-%dT%H:%M:%S")) })
@@ -53,9 +53,9 @@ impl Expiration {
 }
 
 /// What is left to be read.
-struct Reader<'a>(&'a [u8]);
+struct TimestampReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl TimestampReader<'_> {
     fn civil(&mut self) -> Option<(DateTime, i64)> {
         let year = self.number(4)?;
         let month = self.after(b'-')?.number(2)?;
@@ -188,7 +188,7 @@ mod tests {
     fn times_are_read_as_go_does() {
         let mut wrong = Vec::new();
         for (text, expected) in CASES {
-            let read = Expiration::parse(text).ok();
+            let read = TokenExpiration::parse(text).ok();
             let read = read.as_ref().map(|read| {
                 // Before 1970, Go counts nanoseconds up and this type down; no case has both.
                 (read.since_epoch.as_secs(), read.since_epoch.subsec_nanos(), read.as_str())
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_counted_to_the_nanosecond() {
-        let end = Expiration::parse("2033-11-14T22:13:21.5Z").unwrap();
+        let end = TokenExpiration::parse("2033-11-14T22:13:21.5Z").unwrap();
         let at = Duration::from_millis(2_015_619_201_500);
         let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));
         assert_eq!(end.at(), at);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(end.remaining(at.saturating_sub(hour)), Some(hour));
         assert_eq!(end.remaining(at), None);
         assert_eq!(end.remaining(at + nanosecond), None);
-        let early = Expiration::parse("1969-11-14T22:13:21Z").unwrap();
+        let early = TokenExpiration::parse("1969-11-14T22:13:21Z").unwrap();
         assert_eq!((early.at(), early.remaining(Duration::ZERO)), (Duration::ZERO, None));
     }
 }

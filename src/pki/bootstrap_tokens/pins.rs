@@ -12,17 +12,17 @@ const FORMAT: &str = "sha256";
 
 /// A set of pinned public keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pins(BTreeSet<String>);
+pub struct PublicKeyPins(BTreeSet<String>);
 
 /// It pins nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no hash of a public key: that is {FORMAT}: and 64 hexadecimal digits")]
-pub struct NotAPin(String);
+pub struct InvalidPin(String);
 
-impl Pins {
-    /// Reads pins, each as [`Pins::of`] prints it; upper case is as good.
+impl PublicKeyPins {
+    /// Reads pins, each as [`PublicKeyPins::of`] prints it; upper case is as good.
     // kubeadm: util/pubkeypin/pubkeypin.go, Allow
-    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, NotAPin> {
+    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidPin> {
         let one = |text: &str| {
             let (format, hash) = text.split_once(':')?;
             let fits = format.eq_ignore_ascii_case(FORMAT)
@@ -30,7 +30,7 @@ impl Pins {
                 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
             fits.then(|| format!("{FORMAT}:{}", hash.to_ascii_lowercase()))
         };
-        let pins = texts.into_iter().map(|text| one(text).ok_or_else(|| NotAPin(text.to_owned())));
+        let pins = texts.into_iter().map(|text| one(text).ok_or_else(|| InvalidPin(text.to_owned())));
         pins.collect::<Result<_, _>>().map(Self)
     }
 
@@ -50,7 +50,7 @@ impl Pins {
     /// Whether the key of one of these is pinned.
     // kubeadm: util/pubkeypin/pubkeypin.go, CheckAny
     // threat: impersonated-cluster
-    pub fn hold_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
+    pub fn match_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
         certificates.iter().filter_map(Self::of).any(|pin| self.0.contains(&pin))
     }
 }

@@ -7,8 +7,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::expiration::{Expiration, NoTime};
-use super::token::{Token, TokenId};
+use super::expiration::{InvalidTimestamp, TokenExpiration};
+use super::token::{BootstrapToken, TokenId};
 use crate::clock::{self, UnixTime};
 
 /// The type of Secrets that are bootstrap tokens.
@@ -31,14 +31,14 @@ const USAGE_PREFIX: &str = "usage-bootstrap-";
 
 /// What a token may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Usage {
+pub enum TokenUsage {
     /// Clients may authenticate with it.
     Authentication,
     /// It signs `cluster-info`.
     Signing,
 }
 
-impl Usage {
+impl TokenUsage {
     /// All there are, in the order of messages.
     // cluster-bootstrap: token/api/types.go, KnownTokenUsages
     pub const ALL: [Self; 2] = [Self::Signing, Self::Authentication];
@@ -96,10 +96,13 @@ impl<'a> TokenData<'a> {
 
     /// When it ends; nothing never does.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
-    pub fn expiration(&self) -> Result<Option<Expiration>, NoTime> {
+    pub fn expiration(&self) -> Result<Option<TokenExpiration>, InvalidTimestamp> {
         match self.get(EXPIRATION) {
             [] => Ok(None),
-            text => std::str::from_utf8(text).map_err(|_| NoTime).and_then(Expiration::parse).map(Some),
+            text => std::str::from_utf8(text)
+                .map_err(|_| InvalidTimestamp)
+                .and_then(TokenExpiration::parse)
+                .map(Some),
         }
     }
 
@@ -110,7 +113,7 @@ impl<'a> TokenData<'a> {
     }
 
     /// Whether it may be used for this: only the value `true` says so.
-    pub fn allows(&self, usage: Usage) -> bool {
+    pub fn allows(&self, usage: TokenUsage) -> bool {
         self.get(usage.key()) == b"true"
     }
 
@@ -135,33 +138,34 @@ impl<'a> TokenData<'a> {
         let may_sign = self.get(ID) == id.as_str().as_bytes()
             && !secret.is_empty()
             && !self.has_expired(now)
-            && self.allows(Usage::Signing);
+            && self.allows(TokenUsage::Signing);
         may_sign.then_some((id, secret))
     }
 
     /// What can be told of the token in the Secret of this name, or what is wrong with that.
     // kubeadm: apis/bootstraptoken/v1/utils.go, BootstrapTokenFromSecret
-    pub fn describe(&self, name: &str) -> Result<Described, Undescribed> {
+    pub fn describe(&self, name: &str) -> Result<TokenDescription, TokenSecretError> {
         let text = |key| String::from_utf8_lossy(self.get(key)).into_owned();
         let id = text(ID);
         if id.is_empty() {
-            return Err(Undescribed::Lacks(ID, name.to_owned()));
+            return Err(TokenSecretError::Lacks(ID, name.to_owned()));
         }
         if name.strip_prefix("bootstrap-token-") != Some(&id) {
-            return Err(Undescribed::Misnamed(name.to_owned(), id));
+            return Err(TokenSecretError::Misnamed(name.to_owned(), id));
         }
         let secret = std::str::from_utf8(self.get(SECRET)).unwrap_or("?");
         if secret.is_empty() {
-            return Err(Undescribed::Lacks(SECRET, name.to_owned()));
+            return Err(TokenSecretError::Lacks(SECRET, name.to_owned()));
         }
-        let token =
-            Token::parse(&format!("{id}.{secret}")).map_err(|_| Undescribed::Malformed(name.to_owned()))?;
-        let expires = self.expiration().map_err(|NoTime| Undescribed::Ends(name.to_owned()))?;
+        let token = BootstrapToken::parse(&format!("{id}.{secret}"))
+            .map_err(|_| TokenSecretError::Malformed(name.to_owned()))?;
+        let expires =
+            self.expiration().map_err(|InvalidTimestamp| TokenSecretError::Ends(name.to_owned()))?;
         let usages = self.0.iter().filter(|(_, value)| **value == b"true");
         let usages = usages.filter_map(|(key, _)| key.strip_prefix(USAGE_PREFIX)).map(str::to_owned);
         let groups = text(EXTRA_GROUPS);
         let groups = groups.split(',').map(str::to_owned);
-        Ok(Described {
+        Ok(TokenDescription {
             token,
             description: text(DESCRIPTION),
             expires,
@@ -178,13 +182,13 @@ impl<'a> TokenData<'a> {
 
 /// What is told of a token.
 #[derive(Debug, Clone)]
-pub struct Described {
+pub struct TokenDescription {
     /// The token.
-    pub token: Token,
+    pub token: BootstrapToken,
     /// What it is for, in somebody's words.
     pub description: String,
     /// When it ends.
-    pub expires: Option<Expiration>,
+    pub expires: Option<TokenExpiration>,
     /// What it may be used for, sorted.
     pub usages: Vec<String>,
     /// The further groups of those who authenticate with it, as they are written.
@@ -193,7 +197,7 @@ pub struct Described {
 
 /// A Secret that says it is a token, and is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Undescribed {
+pub enum TokenSecretError {
     /// Something is not there.
     #[error("the Secret {1} has no {0}")]
     Lacks(&'static str, String),
@@ -223,13 +227,13 @@ pub fn is_group(group: &str) -> bool {
 #[derive(Debug, Clone)]
 pub struct NewToken {
     /// The token.
-    pub token: Token,
+    pub token: BootstrapToken,
     /// When it ends; nothing never does.
     pub expires: Option<UnixTime>,
     /// What it is for, in somebody's words.
     pub description: String,
     /// What it may be used for.
-    pub usages: BTreeSet<Usage>,
+    pub usages: BTreeSet<TokenUsage>,
     /// The further groups of those who authenticate with it.
     pub groups: Vec<String>,
 }
@@ -238,7 +242,7 @@ impl NewToken {
     /// Its Secret.
     // kubeadm: apis/bootstraptoken/v1/utils.go, BootstrapTokenToSecret
     pub fn secret(&self) -> core::v1::Secret {
-        let Token { id, secret } = &self.token;
+        let BootstrapToken { id, secret } = &self.token;
         let mut data = BTreeMap::from([(ID, id.to_string()), (SECRET, secret.expose().to_owned())]);
         if !self.description.is_empty() {
             data.insert(DESCRIPTION, self.description.clone());

@@ -8,7 +8,7 @@ const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// The bytes from here on would make the first letters likelier than the others.
-const FAIR: u8 = 252;
+const UNBIASED_BYTES: u8 = 252;
 /// The names of Secrets that hold tokens: this, and the id.
 const NAME_PREFIX: &str = "bootstrap-token-";
 
@@ -22,7 +22,7 @@ pub struct TokenSecret(SecretString);
 
 /// A bootstrap token.
 #[derive(Debug, Clone)]
-pub struct Token {
+pub struct BootstrapToken {
     /// Its public part.
     pub id: TokenId,
     /// Its secret part.
@@ -32,12 +32,12 @@ pub struct Token {
 /// It has not the form of a bootstrap token; what it was is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is no bootstrap token: that is six characters, a dot and sixteen, all of a-z and 0-9")]
-pub struct NotAToken;
+pub struct MalformedToken;
 
 /// The system has no randomness to give.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the system gives no random bytes")]
-pub struct NoRandomness;
+pub struct RandomnessError;
 
 impl TokenId {
     /// The id, if it has the form of one.
@@ -83,20 +83,20 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-impl Token {
+impl BootstrapToken {
     /// A token, if it has the form of one: nothing around it is cut off.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenPattern
-    pub fn parse(text: &str) -> Result<Self, NotAToken> {
-        let (id, secret) = split(text).ok_or(NotAToken)?;
+    pub fn parse(text: &str) -> Result<Self, MalformedToken> {
+        let (id, secret) = split(text).ok_or(MalformedToken)?;
         Ok(Self { id: TokenId(id.to_owned()), secret: TokenSecret(secret.into()) })
     }
 
     /// A new token.
     // cluster-bootstrap: token/util/helpers.go, GenerateBootstrapToken
-    pub fn generate() -> Result<Self, NoRandomness> {
+    pub fn generate() -> Result<Self, RandomnessError> {
         let mut random = || {
             let mut bytes = [0; 64];
-            aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+            aws_lc_rs::rand::fill(&mut bytes).map_err(|_| RandomnessError)?;
             Ok(bytes)
         };
         let id = draw(ID_LENGTH, &mut random)?;
@@ -123,8 +123,8 @@ fn fits(part: &str, length: usize) -> bool {
 /// `length` letters, each as likely as any other.
 fn draw(
     length: usize,
-    random: &mut impl FnMut() -> Result<[u8; 64], NoRandomness>,
-) -> Result<String, NoRandomness> {
+    random: &mut impl FnMut() -> Result<[u8; 64], RandomnessError>,
+) -> Result<String, RandomnessError> {
     let mut drawn = String::with_capacity(length);
     while drawn.len() < length {
         let letters = random()?.into_iter().filter_map(letter);
@@ -136,7 +136,7 @@ fn draw(
 /// The letter of a random byte; none for those that would favour some.
 fn letter(byte: u8) -> Option<char> {
     let index = usize::from(byte) % ALPHABET.len();
-    (byte < FAIR).then(|| ALPHABET.get(index).copied().map(char::from)).flatten()
+    (byte < UNBIASED_BYTES).then(|| ALPHABET.get(index).copied().map(char::from)).flatten()
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
             (" abcdef.1234567890123456", false),
             ("äbcde.1234567890123456", false),
         ] {
-            let token = Token::parse(text);
+            let token = BootstrapToken::parse(text);
             assert_eq!(token.is_ok(), is_one, "{text:?}");
             if let Ok(token) = token {
                 assert_eq!(token.expose().expose_secret(), text);
@@ -221,19 +221,19 @@ mod tests {
             Ok(bytes)
         };
         assert_eq!(draw(6, &mut random).unwrap(), "abcdef");
-        assert!(draw(1, &mut || Err(NoRandomness)).is_err());
+        assert!(draw(1, &mut || Err(RandomnessError)).is_err());
     }
 
     #[test]
     fn generated_tokens_are_tokens_and_differ() {
-        let [one, other] = [Token::generate().unwrap(), Token::generate().unwrap()];
-        assert!(Token::parse(one.expose().expose_secret()).is_ok());
+        let [one, other] = [BootstrapToken::generate().unwrap(), BootstrapToken::generate().unwrap()];
+        assert!(BootstrapToken::parse(one.expose().expose_secret()).is_ok());
         assert_ne!(one.secret.expose(), other.secret.expose());
     }
 
     #[test]
     fn the_secret_is_shown_nowhere() {
-        let token = Token::parse("abcdef.1234567890123456").unwrap();
+        let token = BootstrapToken::parse("abcdef.1234567890123456").unwrap();
         let shown = format!("{token:?} {:?} {}", token.secret, token.id);
         assert!(shown.contains("abcdef") && !shown.contains("1234567890123456"), "{shown}");
     }

@@ -6,7 +6,7 @@ use x509_cert::der::asn1::{Ia5String, OctetString};
 use x509_cert::der::{self, Encode as _};
 use x509_cert::ext::pkix::name::GeneralName;
 
-use crate::pki::x509::alt_names::Names;
+use crate::pki::x509::alt_names::SubjectAltNames;
 
 /// Alternative names, each kind in the order of the request, duplicates kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl AltNames {
         *self == Self::default()
     }
 
-    pub(super) fn from_names(names: Names) -> Self {
+    pub(super) fn from_names(names: SubjectAltNames) -> Self {
         Self {
             dns: names.dns,
             emails: names.emails,

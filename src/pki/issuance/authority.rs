@@ -7,12 +7,15 @@ use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 
-use super::issue::{Fingerprint, IssueError, Issued, Issuer, Prepared, Wanted};
+use super::issue::{
+    CertificateFingerprint, CertificateIssuer, IssuanceRequest, IssueError, IssuedCertificate,
+    PreparedCertificate,
+};
 use super::limits::{self, AuthorityLimit};
-use super::profile::Profile;
-use super::public_key::{BadKey, PublicKey};
-use super::request::armour;
-use super::signer::{KeyError, PemKey, SignatureAlgorithm, Signer};
+use super::profile::CertificateProfile;
+use super::public_key::{PublicKeyError, StrongPublicKey};
+use super::request::encode_pem;
+use super::signer::{PemKey, PrivateKeyError, Signer, SigningAlgorithm};
 use super::subject::Subject;
 use super::validity::Validity;
 use crate::clock::UnixTime;
@@ -23,11 +26,11 @@ use crate::pki::x509::key_pair::certificate_blocks;
 
 /// An authority that can sign.
 #[derive(Debug)]
-pub struct Authority {
+pub struct CertificateAuthority {
     key: Box<dyn Signer>,
     certificate_pem: String,
     subject: Subject,
-    issuer: Issuer,
+    issuer: CertificateIssuer,
 }
 
 /// Why there is no authority. The texts are kube-controller-manager's where it has one.
@@ -35,7 +38,7 @@ pub struct Authority {
 pub enum AuthorityError {
     /// A certificate and a key that make none.
     #[error(transparent)]
-    Pair(#[from] PairError),
+    Pair(#[from] AuthorityKeyPairError),
     /// Files that make none.
     // kubernetes: pkg/controller/certificates/signer/ca_provider.go, newCAProvider, setCA
     #[error("error reading CA cert file {name:?}: {reason}")]
@@ -43,7 +46,7 @@ pub enum AuthorityError {
         /// The file, or the pair of them, as upstream names it.
         name: String,
         /// What is wrong.
-        reason: PairError,
+        reason: AuthorityKeyPairError,
     },
     /// A key in a token that cannot be used.
     #[error("the CA key {uri}: {reason}")]
@@ -51,7 +54,7 @@ pub enum AuthorityError {
         /// The URI, without a PIN.
         uri: String,
         /// Why.
-        reason: KeyError,
+        reason: PrivateKeyError,
     },
     /// A file that cannot be read.
     #[error("error reading CA cert file {certificate:?}: open {file}: {reason}")]
@@ -67,7 +70,7 @@ pub enum AuthorityError {
 
 /// Why a certificate and a key make no authority.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PairError {
+pub enum AuthorityKeyPairError {
     /// There is nothing in one of the files.
     // apiserver: pkg/server/dynamiccertificates/dynamic_serving_content.go, loadCertKeyPair
     #[error("missing content for serving cert {0:?}")]
@@ -101,19 +104,19 @@ pub enum PairError {
     WeakKey(String),
     /// There is no key.
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Key(#[from] PrivateKeyError),
 }
 
 /// Where the key of an authority is.
 #[derive(Clone, PartialEq, Eq)]
-pub enum KeySource {
+pub enum AuthorityKeySource {
     /// A PEM file.
     File(PathBuf),
     /// An RFC 7512 URI of a key in a token.
     Pkcs11(String),
 }
 
-impl KeySource {
+impl AuthorityKeySource {
     /// A text that begins with `pkcs11:` names a key in a token; every other one is a path.
     pub fn parse(text: &str) -> Self {
         if text.starts_with("pkcs11:") {
@@ -133,21 +136,21 @@ impl KeySource {
     }
 }
 
-impl fmt::Debug for KeySource {
+impl fmt::Debug for AuthorityKeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())
     }
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// An authority of exactly one certificate and the key that fits it. An expired certificate is accepted here and
     /// refused when something is to be signed, as kube-controller-manager does.
     pub fn new(certificate_pem: &[u8], key: Box<dyn Signer>) -> Result<Self, AuthorityError> {
         Ok(Self::of(certificate_pem, || Ok(key))?)
     }
 
-    /// [`Authority::new`] with both read from where they are. Blocks.
-    pub fn load(certificate: &Path, key: &KeySource) -> Result<Self, AuthorityError> {
+    /// [`CertificateAuthority::new`] with both read from where they are. Blocks.
+    pub fn load(certificate: &Path, key: &AuthorityKeySource) -> Result<Self, AuthorityError> {
         let read = |path: &Path| {
             input_file::read(path).map(Zeroizing::new).map_err(|error| AuthorityError::Read {
                 certificate: certificate.display().to_string(),
@@ -166,8 +169,8 @@ impl Authority {
         };
         let certificate_pem = read(certificate)?;
         let key_pem = match key {
-            KeySource::File(path) => read(path)?,
-            KeySource::Pkcs11(_) => Zeroizing::default(),
+            AuthorityKeySource::File(path) => read(path)?,
+            AuthorityKeySource::Pkcs11(_) => Zeroizing::default(),
         };
         Self::read(certificate, &certificate_pem, key, &key_pem)
     }
@@ -176,26 +179,26 @@ impl Authority {
     pub(crate) fn read(
         certificate: &Path,
         certificate_pem: &[u8],
-        key: &KeySource,
+        key: &AuthorityKeySource,
         key_pem: &[u8],
     ) -> Result<Self, AuthorityError> {
         let pair = format!("csr-controller::{}::{}", certificate.display(), key.name());
-        let is_file = matches!(key, KeySource::File(_));
+        let is_file = matches!(key, AuthorityKeySource::File(_));
         let authority = if certificate_pem.is_empty() || (is_file && key_pem.is_empty()) {
-            Err(PairError::Empty(pair.clone()))
+            Err(AuthorityKeyPairError::Empty(pair.clone()))
         } else {
             Self::of(certificate_pem, || open(key, key_pem))
         };
         authority.map_err(|reason| {
             let reason = match (key, reason) {
-                (KeySource::Pkcs11(_), PairError::Key(reason)) => {
+                (AuthorityKeySource::Pkcs11(_), AuthorityKeyPairError::Key(reason)) => {
                     return AuthorityError::TokenKey { uri: key.name(), reason };
                 }
                 (_, reason) => reason,
             };
             // The number of certificates is what upstream looks at last, and calls the pair by both files then.
             let name = match reason {
-                PairError::Several(_) => pair,
+                AuthorityKeyPairError::Several(_) => pair,
                 _ => certificate.display().to_string(),
             };
             AuthorityError::Files { name, reason }
@@ -204,40 +207,44 @@ impl Authority {
 
     fn of(
         certificate_pem: &[u8],
-        key: impl FnOnce() -> Result<Box<dyn Signer>, KeyError>,
-    ) -> Result<Self, PairError> {
-        let mut ders = certificate_blocks(certificate_pem).map_err(PairError::NoCertificate)?.into_iter();
+        key: impl FnOnce() -> Result<Box<dyn Signer>, PrivateKeyError>,
+    ) -> Result<Self, AuthorityKeyPairError> {
+        let mut ders =
+            certificate_blocks(certificate_pem).map_err(AuthorityKeyPairError::NoCertificate)?.into_iter();
         let first = ders.next().map_or_else(|| CertificateDer::from(Vec::new()), CertificateDer::from);
         let certificate = Certificate::parse(first)?;
-        let public = PublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
-            BadKey::Malformed(error) => PairError::Malformed(error),
-            BadKey::Unsupported => PairError::WeakKey("tls: unknown public key algorithm".to_owned()),
-            BadKey::Weak(reason) => PairError::WeakKey(reason),
-            BadKey::Encode(error) => PairError::WeakKey(error.to_string()),
+        let public = StrongPublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
+            PublicKeyError::Malformed(error) => AuthorityKeyPairError::Malformed(error),
+            PublicKeyError::Unsupported => {
+                AuthorityKeyPairError::WeakKey("tls: unknown public key algorithm".to_owned())
+            }
+            PublicKeyError::Weak(reason) => AuthorityKeyPairError::WeakKey(reason),
+            PublicKeyError::Encode(error) => AuthorityKeyPairError::WeakKey(error.to_string()),
         })?;
         let key = key()?;
         // As they are read, so that two encodings of one key are one key.
-        let same = PublicKey::from_spki(key.public_key()).is_ok_and(|own| own == public);
-        let algorithm = SignatureAlgorithm::of(public.key()).filter(|_| same).ok_or(PairError::Mismatch)?;
+        let same = StrongPublicKey::from_spki(key.public_key()).is_ok_and(|own| own == public);
+        let algorithm =
+            SigningAlgorithm::of(public.key()).filter(|_| same).ok_or(AuthorityKeyPairError::Mismatch)?;
         if ders.len() > 0 {
-            return Err(PairError::Several(ders.len() + 1));
+            return Err(AuthorityKeyPairError::Several(ders.len() + 1));
         }
         let extensions = &certificate.extensions;
         let signs = extensions.key_usage == 0 || extensions.key_usage & KEY_CERT_SIGN != 0;
         if !signs || !extensions.basic_constraints.is_some_and(|constraints| constraints.is_ca) {
-            return Err(PairError::NotAuthority);
+            return Err(AuthorityKeyPairError::NotAuthority);
         }
         if extensions.unhandled_critical {
-            return Err(PairError::UnhandledCriticalExtension);
+            return Err(AuthorityKeyPairError::UnhandledCriticalExtension);
         }
         let time = |seconds: i64| UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0));
         let validity =
             Validity { not_before: time(certificate.not_before), not_after: time(certificate.not_after) };
         Ok(Self {
             key,
-            certificate_pem: armour("CERTIFICATE", &certificate.der),
+            certificate_pem: encode_pem("CERTIFICATE", &certificate.der),
             subject: certificate.subject.name.clone(),
-            issuer: Issuer {
+            issuer: CertificateIssuer {
                 fingerprint: fingerprint(&certificate.der),
                 algorithm,
                 subject: certificate.raw_subject.clone(),
@@ -275,7 +282,7 @@ impl Authority {
     }
 
     /// Whether verifiers would accept what this authority signs by the profile; the limit in the way if not.
-    pub fn is_fit_for(&self, profile: &Profile) -> Result<(), AuthorityLimit> {
+    pub fn is_fit_for(&self, profile: &CertificateProfile) -> Result<(), AuthorityLimit> {
         limits::check_usages(&self.issuer.certificate, profile.purposes())
     }
 
@@ -288,30 +295,30 @@ impl Authority {
     /// Checks the request against the profile, builds the certificate and runs every lint over it.
     pub fn prepare(
         &self,
-        profile: &Profile,
-        wanted: &Wanted<'_>,
+        profile: &CertificateProfile,
+        wanted: &IssuanceRequest<'_>,
         now: UnixTime,
-    ) -> Result<Prepared, IssueError> {
+    ) -> Result<PreparedCertificate, IssueError> {
         self.issuer.prepare(profile, wanted, now)
     }
 
     /// Signs what was prepared by this authority. Blocks: callers in async code use a blocking thread.
-    pub fn issue(&self, prepared: Prepared) -> Result<Issued, IssueError> {
+    pub fn issue(&self, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
         self.issuer.issue(prepared, self.key.as_ref())
     }
 }
 
-fn fingerprint(bytes: &[u8]) -> Fingerprint {
+fn fingerprint(bytes: &[u8]) -> CertificateFingerprint {
     digest::digest(&digest::SHA256, bytes).as_ref().try_into().unwrap_or_default()
 }
 
-fn open(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
+fn open(source: &AuthorityKeySource, pem: &[u8]) -> Result<Box<dyn Signer>, PrivateKeyError> {
     match source {
-        KeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
+        AuthorityKeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
         #[cfg(feature = "pkcs11")]
-        KeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::TokenKey::open(uri)?)),
+        AuthorityKeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::Pkcs11Key::open(uri)?)),
         #[cfg(not(feature = "pkcs11"))]
-        KeySource::Pkcs11(_) => Err(KeyError::Uri(
+        AuthorityKeySource::Pkcs11(_) => Err(PrivateKeyError::Uri(
             "this build of portcullis reads no keys in tokens; build it with --features pkcs11".to_owned(),
         )),
     }

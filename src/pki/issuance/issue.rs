@@ -5,14 +5,14 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 
 use super::limits::{self, AuthorityLimit};
-use super::lint::{self, Expected, LintError};
-use super::profile::{Profile, Refusal};
-use super::public_key::PublicKey;
-use super::request::{CertificateRequest, RequestError, armour};
-use super::signer::{SignError, SignatureAlgorithm, Signer};
+use super::lint::{self, ExpectedCertificate, LintError};
+use super::profile::{CertificateProfile, ProfileViolation};
+use super::public_key::StrongPublicKey;
+use super::request::{CertificateRequest, RequestError, encode_pem};
+use super::signer::{SignError, Signer, SigningAlgorithm};
 use super::subject::Subject;
-use super::tbs::{self, Fields};
-use super::usage::{UnknownUsages, Usages};
+use super::tbs::{self, TbsFields};
+use super::usage::{CertificateUsages, UnknownUsages};
 use super::validity::{self, AuthorityNotValid, Validity};
 use crate::clock::UnixTime;
 use crate::go::escape::hex;
@@ -20,7 +20,7 @@ use crate::pki::x509::certificate::Certificate;
 
 /// What somebody asks an authority for.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct IssuanceRequest<'a> {
     /// The request.
     pub request: &'a CertificateRequest,
     /// `spec.usages`.
@@ -37,8 +37,8 @@ pub struct Wanted<'a> {
 /// It cannot be used twice:
 ///
 /// ```compile_fail,E0382
-/// use portcullis::certificates::{authority::Authority, issue::Prepared};
-/// fn twice(authority: &Authority, prepared: Prepared) {
+/// use portcullis::certificates::{authority::CertificateAuthority, issue::PreparedCertificate};
+/// fn twice(authority: &CertificateAuthority, prepared: PreparedCertificate) {
 ///     authority.issue(prepared).unwrap();
 ///     authority.issue(prepared).unwrap();
 /// }
@@ -47,8 +47,8 @@ pub struct Wanted<'a> {
 /// Nor can it be copied:
 ///
 /// ```compile_fail,E0599
-/// use portcullis::certificates::issue::Prepared;
-/// fn copied(prepared: Prepared) -> (Prepared, Prepared) {
+/// use portcullis::certificates::issue::PreparedCertificate;
+/// fn copied(prepared: PreparedCertificate) -> (PreparedCertificate, PreparedCertificate) {
 ///     (prepared.clone(), prepared)
 /// }
 /// ```
@@ -56,45 +56,45 @@ pub struct Wanted<'a> {
 /// Nor made by hand:
 ///
 /// ```compile_fail,E0451
-/// use portcullis::certificates::issue::Prepared;
-/// fn made(other: Prepared) -> Prepared {
-///     Prepared { encoded: vec![0x30, 0], ..other }
+/// use portcullis::certificates::issue::PreparedCertificate;
+/// fn made(other: PreparedCertificate) -> PreparedCertificate {
+///     PreparedCertificate { encoded: vec![0x30, 0], ..other }
 /// }
 /// ```
 ///
 /// All that can be done with it is this:
 ///
 /// ```
-/// use portcullis::certificates::{authority::Authority, issue::{IssueError, Issued, Prepared}};
-/// fn once(authority: &Authority, prepared: Prepared) -> Result<Issued, IssueError> {
+/// use portcullis::certificates::{authority::CertificateAuthority, issue::{IssueError, IssuedCertificate, PreparedCertificate}};
+/// fn once(authority: &CertificateAuthority, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
 ///     authority.issue(prepared)
 /// }
 /// ```
 #[must_use = "nothing has been signed yet"]
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedCertificate {
     /// The to-be-signed certificate.
     encoded: Vec<u8>,
     /// Whose certificate it was prepared for.
-    authority: Fingerprint,
-    serial: [u8; SERIAL],
+    authority: CertificateFingerprint,
+    serial: [u8; SERIAL_LENGTH],
     subject: Subject,
     validity: Validity,
 }
 
 /// SHA-256 of an authority's certificate.
-pub(super) type Fingerprint = [u8; 32];
+pub(super) type CertificateFingerprint = [u8; 32];
 
 /// How many random octets a serial number has.
 // kubernetes: pkg/controller/certificates/authority/authority.go, serialNumberLimit
-const SERIAL: usize = 16;
+const SERIAL_LENGTH: usize = 16;
 
 /// Why nothing was issued.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IssueError {
     /// A rule of the profile: the requester's fault, for ever.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] ProfileViolation),
     /// The request itself.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -120,42 +120,42 @@ pub enum IssueError {
 
 /// What of an authority goes into the certificates it signs.
 #[derive(Debug)]
-pub(super) struct Issuer {
+pub(super) struct CertificateIssuer {
     /// Its certificate, whose limits hold for all below it.
     pub(super) certificate: Certificate,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) algorithm: SignatureAlgorithm,
+    pub(super) fingerprint: CertificateFingerprint,
+    pub(super) algorithm: SigningAlgorithm,
     /// The encoded subject.
     pub(super) subject: Vec<u8>,
     pub(super) validity: Validity,
     /// Empty if there is none.
     pub(super) key_id: Vec<u8>,
-    pub(super) key: PublicKey,
+    pub(super) key: StrongPublicKey,
 }
 
-impl Issuer {
+impl CertificateIssuer {
     /// Checks the request against the profile, builds the certificate and runs every lint over it.
     // kubernetes: pkg/controller/certificates/signer/signer.go, handle, sign — in this order
     // threat: request-beyond-rules
     pub(super) fn prepare(
         &self,
-        profile: &Profile,
-        wanted: &Wanted<'_>,
+        profile: &CertificateProfile,
+        wanted: &IssuanceRequest<'_>,
         now: UnixTime,
-    ) -> Result<Prepared, IssueError> {
+    ) -> Result<PreparedCertificate, IssueError> {
         let request = wanted.request;
         profile.check(request, wanted.usages)?;
         let (longest, usual) = profile.durations(wanted.signing_duration);
         let life = validity::life(wanted.expiration, longest, usual);
         // Here a profile is stronger than the shortest life.
         let life = profile.max_duration().map_or(life, |longest| life.min(longest));
-        let usages = Usages::parse(wanted.usages)?;
+        let usages = CertificateUsages::parse(wanted.usages)?;
         let validity = Validity::of(now, life, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
         // go: crypto/x509/x509.go, CreateCertificate — who has the authority's own name gets no identifier of it
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
-        let encoded = Fields {
+        let encoded = TbsFields {
             serial: &serial,
             algorithm: self.algorithm.identifier().map_err(lint::unencodable)?,
             issuer: &self.subject,
@@ -168,7 +168,7 @@ impl Issuer {
         }
         .to_der()
         .map_err(lint::unencodable)?;
-        let expected = Expected {
+        let expected = ExpectedCertificate {
             algorithm: self.algorithm,
             issuer: &self.subject,
             authority: self.validity,
@@ -187,12 +187,16 @@ impl Issuer {
         let read = lint::check(&encoded, &expected)?;
         limits::check(&self.certificate, &read)?;
         let subject = request.subject().clone();
-        Ok(Prepared { encoded, authority: self.fingerprint, serial, subject, validity })
+        Ok(PreparedCertificate { encoded, authority: self.fingerprint, serial, subject, validity })
     }
 
     /// Signs what was prepared for this authority, and looks at the signature before anybody else does.
-    pub(super) fn issue(&self, prepared: Prepared, key: &dyn Signer) -> Result<Issued, IssueError> {
-        let Prepared { encoded, authority, serial, subject, validity } = prepared;
+    pub(super) fn issue(
+        &self,
+        prepared: PreparedCertificate,
+        key: &dyn Signer,
+    ) -> Result<IssuedCertificate, IssueError> {
+        let PreparedCertificate { encoded, authority, serial, subject, validity } = prepared;
         if authority != self.fingerprint {
             return Err(IssueError::OtherAuthority);
         }
@@ -204,15 +208,15 @@ impl Issuer {
             .map_err(|error| SignError::Wrong(error.to_string()))?;
         let algorithm = self.algorithm.identifier().map_err(lint::unencodable)?;
         let der = tbs::signed(&encoded, algorithm, &signature).map_err(lint::unencodable)?;
-        let pem = armour("CERTIFICATE", &der);
-        Ok(Issued { der, pem, serial, subject, validity })
+        let pem = encode_pem("CERTIFICATE", &der);
+        Ok(IssuedCertificate { der, pem, serial, subject, validity })
     }
 }
 
 /// A random serial number; two of one issuer must not be equal.
 // RFC 5280 §4.1.2.2
-pub(crate) fn new_serial() -> Result<[u8; SERIAL], SignError> {
-    let mut serial = [0; SERIAL];
+pub(crate) fn new_serial() -> Result<[u8; SERIAL_LENGTH], SignError> {
+    let mut serial = [0; SERIAL_LENGTH];
     rand::fill(&mut serial)
         .map_err(|_| SignError::Failed("unable to generate a serial number".to_owned()))?;
     Ok(serial)
@@ -220,15 +224,15 @@ pub(crate) fn new_serial() -> Result<[u8; SERIAL], SignError> {
 
 /// A signed certificate.
 #[derive(Debug, Clone)]
-pub struct Issued {
+pub struct IssuedCertificate {
     der: Vec<u8>,
     pem: String,
-    serial: [u8; SERIAL],
+    serial: [u8; SERIAL_LENGTH],
     subject: Subject,
     validity: Validity,
 }
 
-impl Issued {
+impl IssuedCertificate {
     /// One PEM block, with a line feed at its end.
     pub fn pem(&self) -> &str {
         &self.pem

@@ -6,7 +6,7 @@
 
 use x509_cert::der::asn1::ObjectIdentifier;
 
-use super::usage::Usage;
+use super::usage::CertificateUsage;
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::constraints;
 
@@ -41,9 +41,9 @@ pub(super) fn check(authority: &Certificate, certificate: &Certificate) -> Resul
 /// Checks that the authority is for each of these purposes.
 pub(super) fn check_usages(
     authority: &Certificate,
-    usages: impl IntoIterator<Item = Usage>,
+    usages: impl IntoIterator<Item = CertificateUsage>,
 ) -> Result<(), AuthorityLimit> {
-    let encoded: Vec<ObjectIdentifier> = usages.into_iter().filter_map(Usage::purpose).collect();
+    let encoded: Vec<ObjectIdentifier> = usages.into_iter().filter_map(CertificateUsage::purpose).collect();
     purposes(authority, encoded.iter().map(ObjectIdentifier::as_bytes))
 }
 
@@ -55,15 +55,15 @@ fn purposes<'a>(
     match wanted.find(|purpose| !allowed.permits(purpose)) {
         None => Ok(()),
         Some(purpose) => {
-            let named: Vec<String> = allowed.purposes.iter().map(|purpose| in_words(purpose)).collect();
-            Err(AuthorityLimit::Purpose { purpose: in_words(purpose), allowed: named.join(", ") })
+            let named: Vec<String> = allowed.purposes.iter().map(|purpose| purpose_name(purpose)).collect();
+            Err(AuthorityLimit::Purpose { purpose: purpose_name(purpose), allowed: named.join(", ") })
         }
     }
 }
 
 /// A purpose as the certificates API calls it, or its OID.
-pub(crate) fn in_words(purpose: &[u8]) -> String {
+pub(crate) fn purpose_name(purpose: &[u8]) -> String {
     let Ok(oid) = ObjectIdentifier::from_bytes(purpose) else { return "an unreadable purpose".to_owned() };
-    let known = Usage::all().iter().copied().find(|usage| usage.purpose() == Some(oid));
+    let known = CertificateUsage::all().iter().copied().find(|usage| usage.purpose() == Some(oid));
     known.map_or_else(|| oid.to_string(), |usage| usage.word().to_owned())
 }

@@ -12,10 +12,10 @@ use x509_parser::extensions::X509Extension;
 use x509_parser::prelude::FromDer as _;
 
 use super::alt_names::AltNames;
-use super::public_key::PublicKey;
-use super::signer::SignatureAlgorithm;
+use super::public_key::StrongPublicKey;
+use super::signer::SigningAlgorithm;
 use super::subject::Subject;
-use super::usage::Usages;
+use super::usage::CertificateUsages;
 use super::validity::Validity;
 use crate::pki::x509::certificate::Certificate;
 
@@ -35,8 +35,8 @@ pub struct LintError {
 
 /// What is known of a certificate from elsewhere than its encoding.
 #[derive(Debug)]
-pub(super) struct Expected<'a> {
-    pub(super) algorithm: SignatureAlgorithm,
+pub(super) struct ExpectedCertificate<'a> {
+    pub(super) algorithm: SigningAlgorithm,
     /// The authority's encoded subject.
     pub(super) issuer: &'a [u8],
     pub(super) authority: Validity,
@@ -50,14 +50,14 @@ pub(super) struct Expected<'a> {
     /// What it is written again as.
     pub(super) subject: &'a [u8],
     /// What the request was verified with.
-    pub(super) key: &'a PublicKey,
+    pub(super) key: &'a StrongPublicKey,
     /// What it is written again as.
     pub(super) spki: &'a [u8],
     pub(super) alt_names: &'a AltNames,
     /// What was asked for.
-    pub(super) usages: &'a Usages,
+    pub(super) usages: &'a CertificateUsages,
     /// What the profile signs at most; `None` if it has no such rule.
-    pub(super) allowed: Option<Usages>,
+    pub(super) allowed: Option<CertificateUsages>,
     /// Whether the profile signs `cert sign` for who is no authority.
     pub(super) cert_sign: bool,
 }
@@ -66,12 +66,12 @@ pub(super) struct Expected<'a> {
 struct Lint {
     name: &'static str,
     citation: &'static str,
-    check: fn(&TbsCertificate<'_>, &Expected<'_>) -> Result<(), String>,
+    check: fn(&TbsCertificate<'_>, &ExpectedCertificate<'_>) -> Result<(), String>,
 }
 
 /// Runs every lint over an encoded to-be-signed certificate, and returns it as verifiers will read it.
 // threat: request-beyond-rules
-pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<Certificate, LintError> {
+pub(super) fn check(encoded: &[u8], expected: &ExpectedCertificate<'_>) -> Result<Certificate, LintError> {
     let unread = |found: String| LintError { lint: "encoding", citation: "X.690 §10", found };
     let (rest, certificate) = TbsCertificate::from_der(encoded).map_err(|error| unread(error.to_string()))?;
     if !rest.is_empty() {

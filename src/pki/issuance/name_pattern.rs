@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::dns::{self, NotDnsName};
-use super::pattern::Pattern;
+use super::pattern::NamePattern;
 use super::profile::SYSTEM_MASTERS;
 use super::subject::{self, NotPlainName};
 
@@ -17,7 +17,7 @@ const RESERVED: [&str; 2] = ["system:", "kubeadm:"];
 
 /// Why a listed name is not signed even so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum InvalidName {
     #[error(transparent)]
     Dns(#[from] NotDnsName),
     #[error(transparent)]
@@ -56,13 +56,13 @@ pub enum NamePatternError {
     Uri(String),
 }
 
-fn parse(text: &str) -> Result<Pattern, NamePatternError> {
+fn parse(text: &str) -> Result<NamePattern, NamePatternError> {
     text.parse().map_err(|_| NamePatternError::NotPattern(text.to_owned()))
 }
 
 /// Names of users and groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdentityPattern(Pattern);
+pub struct IdentityPattern(NamePattern);
 
 impl FromStr for IdentityPattern {
     type Err = NamePatternError;
@@ -80,22 +80,22 @@ impl IdentityPattern {
         let reserved = RESERVED.iter().find(|prefix| name.starts_with(**prefix));
         let spelled_out = match (reserved, &self.0) {
             _ if name == SYSTEM_MASTERS => self.0.names(name),
-            (Some(prefix), Pattern::Prefix(written)) => written.starts_with(prefix),
-            (Some(_), Pattern::Suffix(_)) => false,
-            (Some(_), Pattern::Exact(_)) | (None, _) => true,
+            (Some(prefix), NamePattern::Prefix(written)) => written.starts_with(prefix),
+            (Some(_), NamePattern::Suffix(_)) => false,
+            (Some(_), NamePattern::Exact(_)) | (None, _) => true,
         };
         spelled_out && self.0.star(name).is_some()
     }
 }
 
 /// Checks the name of a user or group: what is shown of it must be what it is.
-pub(super) fn identity(name: &str) -> Result<(), Refused> {
+pub(super) fn identity(name: &str) -> Result<(), InvalidName> {
     Ok(subject::check_name(name)?)
 }
 
 /// DNS names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DnsPattern(Pattern);
+pub struct DnsPattern(NamePattern);
 
 impl FromStr for DnsPattern {
     type Err = NamePatternError;
@@ -105,9 +105,9 @@ impl FromStr for DnsPattern {
         let is_part =
             |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
         let possible = match &pattern {
-            Pattern::Exact(name) => dns::check(name, false).is_ok(),
-            Pattern::Prefix(prefix) => is_part(prefix),
-            Pattern::Suffix(suffix) => match suffix.strip_prefix('.') {
+            NamePattern::Exact(name) => dns::check(name, false).is_ok(),
+            NamePattern::Prefix(prefix) => is_part(prefix),
+            NamePattern::Suffix(suffix) => match suffix.strip_prefix('.') {
                 Some(domain) => dns::check(domain, false).is_ok(),
                 None if is_part(suffix) => return Err(NamePatternError::DnsLabel(text.to_owned())),
                 None => false,
@@ -121,14 +121,14 @@ impl DnsPattern {
     /// Whether the name is one of the pattern's. At the end of a pattern a `*` stands for the rest of a label, and not for
     /// another domain; at its beginning, for any number of labels.
     pub(super) fn covers(&self, name: &str) -> bool {
-        let within_label = matches!(self.0, Pattern::Prefix(_)) && !self.0.is_star();
+        let within_label = matches!(self.0, NamePattern::Prefix(_)) && !self.0.is_star();
         self.0.star(name).is_some_and(|star| !(within_label && star.contains('.')))
     }
 }
 
 /// Mail addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EmailPattern(Pattern);
+pub struct EmailPattern(NamePattern);
 
 impl FromStr for EmailPattern {
     type Err = NamePatternError;
@@ -136,10 +136,10 @@ impl FromStr for EmailPattern {
     fn from_str(text: &str) -> Result<Self, NamePatternError> {
         let pattern = parse(text)?;
         let possible = match &pattern {
-            Pattern::Exact(address) => email(address).is_ok(),
-            Pattern::Prefix(_) if pattern.is_star() => true,
-            Pattern::Prefix(local) => local.ends_with('@') && email(&format!("{local}a")).is_ok(),
-            Pattern::Suffix(domain) => domain.starts_with('@') && email(&format!("a{domain}")).is_ok(),
+            NamePattern::Exact(address) => email(address).is_ok(),
+            NamePattern::Prefix(_) if pattern.is_star() => true,
+            NamePattern::Prefix(local) => local.ends_with('@') && email(&format!("{local}a")).is_ok(),
+            NamePattern::Suffix(domain) => domain.starts_with('@') && email(&format!("a{domain}")).is_ok(),
         };
         if possible { Ok(Self(pattern)) } else { Err(NamePatternError::Email(text.to_owned())) }
     }
@@ -152,16 +152,16 @@ impl EmailPattern {
 }
 
 /// Checks a mail address: a dot-string of RFC 5321 §4.1.2, one @, and a domain.
-pub(super) fn email(address: &str) -> Result<(), Refused> {
-    let (local, domain) = address.split_once('@').ok_or(Refused::Email)?;
+pub(super) fn email(address: &str) -> Result<(), InvalidName> {
+    let (local, domain) = address.split_once('@').ok_or(InvalidName::Email)?;
     let atom = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
     let plain = local.split('.').all(|part| !part.is_empty() && part.bytes().all(atom));
-    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(Refused::Email) }
+    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(InvalidName::Email) }
 }
 
 /// URIs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UriPattern(Pattern);
+pub struct UriPattern(NamePattern);
 
 impl FromStr for UriPattern {
     type Err = NamePatternError;
@@ -169,17 +169,17 @@ impl FromStr for UriPattern {
     fn from_str(text: &str) -> Result<Self, NamePatternError> {
         let pattern = parse(text)?;
         let possible = match &pattern {
-            Pattern::Exact(exact) => uri(exact).is_ok(),
+            NamePattern::Exact(exact) => uri(exact).is_ok(),
             // The host must have ended before the `*` begins. Without `//`, its scheme says what is a host.
-            Pattern::Prefix(prefix) => {
-                let host_ended = |parts: Parts<'_>| match parts.authority {
+            NamePattern::Prefix(prefix) => {
+                let host_ended = |parts: UriParts<'_>| match parts.authority {
                     Some(_) => parts.path.is_some(),
                     None => prefix.ends_with([':', '/']),
                 };
                 pattern.is_star()
                     || split(prefix).is_some_and(host_ended) && uri(&format!("{prefix}x")).is_ok()
             }
-            Pattern::Suffix(_) => false,
+            NamePattern::Suffix(_) => false,
         };
         if possible { Ok(Self(pattern)) } else { Err(NamePatternError::Uri(text.to_owned())) }
     }
@@ -193,14 +193,14 @@ impl UriPattern {
 }
 
 /// The parts of a URI that a pattern is about.
-struct Parts<'a> {
+struct UriParts<'a> {
     /// Behind `//`; `None` for `urn:…` and the like.
     authority: Option<&'a str>,
     /// From the first `/` behind the authority on, or what follows the scheme; with query and fragment.
     path: Option<&'a str>,
 }
 
-fn split(uri: &str) -> Option<Parts<'_>> {
+fn split(uri: &str) -> Option<UriParts<'_>> {
     let (scheme, rest) = uri.split_once(':')?;
     let named = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !(scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.bytes().all(named)) {
@@ -209,16 +209,16 @@ fn split(uri: &str) -> Option<Parts<'_>> {
     let Some(hierarchical) = rest.strip_prefix("//") else {
         // `scheme:/path` is read in different ways, so it is not read at all.
         return (!rest.is_empty() && !rest.starts_with('/'))
-            .then_some(Parts { authority: None, path: Some(rest) });
+            .then_some(UriParts { authority: None, path: Some(rest) });
     };
     let end = hierarchical.find(['/', '?', '#']).unwrap_or(hierarchical.len());
     let (authority, path) = hierarchical.split_at_checked(end)?;
-    Some(Parts { authority: Some(authority), path: (!path.is_empty()).then_some(path) })
+    Some(UriParts { authority: Some(authority), path: (!path.is_empty()).then_some(path) })
 }
 
 /// Checks a URI: one that every reader takes for the same, whether or not it normalises paths (RFC 3986 §6.2.2).
-pub(super) fn uri(text: &str) -> Result<(), Refused> {
-    let parts = split(text).ok_or(Refused::Uri)?;
+pub(super) fn uri(text: &str) -> Result<(), InvalidName> {
+    let parts = split(text).ok_or(InvalidName::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     // A port that is empty is one that a reader leaves out.
     let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
@@ -238,7 +238,7 @@ pub(super) fn uri(text: &str) -> Result<(), Refused> {
         && plain
         && text.bytes().all(allowed)
         && text.split('%').skip(1).all(is_needed_escape);
-    if good { Ok(()) } else { Err(Refused::Uri) }
+    if good { Ok(()) } else { Err(InvalidName::Uri) }
 }
 
 /// Whether the escape at the beginning of `after` is one that no reader decodes to something that parts a path, or that

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A text, or a text with one `*` at its beginning or its end that stands for anything, also for nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Pattern {
+pub(super) enum NamePattern {
     /// Exactly this.
     Exact(String),
     /// `text*`
@@ -18,22 +18,22 @@ pub(super) enum Pattern {
 /// A text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
-pub(super) struct PatternError(String);
+pub(super) struct PatternSyntaxError(String);
 
-impl FromStr for Pattern {
-    type Err = PatternError;
+impl FromStr for NamePattern {
+    type Err = PatternSyntaxError;
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+    fn from_str(text: &str) -> Result<Self, PatternSyntaxError> {
         let pattern = match (text.strip_prefix('*'), text.strip_suffix('*')) {
             (_, Some(prefix)) => Self::Prefix(prefix.to_owned()),
             (Some(suffix), None) => Self::Suffix(suffix.to_owned()),
             (None, None) => Self::Exact(text.to_owned()),
         };
-        if pattern.text().contains('*') { Err(PatternError(text.to_owned())) } else { Ok(pattern) }
+        if pattern.text().contains('*') { Err(PatternSyntaxError(text.to_owned())) } else { Ok(pattern) }
     }
 }
 
-impl Pattern {
+impl NamePattern {
     /// What of the text the `*` stands for, empty if the pattern has none; `None` if the text does not match. Case counts.
     pub(super) fn star<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
@@ -61,7 +61,7 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for NamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(text) => f.write_str(text),
@@ -129,7 +129,7 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use super::{IpRange, Pattern};
+    use super::{IpRange, NamePattern};
 
     #[test]
     fn a_star_stands_for_anything_at_one_end() {
@@ -152,7 +152,7 @@ mod tests {
             ("**", "", None),
         ];
         for (pattern, text, want) in CASES {
-            let parsed = pattern.parse::<Pattern>().ok();
+            let parsed = pattern.parse::<NamePattern>().ok();
             assert_eq!(parsed.as_ref().map(|parsed| parsed.star(text).is_some()), *want, "{pattern} {text}");
             if let Some(parsed) = parsed {
                 assert_eq!(parsed.to_string(), *pattern);

@@ -13,21 +13,21 @@ use secrecy::zeroize::Zeroizing;
 pub use building::build;
 
 use super::alt_names::AltNames;
-use super::public_key::{BadKey, PublicKey};
+use super::public_key::{PublicKeyError, StrongPublicKey};
 use super::signer::SignError;
 use super::subject::Subject;
 use crate::go::pem;
 use crate::pki::x509::ParseError;
-use crate::pki::x509::alt_names::Names;
-use crate::pki::x509::der::{Der, tag};
-use crate::pki::x509::name::{self, Reader};
-use crate::pki::x509::signature::{Algorithm, SignatureError};
+use crate::pki::x509::alt_names::SubjectAltNames;
+use crate::pki::x509::der::{DerReader, tag};
+use crate::pki::x509::name::{self, NameDecoder};
+use crate::pki::x509::signature::{SignatureAlgorithm, SignatureError};
 
 /// The longest request that is read, in DER. A limit of our own: the longest sensible ones are a few kilobytes.
-pub const MAX_REQUEST: usize = 64 * 1024;
+pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 /// The type of the PEM block.
-pub(crate) const KIND: &[u8] = b"CERTIFICATE REQUEST";
+pub(crate) const REQUEST_PEM_TYPE: &[u8] = b"CERTIFICATE REQUEST";
 /// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
 pub(crate) const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// 2.5.29.17
@@ -39,7 +39,7 @@ pub struct CertificateRequest {
     der: Vec<u8>,
     subject: Subject,
     alt_names: AltNames,
-    public_key: PublicKey,
+    public_key: StrongPublicKey,
 }
 
 /// Why bytes are no request that can be signed. The texts are Go's, except for those of our own policy.
@@ -66,8 +66,8 @@ pub enum RequestError {
     /// The request is signed by an algorithm that proves nothing any more.
     #[error("{0}")]
     WeakSignature(String),
-    /// The request is longer than [`MAX_REQUEST`].
-    #[error("the certificate request is longer than {MAX_REQUEST} bytes")]
+    /// The request is longer than [`MAX_REQUEST_BYTES`].
+    #[error("the certificate request is longer than {MAX_REQUEST_BYTES} bytes")]
     TooLarge,
     /// A request of our own could not be signed.
     #[error(transparent)]
@@ -92,12 +92,12 @@ impl CertificateRequest {
     // threat: csr-other-reading
     pub fn from_pem(pem: &[u8]) -> Result<Self, RequestError> {
         // Four characters carry three octets; lines, headers and text around the block have the other half.
-        if pem.len() > 4 * MAX_REQUEST {
+        if pem.len() > 4 * MAX_REQUEST_BYTES {
             return Err(RequestError::TooLarge);
         }
-        let first = pem::decode(pem).filter(|(block, _)| block.kind == KIND);
+        let first = pem::decode(pem).filter(|(block, _)| block.kind == REQUEST_PEM_TYPE);
         let (block, _) = first.ok_or(RequestError::NotPem)?;
-        if !pem::is_bare(pem, KIND) {
+        if !pem::is_bare(pem, REQUEST_PEM_TYPE) {
             return Err(RequestError::NotBare);
         }
         Self::from_der(&block.content)
@@ -107,25 +107,25 @@ impl CertificateRequest {
     // go: crypto/x509/x509.go, ParseCertificateRequest, CheckSignature
     // threat: request-for-another-key
     pub fn from_der(der: &[u8]) -> Result<Self, RequestError> {
-        if der.len() > MAX_REQUEST {
+        if der.len() > MAX_REQUEST_BYTES {
             return Err(RequestError::TooLarge);
         }
-        let parts = Parts::split(der).ok_or(MALFORMED)?;
-        let algorithm = Algorithm::parse(parts.algorithm)?;
-        let public_key = PublicKey::from_spki(parts.spki);
+        let parts = RequestParts::split(der).ok_or(MALFORMED)?;
+        let algorithm = SignatureAlgorithm::parse(parts.algorithm)?;
+        let public_key = StrongPublicKey::from_spki(parts.spki);
         // Malformed comes before weak: what does not parse is retried, as upstream does.
-        if let Err(BadKey::Malformed(error)) = public_key {
+        if let Err(PublicKeyError::Malformed(error)) = public_key {
             return Err(error.into());
         }
-        let subject = name::Subject::parse(parts.subject, Reader::Request)?.name;
+        let subject = name::CertificateSubject::parse(parts.subject, NameDecoder::Request)?.name;
         let alt_names = requested_names(parts.attributes)?;
         let public_key = public_key.map_err(|bad| match bad {
-            BadKey::Malformed(error) => error.into(),
-            BadKey::Unsupported => RequestError::Signature(SignatureError::Unimplemented.to_string()),
-            BadKey::Weak(reason) => RequestError::WeakKey(reason),
-            BadKey::Encode(error) => RequestError::Malformed(error.to_string()),
+            PublicKeyError::Malformed(error) => error.into(),
+            PublicKeyError::Unsupported => RequestError::Signature(SignatureError::Unimplemented.to_string()),
+            PublicKeyError::Weak(reason) => RequestError::WeakKey(reason),
+            PublicKeyError::Encode(error) => RequestError::Malformed(error.to_string()),
         })?;
-        if let Algorithm::Insecure(name, _) = algorithm {
+        if let SignatureAlgorithm::Insecure(name, _) = algorithm {
             return Err(RequestError::WeakSignature(format!(
                 "certificate requests that are signed with {name} are not accepted: sign it with SHA-256 or better"
             )));
@@ -153,13 +153,13 @@ impl CertificateRequest {
     }
 
     /// The key the certificate is to bind.
-    pub fn public_key(&self) -> &PublicKey {
+    pub fn public_key(&self) -> &StrongPublicKey {
         &self.public_key
     }
 
     /// The request as a PEM block.
     pub fn to_pem(&self) -> String {
-        armour("CERTIFICATE REQUEST", &self.der)
+        encode_pem("CERTIFICATE REQUEST", &self.der)
     }
 }
 
@@ -170,7 +170,7 @@ impl From<ParseError> for RequestError {
 }
 
 /// What a request is made of.
-pub(crate) struct Parts<'a> {
+pub(crate) struct RequestParts<'a> {
     /// The signed part, as it is written.
     signed: &'a [u8],
     pub(crate) subject: &'a [u8],
@@ -186,16 +186,16 @@ pub(crate) struct Parts<'a> {
 
 const MALFORMED: ParseError = ParseError("asn1: structure error: malformed certificate request");
 
-impl<'a> Parts<'a> {
+impl<'a> RequestParts<'a> {
     /// Elements may follow at the end of each SEQUENCE, as Go has it, but not after the request.
     // RFC 2986 §4
     pub(crate) fn split(der: &'a [u8]) -> Option<Self> {
-        let mut input = Der::new(der);
+        let mut input = DerReader::new(der);
         let mut request = input.enter(tag::SEQUENCE)?;
         let signed = request.whole(tag::SEQUENCE)?;
         let algorithm = request.read(tag::SEQUENCE)?;
         let signature = request.bits()?.right_aligned();
-        let mut info = Der::new(signed).enter(tag::SEQUENCE)?;
+        let mut info = DerReader::new(signed).enter(tag::SEQUENCE)?;
         // Go does not look at the version.
         info.int64()?;
         let subject = info.whole(tag::SEQUENCE)?;
@@ -209,14 +209,14 @@ impl<'a> Parts<'a> {
 /// The alternative names among the requested extensions, of which nothing else is taken.
 // go: crypto/x509/x509.go, parseCSRExtensions
 fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
-    let mut attributes = Der::new(attributes);
+    let mut attributes = DerReader::new(attributes);
     let mut seen = BTreeSet::new();
     let mut names = AltNames::default();
     while !attributes.is_empty() {
         let attribute = attributes.any().ok_or(MALFORMED)?;
         // Attributes that do not parse are passed over.
         let Some(list) = extension_request(attribute.whole) else { continue };
-        let mut list = Der::new(list).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
+        let mut list = DerReader::new(list).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
         while !list.is_empty() {
             let mut extension = list.enter(tag::SEQUENCE).ok_or(MALFORMED)?;
             let oid = extension.oid().ok_or(MALFORMED)?;
@@ -230,7 +230,7 @@ fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
                 );
             }
             if oid == SUBJECT_ALT_NAME {
-                names = AltNames::from_names(Names::parse(Der::new(value))?);
+                names = AltNames::from_names(SubjectAltNames::parse(DerReader::new(value))?);
             }
         }
     }
@@ -239,7 +239,7 @@ fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
 
 /// The first value of an attribute that carries extensions; `None` for every other attribute.
 fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
-    let mut attribute = Der::new(attribute).enter(tag::SEQUENCE)?;
+    let mut attribute = DerReader::new(attribute).enter(tag::SEQUENCE)?;
     let kind = attribute.oid()?;
     let mut values = attribute.enter(tag::SET)?;
     let first = values.any()?.whole;
@@ -251,7 +251,7 @@ fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
 
 /// One PEM block of lines of 64 characters.
 // go: encoding/pem, Encode
-pub(crate) fn armour(kind: &str, content: &[u8]) -> String {
+pub(crate) fn encode_pem(kind: &str, content: &[u8]) -> String {
     // The content may be a key: what is copied is wiped, and nothing is copied by growing.
     let text = Zeroizing::new(STANDARD.encode(content));
     let lines = text.len() / 64 + 1;

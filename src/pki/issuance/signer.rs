@@ -12,7 +12,7 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 
 pub use pem_key::PemKey;
 
-use crate::pki::x509::signature::{self, Curve, Hash};
+use crate::pki::x509::signature::{self, EllipticCurve, HashAlgorithm};
 
 /// Something that signs with one private key. Signing blocks: callers in async code use a blocking thread.
 pub trait Signer: Send + Sync + fmt::Debug {
@@ -20,13 +20,13 @@ pub trait Signer: Send + Sync + fmt::Debug {
     fn public_key(&self) -> &[u8];
 
     /// Signs a message: the hash is computed here, as the algorithm says. ECDSA signatures are DER.
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError>;
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError>;
 }
 
 /// How an authority signs; its key decides.
 // go: crypto/x509/x509.go, signingParamsForKey
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SignatureAlgorithm {
+pub enum SigningAlgorithm {
     /// PKCS#1 v1.5 with SHA-256.
     RsaSha256,
     /// P-256.
@@ -39,14 +39,14 @@ pub enum SignatureAlgorithm {
     Ed25519,
 }
 
-impl SignatureAlgorithm {
+impl SigningAlgorithm {
     /// The algorithm of a key; `None` for a key that cannot sign.
     pub(super) fn of(key: &signature::PublicKey) -> Option<Self> {
         match key {
             signature::PublicKey::Rsa { .. } => Some(Self::RsaSha256),
-            signature::PublicKey::Ecdsa { curve: Curve::P256, .. } => Some(Self::EcdsaSha256),
-            signature::PublicKey::Ecdsa { curve: Curve::P384, .. } => Some(Self::EcdsaSha384),
-            signature::PublicKey::Ecdsa { curve: Curve::P521, .. } => Some(Self::EcdsaSha512),
+            signature::PublicKey::Ecdsa { curve: EllipticCurve::P256, .. } => Some(Self::EcdsaSha256),
+            signature::PublicKey::Ecdsa { curve: EllipticCurve::P384, .. } => Some(Self::EcdsaSha384),
+            signature::PublicKey::Ecdsa { curve: EllipticCurve::P521, .. } => Some(Self::EcdsaSha512),
             signature::PublicKey::Ed25519(_) => Some(Self::Ed25519),
             signature::PublicKey::Dsa | signature::PublicKey::Unknown => None,
         }
@@ -70,13 +70,13 @@ impl SignatureAlgorithm {
     }
 
     /// How the signature is verified.
-    pub(super) fn verified_as(self) -> signature::Algorithm {
+    pub(super) fn verified_as(self) -> signature::SignatureAlgorithm {
         match self {
-            Self::RsaSha256 => signature::Algorithm::RsaPkcs1(Hash::Sha256),
-            Self::EcdsaSha256 => signature::Algorithm::Ecdsa(Hash::Sha256),
-            Self::EcdsaSha384 => signature::Algorithm::Ecdsa(Hash::Sha384),
-            Self::EcdsaSha512 => signature::Algorithm::Ecdsa(Hash::Sha512),
-            Self::Ed25519 => signature::Algorithm::Ed25519,
+            Self::RsaSha256 => signature::SignatureAlgorithm::RsaPkcs1(HashAlgorithm::Sha256),
+            Self::EcdsaSha256 => signature::SignatureAlgorithm::Ecdsa(HashAlgorithm::Sha256),
+            Self::EcdsaSha384 => signature::SignatureAlgorithm::Ecdsa(HashAlgorithm::Sha384),
+            Self::EcdsaSha512 => signature::SignatureAlgorithm::Ecdsa(HashAlgorithm::Sha512),
+            Self::Ed25519 => signature::SignatureAlgorithm::Ed25519,
         }
     }
 }
@@ -86,7 +86,7 @@ impl SignatureAlgorithm {
 pub enum SignError {
     /// The key is of another kind than the algorithm.
     #[error("the key cannot sign by {0:?}")]
-    Algorithm(SignatureAlgorithm),
+    Algorithm(SigningAlgorithm),
     /// The key's holder failed.
     #[error("failed to sign certificate: {0}")]
     Failed(String),
@@ -116,7 +116,7 @@ pub enum KeyKind {
 
 /// Why there is no private key that can be used. Never shows any of the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
+pub enum PrivateKeyError {
     /// There is no private key in the PEM.
     // go: crypto/tls/tls.go, X509KeyPair
     #[error("{0}")]

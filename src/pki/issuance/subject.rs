@@ -6,7 +6,7 @@ use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::der::asn1::{Any, ObjectIdentifier};
 use x509_cert::der::{self, Encode as _, Tag};
 
-pub use crate::pki::x509::name::Name as Subject;
+pub use crate::pki::x509::name::DistinguishedName as Subject;
 
 /// Why a text names no user or group that can be told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -148,7 +148,7 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::{Subject, check_name};
     use crate::pki::issuance::testing::{element, strings};
-    use crate::pki::x509::name::{self, Reader};
+    use crate::pki::x509::name::{self, NameDecoder};
 
     /// One RDN of attributes 2.5.4.`kind`, each with its type and value.
     fn rdn(attributes: &[(u8, u8, &[u8])]) -> Vec<u8> {
@@ -164,7 +164,7 @@ mod tests {
 
     /// What a requested name is written again as.
     fn again(encoded: &[u8]) -> Vec<u8> {
-        name::Subject::parse(encoded, Reader::Request).unwrap().name.to_der().unwrap()
+        name::CertificateSubject::parse(encoded, NameDecoder::Request).unwrap().name.to_der().unwrap()
     }
 
     const PRINTABLE: u8 = 0x13;

@@ -12,12 +12,12 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 use x509_cert::time::Time;
 
 use super::alt_names::AltNames;
-use super::usage::Usages;
+use super::usage::CertificateUsages;
 use super::validity::Validity;
 
 /// What is written into a certificate.
 #[derive(Debug)]
-pub(super) struct Fields<'a> {
+pub(super) struct TbsFields<'a> {
     /// Big-endian.
     pub(super) serial: &'a [u8],
     pub(super) algorithm: AlgorithmIdentifierOwned,
@@ -27,7 +27,7 @@ pub(super) struct Fields<'a> {
     /// The encoded subject.
     pub(super) subject: &'a [u8],
     pub(super) spki: &'a [u8],
-    pub(super) usages: &'a Usages,
+    pub(super) usages: &'a CertificateUsages,
     /// The authority's subject key identifier; empty if it has none.
     pub(super) authority_key_id: &'a [u8],
     pub(super) alt_names: &'a AltNames,
@@ -41,7 +41,7 @@ struct TbsCertificate {
     serial: Uint,
     signature: AlgorithmIdentifierOwned,
     issuer: Any,
-    validity: Span,
+    validity: ValiditySequence,
     subject: Any,
     public_key: Any,
     #[asn1(context_specific = "3", tag_mode = "EXPLICIT")]
@@ -49,19 +49,19 @@ struct TbsCertificate {
 }
 
 #[derive(Sequence)]
-struct Span {
+struct ValiditySequence {
     not_before: Time,
     not_after: Time,
 }
 
 #[derive(Sequence)]
-struct Signed {
+struct SignedSequence {
     content: Any,
     algorithm: AlgorithmIdentifierOwned,
     signature: BitString,
 }
 
-impl Fields<'_> {
+impl TbsFields<'_> {
     /// The signed part.
     pub(super) fn to_der(&self) -> Result<Vec<u8>, der::Error> {
         TbsCertificate {
@@ -70,7 +70,7 @@ impl Fields<'_> {
             serial: Uint::new(self.serial)?,
             signature: self.algorithm.clone(),
             issuer: Any::from_der(self.issuer)?,
-            validity: Span {
+            validity: ValiditySequence {
                 not_before: time(self.validity.not_before)?,
                 not_after: time(self.validity.not_after)?,
             },
@@ -122,7 +122,7 @@ pub(super) fn signed(
     signature: &[u8],
 ) -> Result<Vec<u8>, der::Error> {
     let signature = BitString::from_bytes(signature)?;
-    Signed { content: Any::from_der(content)?, algorithm, signature }.to_der()
+    SignedSequence { content: Any::from_der(content)?, algorithm, signature }.to_der()
 }
 
 /// UTCTime until 2049, GeneralizedTime after (RFC 5280 §4.1.2.5).

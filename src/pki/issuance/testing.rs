@@ -9,9 +9,9 @@ use x509_cert::der::asn1::Any;
 use x509_cert::der::{Encode as _, Tag};
 
 use super::alt_names::AltNames;
-use super::authority::Authority;
-use super::issue::{IssueError, Issued, Wanted};
-use super::profile::Profile;
+use super::authority::CertificateAuthority;
+use super::issue::{IssuanceRequest, IssueError, IssuedCertificate};
+use super::profile::CertificateProfile;
 use super::request::{self, CertificateRequest};
 use super::signer::{KeyKind, PemKey, Signer as _};
 use super::subject::Subject;
@@ -47,12 +47,12 @@ pub(crate) fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
     params.self_signed(&key).unwrap().pem()
 }
 
-pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> Authority {
+pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> CertificateAuthority {
     let key = PemKey::generate(kind).unwrap();
-    Authority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
+    CertificateAuthority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
 }
 
-pub(crate) fn authority(kind: KeyKind) -> Authority {
+pub(crate) fn authority(kind: KeyKind) -> CertificateAuthority {
     authority_of(&ca_params("test-ca"), kind)
 }
 
@@ -74,13 +74,13 @@ pub(crate) fn request(subject: &Subject, alt_names: &AltNames) -> CertificateReq
 
 /// Prepares and signs for a year.
 pub(crate) fn issue(
-    authority: &Authority,
-    profile: &Profile,
+    authority: &CertificateAuthority,
+    profile: &CertificateProfile,
     request: &CertificateRequest,
     usages: &[&str],
-) -> Result<Issued, IssueError> {
+) -> Result<IssuedCertificate, IssueError> {
     let usages = strings(usages);
-    let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let wanted = IssuanceRequest { request, usages: &usages, expiration: None, signing_duration: YEAR };
     authority.issue(authority.prepare(profile, &wanted, NOW)?)
 }
 

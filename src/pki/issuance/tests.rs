@@ -7,9 +7,9 @@ use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use x509_parser::prelude::FromDer as _;
 
 use super::alt_names::AltNames;
-use super::authority::Authority;
-use super::issue::{IssueError, Wanted};
-use super::profile::Profile;
+use super::authority::CertificateAuthority;
+use super::issue::{IssuanceRequest, IssueError};
+use super::profile::CertificateProfile;
 use super::request;
 use super::signer::{KeyKind, PemKey};
 use super::subject::Subject;
@@ -39,7 +39,8 @@ fn every_kind_of_authority_signs_every_kind_of_key() {
             let key = PemKey::generate(kind).unwrap();
             let request = request::build(&subject("alice", &["dev", "ops"]), &every_name(), &key).unwrap();
             let usages = ["digital signature", "client auth"];
-            let issued = issue(&authority, &Profile::kube_apiserver_client(), &request, &usages).unwrap();
+            let issued =
+                issue(&authority, &CertificateProfile::kube_apiserver_client(), &request, &usages).unwrap();
             std::fs::write(path("leaf.crt"), issued.pem()).unwrap();
             let at = NOW.as_secs().to_string();
             let verified = openssl(&[
@@ -86,7 +87,7 @@ fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
         "email protection",
         "signing",
     ];
-    let issued = issue(&authority, &Profile::legacy_unknown(), &request, &usages).unwrap();
+    let issued = issue(&authority, &CertificateProfile::legacy_unknown(), &request, &usages).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("leaf.crt");
     std::fs::write(&path, issued.pem()).unwrap();
@@ -104,11 +105,11 @@ fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
     assert_eq!(
         lines.join("\n").trim(),
         format!(
-            "X509v3 Key Usage: critical\nDigital Signature, Key Encipherment\n\
-             X509v3 Extended Key Usage:\n\
+            "X509v3 Key CertificateUsage: critical\nDigital Signature, Key Encipherment\n\
+             X509v3 Extended Key CertificateUsage:\n\
              TLS Web Server Authentication, TLS Web Client Authentication, E-mail Protection\n\
              X509v3 Basic Constraints: critical\nCA:FALSE\n\
-             X509v3 Authority Key Identifier:\n{}\n\
+             X509v3 CertificateAuthority Key Identifier:\n{}\n\
              X509v3 Subject Alternative Name:\n\
              DNS:a.example, DNS:*.b.example, DNS:a.example, email:a@example.com, IP Address:192.0.2.1, \
              IP Address:2001:DB8:0:0:0:0:0:1, URI:spiffe://cluster.local/ns/a/sa/b",
@@ -125,7 +126,7 @@ fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
     let (_, leaf) = x509_parser::certificate::X509Certificate::from_der(issued.der()).unwrap();
     let serial = leaf.raw_serial_as_string().replace(':', "");
     assert_eq!(serial.strip_prefix("00").filter(|s| s.len() == 32).unwrap_or(&serial), issued.serial_hex());
-    let other = issue(&authority, &Profile::legacy_unknown(), &request, &usages).unwrap();
+    let other = issue(&authority, &CertificateProfile::legacy_unknown(), &request, &usages).unwrap();
     assert_ne!(other.serial_hex(), issued.serial_hex());
 }
 
@@ -138,7 +139,7 @@ fn extension_of(der: &[u8], oid: &str) -> Option<(bool, Vec<u8>)> {
 #[test]
 fn alternative_names_are_critical_exactly_without_a_subject() {
     let authority = authority(KeyKind::EcdsaP256);
-    let profile = Profile::legacy_unknown();
+    let profile = CertificateProfile::legacy_unknown();
     // An empty CN is none; an empty O is one.
     let cases = [
         ("a subject", subject("alice", &[]), Some(false)),
@@ -163,7 +164,8 @@ fn an_ipv4_address_written_as_ipv6_is_one() {
     let request = request(&subject("a", &[]), &names);
     assert_eq!(request.alt_names().ips, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
     let issued =
-        issue(&authority(KeyKind::EcdsaP256), &Profile::serving(), &request, &["server auth"]).unwrap();
+        issue(&authority(KeyKind::EcdsaP256), &CertificateProfile::serving(), &request, &["server auth"])
+            .unwrap();
     let (_, value) = extension_of(issued.der(), "2.5.29.17").unwrap();
     assert_eq!(value, [0x30, 6, 0x87, 4, 192, 0, 2, 1]);
 }
@@ -192,15 +194,18 @@ fn an_authority_without_a_key_identifier_gives_none() {
         &path("crt"),
     ]);
     let (crt, key) = (std::fs::read(path("crt")).unwrap(), std::fs::read(path("key")).unwrap());
-    let plain = Authority::new(&crt, Box::new(PemKey::from_pem(&key).unwrap())).unwrap();
+    let plain = CertificateAuthority::new(&crt, Box::new(PemKey::from_pem(&key).unwrap())).unwrap();
     let alice = request(&subject("alice", &[]), &AltNames::default());
     // openssl's authority begins now.
     let usages = strings(&["client auth"]);
-    let wanted = Wanted { request: &alice, usages: &usages, expiration: None, signing_duration: YEAR };
-    let prepared = plain.prepare(&Profile::client(), &wanted, plain.not_before()).unwrap();
+    let wanted =
+        IssuanceRequest { request: &alice, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = plain.prepare(&CertificateProfile::client(), &wanted, plain.not_before()).unwrap();
     let issued = plain.issue(prepared).unwrap();
     assert_eq!(extension_of(issued.der(), "2.5.29.35"), None);
-    let issued = issue(&authority(KeyKind::EcdsaP256), &Profile::client(), &alice, &["client auth"]).unwrap();
+    let issued =
+        issue(&authority(KeyKind::EcdsaP256), &CertificateProfile::client(), &alice, &["client auth"])
+            .unwrap();
     assert!(extension_of(issued.der(), "2.5.29.35").is_some());
     // Nor does an authority identify itself.
     let mut params = ca_params("");
@@ -209,7 +214,7 @@ fn an_authority_without_a_key_identifier_gives_none() {
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
     let namesake = request(&subject("namesake", &[]), &AltNames::default());
     let own = authority_of(&params, KeyKind::EcdsaP256);
-    let issued = issue(&own, &Profile::client(), &namesake, &["client auth"]).unwrap();
+    let issued = issue(&own, &CertificateProfile::client(), &namesake, &["client auth"]).unwrap();
     assert_eq!(extension_of(issued.der(), "2.5.29.35"), None);
 }
 
@@ -220,7 +225,7 @@ fn an_expired_authority_is_accepted_and_signs_nothing() {
     let authority = authority_of(&params, KeyKind::EcdsaP256);
     assert!(authority.is_expired(NOW));
     let request = request(&subject("alice", &[]), &AltNames::default());
-    let refused = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap_err();
+    let refused = issue(&authority, &CertificateProfile::client(), &request, &["client auth"]).unwrap_err();
     assert!(matches!(refused, IssueError::NotValid(_)), "{refused:?}");
     assert_eq!(
         refused.to_string(),
@@ -228,7 +233,7 @@ fn an_expired_authority_is_accepted_and_signs_nothing() {
     );
     params.not_after = date(NOW.saturating_sub(Duration::from_hours(1)));
     let authority = authority_of(&params, KeyKind::EcdsaP256);
-    let refused = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap_err();
+    let refused = issue(&authority, &CertificateProfile::client(), &request, &["client auth"]).unwrap_err();
     assert_eq!(refused.to_string(), "the signer has expired: NotAfter=2025-12-31 23:00:00 +0000 UTC");
 }
 
@@ -238,7 +243,7 @@ fn a_life_ends_with_the_authority() {
     params.not_after = date(NOW + Duration::from_hours(3));
     let authority = authority_of(&params, KeyKind::EcdsaP256);
     let request = request(&subject("alice", &[]), &AltNames::default());
-    let issued = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap();
+    let issued = issue(&authority, &CertificateProfile::client(), &request, &["client auth"]).unwrap();
     assert_eq!(issued.not_after(), NOW + Duration::from_hours(3));
     assert_eq!(authority.not_after(), issued.not_after());
 }
@@ -248,8 +253,9 @@ fn what_was_prepared_is_signed_by_its_own_authority_alone() {
     let (own, other) = (authority(KeyKind::EcdsaP256), authority(KeyKind::EcdsaP256));
     let request = request(&subject("alice", &[]), &AltNames::default());
     let usages = strings(&["client auth"]);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
-    let prepared = || own.prepare(&Profile::client(), &wanted, NOW).unwrap();
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = || own.prepare(&CertificateProfile::client(), &wanted, NOW).unwrap();
     assert_eq!(other.issue(prepared()).unwrap_err(), IssueError::OtherAuthority);
     assert!(own.issue(prepared()).is_ok());
 }
@@ -259,13 +265,14 @@ fn unknown_usages_are_no_refusal() {
     let request = request(&subject("alice", &[]), &AltNames::default());
     let authority = authority(KeyKind::EcdsaP256);
     let refused =
-        issue(&authority, &Profile::legacy_unknown(), &request, &["client auth", "x", "y\"z"]).unwrap_err();
+        issue(&authority, &CertificateProfile::legacy_unknown(), &request, &["client auth", "x", "y\"z"])
+            .unwrap_err();
     assert!(matches!(refused, IssueError::Usages(_)), "{refused:?}");
     assert_eq!(refused.to_string(), r#"unrecognized usage values: ["x" "y\"z"]"#);
 }
 
 /// A certificate that an authority's own limits forbid, or not.
-type Case = (&'static str, Authority, &'static str, &'static [&'static str], bool);
+type Case = (&'static str, CertificateAuthority, &'static str, &'static [&'static str], bool);
 
 #[test]
 fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
@@ -300,7 +307,7 @@ fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
     ];
     for (case, authority, name, usages, good) in cases {
         let request = request(&subject("a", &[]), &named(name));
-        let issued = issue(&authority, &Profile::legacy_unknown(), &request, usages);
+        let issued = issue(&authority, &CertificateProfile::legacy_unknown(), &request, usages);
         match issued {
             Ok(_) => assert!(good, "{case}"),
             Err(IssueError::Limit(limit)) => assert!(!good, "{case}: {limit}"),

@@ -14,7 +14,7 @@ use crate::go::quote::Quoted;
 /// A usage the certificates API knows. Closed by `certificates.k8s.io/v1`; ordered by its word.
 // api: certificates/v1/types.go, KeyUsage
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Usage {
+pub enum CertificateUsage {
     /// `any`
     Any,
     /// `cert sign`
@@ -65,7 +65,7 @@ pub enum Usage {
 
 /// Where a usage is written in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum UsageEncoding {
     /// A bit of keyUsage, counted as RFC 5280 §4.2.1.3 does.
     KeyUsage(u8),
     /// An entry of extKeyUsage: its rank in Go's enumeration, by which entries are sorted, and its OID.
@@ -73,38 +73,39 @@ pub(super) enum Place {
     Extended(u8, &'static str),
 }
 
-use Place::{Extended, KeyUsage};
+use UsageEncoding::{Extended, KeyUsage};
 
-/// Ordered by their words, as [`Usage`] is.
-const TABLE: [(Usage, &str, Place); 23] = [
-    (Usage::Any, "any", Extended(0, "2.5.29.37.0")),
-    (Usage::CertSign, "cert sign", KeyUsage(5)),
-    (Usage::ClientAuth, "client auth", Extended(2, "1.3.6.1.5.5.7.3.2")),
-    (Usage::CodeSigning, "code signing", Extended(3, "1.3.6.1.5.5.7.3.3")),
-    (Usage::ContentCommitment, "content commitment", KeyUsage(1)),
-    (Usage::CrlSign, "crl sign", KeyUsage(6)),
-    (Usage::DataEncipherment, "data encipherment", KeyUsage(3)),
-    (Usage::DecipherOnly, "decipher only", KeyUsage(8)),
-    (Usage::DigitalSignature, "digital signature", KeyUsage(0)),
-    (Usage::EmailProtection, "email protection", Extended(4, "1.3.6.1.5.5.7.3.4")),
-    (Usage::EncipherOnly, "encipher only", KeyUsage(7)),
-    (Usage::IpsecEndSystem, "ipsec end system", Extended(5, "1.3.6.1.5.5.7.3.5")),
-    (Usage::IpsecTunnel, "ipsec tunnel", Extended(6, "1.3.6.1.5.5.7.3.6")),
-    (Usage::IpsecUser, "ipsec user", Extended(7, "1.3.6.1.5.5.7.3.7")),
-    (Usage::KeyAgreement, "key agreement", KeyUsage(4)),
-    (Usage::KeyEncipherment, "key encipherment", KeyUsage(2)),
-    (Usage::MicrosoftSgc, "microsoft sgc", Extended(10, "1.3.6.1.4.1.311.10.3.3")),
-    (Usage::NetscapeSgc, "netscape sgc", Extended(11, "2.16.840.1.113730.4.1")),
-    (Usage::OcspSigning, "ocsp signing", Extended(9, "1.3.6.1.5.5.7.3.9")),
-    (Usage::Smime, "s/mime", Extended(4, "1.3.6.1.5.5.7.3.4")),
-    (Usage::ServerAuth, "server auth", Extended(1, "1.3.6.1.5.5.7.3.1")),
-    (Usage::Signing, "signing", KeyUsage(0)),
-    (Usage::Timestamping, "timestamping", Extended(8, "1.3.6.1.5.5.7.3.8")),
+/// Ordered by their words, as [`CertificateUsage`] is.
+const TABLE: [(CertificateUsage, &str, UsageEncoding); 23] = [
+    (CertificateUsage::Any, "any", Extended(0, "2.5.29.37.0")),
+    (CertificateUsage::CertSign, "cert sign", KeyUsage(5)),
+    (CertificateUsage::ClientAuth, "client auth", Extended(2, "1.3.6.1.5.5.7.3.2")),
+    (CertificateUsage::CodeSigning, "code signing", Extended(3, "1.3.6.1.5.5.7.3.3")),
+    (CertificateUsage::ContentCommitment, "content commitment", KeyUsage(1)),
+    (CertificateUsage::CrlSign, "crl sign", KeyUsage(6)),
+    (CertificateUsage::DataEncipherment, "data encipherment", KeyUsage(3)),
+    (CertificateUsage::DecipherOnly, "decipher only", KeyUsage(8)),
+    (CertificateUsage::DigitalSignature, "digital signature", KeyUsage(0)),
+    (CertificateUsage::EmailProtection, "email protection", Extended(4, "1.3.6.1.5.5.7.3.4")),
+    (CertificateUsage::EncipherOnly, "encipher only", KeyUsage(7)),
+    (CertificateUsage::IpsecEndSystem, "ipsec end system", Extended(5, "1.3.6.1.5.5.7.3.5")),
+    (CertificateUsage::IpsecTunnel, "ipsec tunnel", Extended(6, "1.3.6.1.5.5.7.3.6")),
+    (CertificateUsage::IpsecUser, "ipsec user", Extended(7, "1.3.6.1.5.5.7.3.7")),
+    (CertificateUsage::KeyAgreement, "key agreement", KeyUsage(4)),
+    (CertificateUsage::KeyEncipherment, "key encipherment", KeyUsage(2)),
+    (CertificateUsage::MicrosoftSgc, "microsoft sgc", Extended(10, "1.3.6.1.4.1.311.10.3.3")),
+    (CertificateUsage::NetscapeSgc, "netscape sgc", Extended(11, "2.16.840.1.113730.4.1")),
+    (CertificateUsage::OcspSigning, "ocsp signing", Extended(9, "1.3.6.1.5.5.7.3.9")),
+    (CertificateUsage::Smime, "s/mime", Extended(4, "1.3.6.1.5.5.7.3.4")),
+    (CertificateUsage::ServerAuth, "server auth", Extended(1, "1.3.6.1.5.5.7.3.1")),
+    (CertificateUsage::Signing, "signing", KeyUsage(0)),
+    (CertificateUsage::Timestamping, "timestamping", Extended(8, "1.3.6.1.5.5.7.3.8")),
 ];
 
-static ALL: LazyLock<Vec<Usage>> = LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
+static ALL: LazyLock<Vec<CertificateUsage>> =
+    LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
 
-impl Usage {
+impl CertificateUsage {
     /// Every usage, ordered by its word.
     pub fn all() -> &'static [Self] {
         &ALL
@@ -129,18 +130,18 @@ impl Usage {
     }
 
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsageDict and extKeyUsageDict
-    pub(super) fn place(self) -> Place {
+    pub(super) fn place(self) -> UsageEncoding {
         TABLE.iter().find(|(usage, ..)| *usage == self).map_or(KeyUsage(0), |(.., place)| *place)
     }
 }
 
-impl fmt::Display for Usage {
+impl fmt::Display for CertificateUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }
 }
 
-impl FromStr for Usage {
+impl FromStr for CertificateUsage {
     type Err = UnknownUsages;
 
     fn from_str(word: &str) -> Result<Self, UnknownUsages> {
@@ -163,9 +164,9 @@ fn quoted(words: &[String]) -> String {
 
 /// The usages of one request, in its order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Usages(Vec<Usage>);
+pub struct CertificateUsages(Vec<CertificateUsage>);
 
-impl Usages {
+impl CertificateUsages {
     /// Reads the words of `spec.usages`; the error names every unknown one.
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsagesFromStrings
     pub fn parse(words: &[String]) -> Result<Self, UnknownUsages> {
@@ -180,7 +181,7 @@ impl Usages {
     }
 
     /// The usages, in the order in which they were given.
-    pub fn as_slice(&self) -> &[Usage] {
+    pub fn as_slice(&self) -> &[CertificateUsage] {
         &self.0
     }
 
@@ -206,8 +207,8 @@ impl Usages {
     }
 }
 
-impl From<Vec<Usage>> for Usages {
-    fn from(usages: Vec<Usage>) -> Self {
+impl From<Vec<CertificateUsage>> for CertificateUsages {
+    fn from(usages: Vec<CertificateUsage>) -> Self {
         Self(usages)
     }
 }

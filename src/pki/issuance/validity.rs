@@ -10,10 +10,10 @@ use crate::pki::x509::time::rfc3339;
 pub const BACKDATE: Duration = Duration::from_mins(5);
 /// A certificate that lives shorter than this is not cut by the backdate at its end.
 // kubernetes: pkg/controller/certificates/signer/signer.go, sign
-pub const SHORT: Duration = Duration::from_hours(8);
+pub const SHORT_LIFETIME: Duration = Duration::from_hours(8);
 /// The shortest life that is given to who asks for a certain one.
 // kubernetes: pkg/controller/certificates/signer/signer.go, duration
-pub const MINIMUM: Duration = Duration::from_mins(10);
+pub const MIN_LIFETIME: Duration = Duration::from_mins(10);
 
 /// When a certificate is valid; both ends belong to it. Whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) fn life(asked: Option<Duration>, longest: Duration, usual: Duration) 
     match asked {
         None => usual,
         Some(asked) if asked > longest => longest,
-        Some(asked) => asked.max(MINIMUM),
+        Some(asked) => asked.max(MIN_LIFETIME),
     }
 }
 
@@ -53,7 +53,7 @@ impl Validity {
     /// The span of a certificate made now, within that of its authority.
     // kubernetes: pkg/controller/certificates/authority/policies.go, apply
     pub(super) fn of(now: UnixTime, life: Duration, authority: Self) -> Result<Self, AuthorityNotValid> {
-        Self::backdated(now, life, authority, BACKDATE, SHORT)
+        Self::backdated(now, life, authority, BACKDATE, SHORT_LIFETIME)
     }
 
     fn backdated(

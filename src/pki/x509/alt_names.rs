@@ -1,12 +1,12 @@
 //! Subject alternative names, as Go reads them.
 
 use super::certificate::ParseError;
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 use crate::go::uri::{self, Uri};
 
 /// The names of a subject alternative name extension that Go looks at.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names {
+pub(crate) struct SubjectAltNames {
     pub(crate) dns: Vec<String>,
     pub(crate) emails: Vec<String>,
     /// Each as it is written, and as Go reads it.
@@ -15,9 +15,9 @@ pub(crate) struct Names {
     pub(crate) ips: Vec<Vec<u8>>,
 }
 
-impl Names {
+impl SubjectAltNames {
     // go: crypto/x509/parser.go, parseSANExtension
-    pub(crate) fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(mut der: DerReader<'_>) -> Result<Self, ParseError> {
         let mut names = Self::default();
         let mut list =
             der.enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid subject alternative names"))?;

@@ -12,11 +12,11 @@ use crate::go::pem;
 #[derive(Debug, Clone)]
 pub struct CaBundle {
     certificates: Vec<Certificate>,
-    fingerprint: Fingerprint,
+    fingerprint: BundleFingerprint,
 }
 
 /// Names the content of a bundle: equal for equal certificates in the same order.
-pub(crate) type Fingerprint = [u8; 32];
+pub(crate) type BundleFingerprint = [u8; 32];
 
 /// Why a file is no bundle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,7 @@ impl CaBundle {
         self.certificates.iter().any(|own| own.der == certificate.der)
     }
 
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> BundleFingerprint {
         self.fingerprint
     }
 }

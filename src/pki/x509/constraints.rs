@@ -5,9 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::alt_names::{Names, domain_valid, ia5};
+use super::alt_names::{SubjectAltNames, domain_valid, ia5};
 use super::certificate::{Certificate, ParseError};
-use super::der::{Der, Malformed, tag};
+use super::der::{DerReader, MalformedDer, tag};
 use crate::go::escape::hex;
 use crate::go::uri;
 
@@ -17,14 +17,14 @@ const MAX_COMPARISONS: usize = 250_000;
 /// A name constraints extension.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NameConstraints {
-    permitted: Subtrees,
-    excluded: Subtrees,
+    permitted: NameSubtrees,
+    excluded: NameSubtrees,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Subtrees {
+struct NameSubtrees {
     dns: Vec<String>,
-    ips: Vec<Range>,
+    ips: Vec<IpSubtree>,
     /// Whole mailboxes, domain in lower case.
     mailboxes: Vec<Mailbox>,
     /// Domains of mailboxes.
@@ -34,7 +34,7 @@ struct Subtrees {
 
 /// An address range as it is written: the address may have bits below its mask.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Range {
+struct IpSubtree {
     address: Vec<u8>,
     mask: Vec<u8>,
 }
@@ -48,19 +48,19 @@ struct Mailbox {
 impl NameConstraints {
     /// The constraints, and whether all of them are of a kind that is understood.
     // go: crypto/x509/parser.go, parseNameConstraintsExtension
-    pub(crate) fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
+    pub(crate) fn parse(mut der: DerReader<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
-        let permitted = list.optional(tag::explicit(0)).map_err(|Malformed| INVALID)?.unwrap_or_default();
-        let excluded = list.optional(tag::explicit(1)).map_err(|Malformed| INVALID)?.unwrap_or_default();
+        let permitted = list.optional(tag::explicit(0)).map_err(|MalformedDer| INVALID)?.unwrap_or_default();
+        let excluded = list.optional(tag::explicit(1)).map_err(|MalformedDer| INVALID)?.unwrap_or_default();
         if !der.is_empty() || !list.is_empty() {
             return Err(INVALID);
         }
         if permitted.is_empty() && excluded.is_empty() {
             return Err(ParseError("x509: empty name constraints extension"));
         }
-        let (permitted, all_permitted) = Subtrees::parse(Der::new(permitted))?;
-        let (excluded, all_excluded) = Subtrees::parse(Der::new(excluded))?;
+        let (permitted, all_permitted) = NameSubtrees::parse(DerReader::new(permitted))?;
+        let (excluded, all_excluded) = NameSubtrees::parse(DerReader::new(excluded))?;
         Ok((Self { permitted, excluded }, all_permitted && all_excluded))
     }
 
@@ -103,7 +103,7 @@ impl NameConstraints {
             return Err(format!("x509: cannot parse rfc822Name {shown:?}"));
         }
         // The constraint that a mailbox meets, as it is shown.
-        let matching = |trees: &Subtrees, permitted| {
+        let matching = |trees: &NameSubtrees, permitted| {
             if trees.mailboxes.contains(mailbox) {
                 return Some(shown.clone());
             }
@@ -166,7 +166,7 @@ fn parent(name: &[u8]) -> Option<&[u8]> {
     name.iter().position(|octet| *octet == b'.').and_then(|dot| name.get(dot..))
 }
 
-impl Subtrees {
+impl NameSubtrees {
     fn len(&self) -> usize {
         self.dns.len()
             + self.ips.len()
@@ -175,7 +175,7 @@ impl Subtrees {
             + self.uri_domains.len()
     }
 
-    fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
+    fn parse(mut der: DerReader<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         const INVALID_VALUE: ParseError = ParseError("x509: invalid constraint value");
         let mut trees = Self::default();
@@ -210,7 +210,7 @@ impl Subtrees {
                     }
                     trees.uri_domains.push(text);
                 }
-                0x87 => trees.ips.push(Range::parse(base.content)?),
+                0x87 => trees.ips.push(IpSubtree::parse(base.content)?),
                 _ => complete = false,
             }
         }
@@ -218,7 +218,7 @@ impl Subtrees {
     }
 }
 
-impl Range {
+impl IpSubtree {
     fn parse(content: &[u8]) -> Result<Self, ParseError> {
         let width = match content.len() {
             8 => 4,
@@ -263,7 +263,7 @@ impl Range {
     }
 }
 
-impl std::fmt::Display for Range {
+impl std::fmt::Display for IpSubtree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let bits: u32 = self.mask.iter().map(|octet| octet.count_ones()).sum();
         write!(f, "{}/{bits}", show_ip(&self.address))
@@ -274,14 +274,14 @@ impl std::fmt::Display for Range {
 /// their written address, which misses ranges written with bits below their mask. Being as narrow keeps us from
 /// permitting what Go does not.
 // go: crypto/x509/constraints.go, nameConstraintsSet
-fn permits_ip(ranges: &[Range], ip: &[u8]) -> bool {
-    let mut sorted: Vec<&Range> = ranges.iter().filter(|range| range.address.len() == ip.len()).collect();
+fn permits_ip(ranges: &[IpSubtree], ip: &[u8]) -> bool {
+    let mut sorted: Vec<&IpSubtree> = ranges.iter().filter(|range| range.address.len() == ip.len()).collect();
     sorted.sort();
-    let mut kept: Vec<&Range> = Vec::new();
+    let mut kept: Vec<&IpSubtree> = Vec::new();
     for range in sorted {
         let last_address: Vec<u8> =
             range.address.iter().zip(&range.mask).map(|(address, mask)| address | !mask).collect();
-        let within = |outer: &&Range| outer.contains(&range.address) && outer.contains(&last_address);
+        let within = |outer: &&IpSubtree| outer.contains(&range.address) && outer.contains(&last_address);
         if !kept.last().is_some_and(within) {
             kept.push(range);
         }
@@ -321,7 +321,7 @@ impl<'a> ComparableNames<'a> {
         self.dns.len() + self.ips.len() + self.uris.len() + self.mailboxes.len()
     }
 
-    fn new(names: &'a Names) -> Result<Self, String> {
+    fn new(names: &'a SubjectAltNames) -> Result<Self, String> {
         let uris = names
             .uris
             .iter()
@@ -407,7 +407,7 @@ fn is_atom(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mailbox, Range, covers, domain_valid, permits_ip};
+    use super::{IpSubtree, Mailbox, covers, domain_valid, permits_ip};
 
     #[test]
     fn subtrees_cover_whole_labels() {
@@ -460,14 +460,14 @@ mod tests {
 
     #[test]
     fn address_ranges() {
-        let range = |octets: &[u8]| Range::parse(octets).unwrap();
+        let range = |octets: &[u8]| IpSubtree::parse(octets).unwrap();
         let ten = range(&[10, 0, 0, 0, 255, 0, 0, 0]);
         assert!(permits_ip(std::slice::from_ref(&ten), &[10, 1, 2, 3]));
         assert!(!permits_ip(std::slice::from_ref(&ten), &[11, 1, 2, 3]));
         assert!(ten.excludes(&[10, 0, 0, 0]));
         assert_eq!(ten.to_string(), "10.0.0.0/8");
-        assert!(Range::parse(&[10, 0, 0, 0, 255, 0, 255, 0]).is_err());
-        assert!(Range::parse(&[10, 0, 0, 0, 254, 128, 0, 0]).is_err());
-        assert!(Range::parse(&[10, 0, 0, 0]).is_err());
+        assert!(IpSubtree::parse(&[10, 0, 0, 0, 255, 0, 255, 0]).is_err());
+        assert!(IpSubtree::parse(&[10, 0, 0, 0, 254, 128, 0, 0]).is_err());
+        assert!(IpSubtree::parse(&[10, 0, 0, 0]).is_err());
     }
 }

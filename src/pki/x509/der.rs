@@ -35,11 +35,11 @@ pub(crate) mod tag {
 
 /// A cursor over encoded elements. Reading takes from the front; `None` means "not what was asked for".
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Der<'a>(&'a [u8]);
+pub(crate) struct DerReader<'a>(&'a [u8]);
 
 /// One element.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Element<'a> {
+pub(crate) struct DerElement<'a> {
     pub(crate) tag: u8,
     pub(crate) content: &'a [u8],
     /// Tag, length and content.
@@ -48,16 +48,16 @@ pub(crate) struct Element<'a> {
 
 /// An element begins as expected and is broken.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedDer;
 
 /// A BIT STRING.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bits<'a> {
+pub(crate) struct BitString<'a> {
     bytes: &'a [u8],
     unused: u8,
 }
 
-impl<'a> Der<'a> {
+impl<'a> DerReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -77,7 +77,7 @@ impl<'a> Der<'a> {
     }
 
     /// The next element, whatever it is. High tag numbers, indefinite and padded lengths are refused.
-    pub(crate) fn any(&mut self) -> Option<Element<'a>> {
+    pub(crate) fn any(&mut self) -> Option<DerElement<'a>> {
         let [tag, first, rest @ ..] = self.0 else {
             return None;
         };
@@ -101,7 +101,7 @@ impl<'a> Der<'a> {
         let (whole, after) = self.0.split_at_checked(end)?;
         let content = whole.get(header..)?;
         self.0 = after;
-        Some(Element { tag: *tag, content, whole })
+        Some(DerElement { tag: *tag, content, whole })
     }
 
     /// The content of the next element, if it has this tag. On failure the cursor is spent, as in Go: every caller
@@ -112,7 +112,7 @@ impl<'a> Der<'a> {
 
     /// A cursor over the content of the next element.
     pub(crate) fn enter(&mut self, tag: u8) -> Option<Self> {
-        self.read(tag).map(Der)
+        self.read(tag).map(DerReader)
     }
 
     /// The next element with its header.
@@ -121,11 +121,11 @@ impl<'a> Der<'a> {
     }
 
     /// The content of the next element if it has this tag; `Ok(None)` if something else, or nothing, comes next.
-    pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
+    pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, MalformedDer> {
         if !self.peek(tag) {
             return Ok(None);
         }
-        self.read(tag).map(Some).ok_or(Malformed)
+        self.read(tag).map(Some).ok_or(MalformedDer)
     }
 
     pub(crate) fn boolean(&mut self) -> Option<bool> {
@@ -174,7 +174,7 @@ impl<'a> Der<'a> {
         })
     }
 
-    pub(crate) fn bits(&mut self) -> Option<Bits<'a>> {
+    pub(crate) fn bits(&mut self) -> Option<BitString<'a>> {
         let [unused, bytes @ ..] = self.read(tag::BIT_STRING)? else {
             return None;
         };
@@ -182,12 +182,12 @@ impl<'a> Der<'a> {
         match bytes.last() {
             None if *unused != 0 => None,
             Some(last) if last & mask != 0 => None,
-            _ => Some(Bits { bytes, unused: *unused }),
+            _ => Some(BitString { bytes, unused: *unused }),
         }
     }
 }
 
-impl Bits<'_> {
+impl BitString<'_> {
     /// Whether bit `index` is set, counted from the highest bit of the first octet.
     pub(crate) fn at(&self, index: usize) -> bool {
         self.bytes.get(index / 8).is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
@@ -219,7 +219,7 @@ fn minimal(content: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Der, tag};
+    use super::{DerReader, tag};
 
     #[test]
     fn lengths_are_minimal_and_definite() {
@@ -234,26 +234,26 @@ mod tests {
             ("length of five octets", &[0x04, 0x85, 1, 0, 0, 0, 0], false),
         ];
         for (name, bytes, good) in cases {
-            assert_eq!(Der::new(bytes).any().is_some(), *good, "{name}");
+            assert_eq!(DerReader::new(bytes).any().is_some(), *good, "{name}");
         }
     }
 
     #[test]
     fn integers_identifiers_and_bits_are_canonical() {
-        assert_eq!(Der::new(&[2, 1, 0xff]).int64(), Some(-1));
-        assert_eq!(Der::new(&[2, 2, 0x00, 0x80]).int64(), Some(128));
-        assert_eq!(Der::new(&[2, 2, 0x00, 0x7f]).int64(), None, "padded");
-        assert_eq!(Der::new(&[2, 0]).int64(), None, "empty");
-        assert_eq!(Der::new(&[6, 3, 0x55, 0x04, 0x03]).oid(), Some(&[0x55, 0x04, 0x03][..]));
-        assert_eq!(Der::new(&[6, 3, 0x55, 0x80, 0x03]).oid(), None, "padded arc");
-        assert_eq!(Der::new(&[6, 2, 0x55, 0x84]).oid(), None, "cut off");
-        assert_eq!(Der::new(&[6, 6, 0x55, 0x88, 0x80, 0x80, 0x80, 0x00]).oid(), None, "an arc of 2^31");
-        let bits = Der::new(&[3, 2, 5, 0b1010_0000]).bits().unwrap();
+        assert_eq!(DerReader::new(&[2, 1, 0xff]).int64(), Some(-1));
+        assert_eq!(DerReader::new(&[2, 2, 0x00, 0x80]).int64(), Some(128));
+        assert_eq!(DerReader::new(&[2, 2, 0x00, 0x7f]).int64(), None, "padded");
+        assert_eq!(DerReader::new(&[2, 0]).int64(), None, "empty");
+        assert_eq!(DerReader::new(&[6, 3, 0x55, 0x04, 0x03]).oid(), Some(&[0x55, 0x04, 0x03][..]));
+        assert_eq!(DerReader::new(&[6, 3, 0x55, 0x80, 0x03]).oid(), None, "padded arc");
+        assert_eq!(DerReader::new(&[6, 2, 0x55, 0x84]).oid(), None, "cut off");
+        assert_eq!(DerReader::new(&[6, 6, 0x55, 0x88, 0x80, 0x80, 0x80, 0x00]).oid(), None, "an arc of 2^31");
+        let bits = DerReader::new(&[3, 2, 5, 0b1010_0000]).bits().unwrap();
         assert!(bits.at(0) && !bits.at(1) && bits.at(2) && !bits.at(9));
         assert_eq!(bits.right_aligned(), [0b101]);
-        assert!(Der::new(&[3, 2, 5, 0b1011_0000]).bits().is_none(), "unused bits must be zero");
-        assert!(Der::new(&[3, 2, 8, 0]).bits().is_none());
-        assert_eq!(Der::new(&[1, 1, 1]).boolean(), None);
-        assert!(!Der::new(&[0x30, 0]).peek(tag::SET));
+        assert!(DerReader::new(&[3, 2, 5, 0b1011_0000]).bits().is_none(), "unused bits must be zero");
+        assert!(DerReader::new(&[3, 2, 8, 0]).bits().is_none());
+        assert_eq!(DerReader::new(&[1, 1, 1]).boolean(), None);
+        assert!(!DerReader::new(&[0x30, 0]).peek(tag::SET));
     }
 }

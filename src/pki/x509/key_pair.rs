@@ -12,7 +12,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::certificate::{Certificate, ParseError};
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 use super::signature::PublicKey;
 use crate::go::pem;
 
@@ -59,7 +59,7 @@ pub enum KeyPairError {
 
 impl KeyPairError {
     /// Whether it is about the key, not the certificate.
-    pub fn is_of_key(&self) -> bool {
+    pub fn concerns_key(&self) -> bool {
         match self {
             Self::NoCertificate(_) | Self::Certificate { .. } => false,
             Self::NoKey(_) | Self::Key | Self::Encrypted | Self::WeakKey(_) | Self::Mismatch => true,
@@ -98,7 +98,7 @@ impl CertificateKeyPair {
         let block = pem::private_key_block(key).map_err(KeyPairError::NoKey)?;
         let key = signing_key(block, certificates.first())?;
         let own = key.public_key().and_then(|spki| {
-            let content = Der::new(spki.as_ref()).read(tag::SEQUENCE)?;
+            let content = DerReader::new(spki.as_ref()).read(tag::SEQUENCE)?;
             PublicKey::parse(content).ok()
         });
         if own.is_none() || own.as_ref() != certificates.first().map(|leaf| &leaf.public_key) {

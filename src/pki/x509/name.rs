@@ -6,7 +6,7 @@
 //! passed over.
 
 use super::certificate::ParseError;
-use super::der::{Der, Element, Malformed, tag};
+use super::der::{DerElement, DerReader, MalformedDer, tag};
 use super::time;
 
 /// 1.3.6.1.4.1.57683.2, Kubernetes' own attribute for the uid of a user.
@@ -15,7 +15,7 @@ const KUBERNETES_UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 
 /// The attributes that Go's `pkix.Name` knows; a name is written again from these alone.
 // go: crypto/x509/pkix/pkix.go, Name
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Name {
+pub struct DistinguishedName {
     /// C
     pub country: Vec<String>,
     /// ST
@@ -38,15 +38,15 @@ pub struct Name {
 
 /// The subject of a certificate: its name, and what else makes an identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Subject {
-    pub(crate) name: Name,
+pub(crate) struct CertificateSubject {
+    pub(crate) name: DistinguishedName,
     /// Every uid attribute, in order.
     pub(crate) uids: Vec<String>,
 }
 
 /// Which of Go's readers reads a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum NameDecoder {
     /// Every value must be a string of a known type.
     // go: crypto/x509/parser.go, parseName
     Certificate,
@@ -55,12 +55,12 @@ pub(crate) enum Reader {
     Request,
 }
 
-impl Subject {
+impl CertificateSubject {
     /// Decodes a whole encoded Name.
-    pub(crate) fn parse(encoded: &[u8], reader: Reader) -> Result<Self, ParseError> {
+    pub(crate) fn parse(encoded: &[u8], reader: NameDecoder) -> Result<Self, ParseError> {
         let mut subject = Self::default();
         let mut rdns =
-            Der::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;
+            DerReader::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;
         while !rdns.is_empty() {
             let mut set = rdns.enter(tag::SET).ok_or(ParseError("x509: invalid RDNSequence"))?;
             while !set.is_empty() {
@@ -101,16 +101,16 @@ impl Subject {
     }
 }
 
-impl Reader {
+impl NameDecoder {
     /// The text of a value, or `None` for one that is passed over; an error for one that makes the name invalid.
-    fn value(self, value: &Element<'_>) -> Result<Option<String>, Malformed> {
+    fn value(self, value: &DerElement<'_>) -> Result<Option<String>, MalformedDer> {
         if let Some(text) = text(value) {
             return Ok(Some(text));
         }
         if self == Self::Certificate {
-            return Err(Malformed);
+            return Err(MalformedDer);
         }
-        let mut der = Der::new(value.whole);
+        let mut der = DerReader::new(value.whole);
         let well_formed = match value.tag {
             tag::PRINTABLE_STRING
             | tag::IA5_STRING
@@ -124,12 +124,12 @@ impl Reader {
             tag::UTC_TIME | tag::GENERALIZED_TIME => time::read(&mut der).is_ok(),
             _ => true,
         };
-        if well_formed { Ok(None) } else { Err(Malformed) }
+        if well_formed { Ok(None) } else { Err(MalformedDer) }
     }
 }
 
 /// The text of a value, if it is a string that Go reads.
-pub(crate) fn text(value: &Element<'_>) -> Option<String> {
+pub(crate) fn text(value: &DerElement<'_>) -> Option<String> {
     decode(value.tag, value.content)
 }
 
@@ -179,7 +179,7 @@ fn bmp(value: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Der, Reader, decode, tag};
+    use super::{DerReader, NameDecoder, decode, tag};
 
     #[test]
     fn strings_decode_by_their_type() {
@@ -225,9 +225,9 @@ mod tests {
             ("a broken string", &[0x13, 1, b'@'], false, false),
         ];
         for (name, value, in_certificate, in_request) in CASES {
-            let element = Der::new(value).any().unwrap();
-            assert_eq!(Reader::Certificate.value(&element).is_ok(), *in_certificate, "{name}");
-            assert_eq!(Reader::Request.value(&element).is_ok(), *in_request, "{name}");
+            let element = DerReader::new(value).any().unwrap();
+            assert_eq!(NameDecoder::Certificate.value(&element).is_ok(), *in_certificate, "{name}");
+            assert_eq!(NameDecoder::Request.value(&element).is_ok(), *in_request, "{name}");
         }
     }
 }

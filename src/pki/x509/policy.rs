@@ -7,14 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::certificate::{Certificate, ParseError};
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 
 /// 2.5.29.32.0
 const ANY_POLICY: &[u8] = &[0x55, 0x1d, 0x20, 0x00];
 
 /// What a certificate's extensions say about policies.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Policies {
+pub(crate) struct CertificatePolicies {
     named: Vec<Vec<u8>>,
     /// Issuer's policy, subject's policy.
     mappings: Vec<(Vec<u8>, Vec<u8>)>,
@@ -23,8 +23,8 @@ pub(crate) struct Policies {
     inhibit_any: Option<i64>,
 }
 
-impl Policies {
-    pub(crate) fn parse_policies(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+impl CertificatePolicies {
+    pub(crate) fn parse_policies(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid certificate policies");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         let mut seen = BTreeSet::new();
@@ -38,7 +38,7 @@ impl Policies {
         Ok(())
     }
 
-    pub(crate) fn parse_mappings(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_mappings(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid policy mappings extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         while !list.is_empty() {
@@ -50,7 +50,7 @@ impl Policies {
         Ok(())
     }
 
-    pub(crate) fn parse_constraints(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_constraints(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid policy constraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         if list.peek(tag::context(0)) {
@@ -62,7 +62,7 @@ impl Policies {
         Ok(())
     }
 
-    pub(crate) fn parse_inhibit_any(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_inhibit_any(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         let skip = der.int64().ok_or(ParseError("x509: invalid inhibit any policy extension"))?;
         self.inhibit_any = Some(skip);
         Ok(())
@@ -136,13 +136,13 @@ pub(crate) fn chain_allowed(chain: &[&Certificate]) -> bool {
     explicit > 0 || level.is_some_and(|level| !level.is_empty())
 }
 
-type Level = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+type PolicyLevel = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 
 /// The policies of a certificate that the level above expects.
-fn next_level(above: &Level, policies: &[Vec<u8>], takes_any: bool) -> Level {
+fn next_level(above: &PolicyLevel, policies: &[Vec<u8>], takes_any: bool) -> PolicyLevel {
     let expected: BTreeSet<&Vec<u8>> = above.values().flatten().collect();
     let any_above = above.contains_key(ANY_POLICY);
-    let mut next: Level = policies
+    let mut next: PolicyLevel = policies
         .iter()
         .filter(|policy| *policy != ANY_POLICY && (any_above || expected.contains(policy)))
         .map(|policy| (policy.clone(), vec![policy.clone()]))
@@ -156,14 +156,14 @@ fn next_level(above: &Level, policies: &[Vec<u8>], takes_any: bool) -> Level {
 }
 
 /// Applies policy mappings, or, when they are inhibited, drops what they map. `false` for a mapping that is invalid.
-fn map(level: &mut Level, mappings: &[(Vec<u8>, Vec<u8>)], allowed: bool) -> bool {
+fn map(level: &mut PolicyLevel, mappings: &[(Vec<u8>, Vec<u8>)], allowed: bool) -> bool {
     if !allowed {
         for (issuer, _) in mappings {
             level.remove(issuer);
         }
         return true;
     }
-    let mut targets: Level = BTreeMap::new();
+    let mut targets: PolicyLevel = BTreeMap::new();
     for (issuer, subject) in mappings {
         if issuer == ANY_POLICY || subject == ANY_POLICY {
             return false;

@@ -3,14 +3,14 @@
 use crate::clock::UnixTime;
 
 use super::certificate::ParseError;
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 
 /// Reads a UTCTime or GeneralizedTime as seconds since 1970.
 ///
 /// Go takes more than RFC 5280 allows: offsets from UTC and, in a UTCTime, minutes without seconds. Years 50 to 99 of
 /// a UTCTime lie in the twentieth century.
 // go: crypto/x509/parser.go, parseTime; cryptobyte/asn1.go, ReadASN1UTCTime, ReadASN1GeneralizedTime
-pub(crate) fn read(der: &mut Der<'_>) -> Result<i64, ParseError> {
+pub(crate) fn read(der: &mut DerReader<'_>) -> Result<i64, ParseError> {
     if der.peek(tag::UTC_TIME) {
         der.read(tag::UTC_TIME).and_then(utc_time).ok_or(ParseError("x509: malformed UTCTime"))
     } else if der.peek(tag::GENERALIZED_TIME) {

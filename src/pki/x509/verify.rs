@@ -87,14 +87,14 @@ fn show_hint(hint: Option<&(VerifyError, String)>) -> String {
 
 /// A certificate's place in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PathPosition {
     Leaf,
     Intermediate,
     Root,
 }
 
 /// The seconds between which a path does not change its validity, both included.
-pub(crate) type Validity = (i64, i64);
+pub(crate) type PathValidity = (i64, i64);
 
 /// Finds a path from `leaf` to `bundle` and returns the time span in which all of it is valid.
 // threat: foreign-intermediates
@@ -103,9 +103,9 @@ pub(crate) fn verify(
     leaf: &Certificate,
     others: &[Certificate],
     now: UnixTime,
-) -> Result<Validity, VerifyError> {
-    check_place(leaf, Place::Leaf, &[], now)?;
-    let mut search = Search {
+) -> Result<PathValidity, VerifyError> {
+    check_place(leaf, PathPosition::Leaf, &[], now)?;
+    let mut search = PathSearch {
         roots: bundle.certificates(),
         intermediates: distinct(others),
         now,
@@ -134,7 +134,7 @@ fn distinct(certificates: &[Certificate]) -> Vec<&Certificate> {
     certificates.iter().filter(|certificate| seen.insert(certificate.der.as_ref())).collect()
 }
 
-struct Search<'a> {
+struct PathSearch<'a> {
     roots: &'a [Certificate],
     intermediates: Vec<&'a Certificate>,
     now: UnixTime,
@@ -145,11 +145,11 @@ struct Search<'a> {
     refused_name: Option<String>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> PathSearch<'a> {
     /// Tries every certificate that may have signed the last one of `path`. `Ok(None)` says that paths reached a
     /// root, but none was acceptable as a whole.
     // go: crypto/x509/verify.go, buildChains
-    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<Validity>, VerifyError> {
+    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<PathValidity>, VerifyError> {
         let Some(child) = path.last().copied() else {
             return Ok(None);
         };
@@ -159,11 +159,11 @@ impl<'a> Search<'a> {
         let mut failure = None;
         let candidates = candidates(child, self.roots.iter())
             .into_iter()
-            .map(|root| (Place::Root, root))
+            .map(|root| (PathPosition::Root, root))
             .chain(
                 candidates(child, self.intermediates.iter().copied())
                     .into_iter()
-                    .map(|intermediate| (Place::Intermediate, intermediate)),
+                    .map(|intermediate| (PathPosition::Intermediate, intermediate)),
             )
             .collect::<Vec<_>>();
 
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
             failure = None;
             path.push(candidate);
             let outcome = match place {
-                Place::Root => Ok(self.accept(path)),
+                PathPosition::Root => Ok(self.accept(path)),
                 _ => self.extend(path),
             };
             path.pop();
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
     }
 
     /// Judges a complete path, leaf first.
-    fn accept(&mut self, path: &[&Certificate]) -> Option<Validity> {
+    fn accept(&mut self, path: &[&Certificate]) -> Option<PathValidity> {
         if !policy::chain_allowed(path) {
             self.refused_policies += 1;
             return None;
@@ -304,7 +304,7 @@ fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), Veri
 // go: crypto/x509/verify.go, isValid
 fn check_place(
     certificate: &Certificate,
-    place: Place,
+    place: PathPosition,
     path: &[&Certificate],
     now: UnixTime,
 ) -> Result<(), VerifyError> {
@@ -320,7 +320,7 @@ fn check_place(
         return Err(VerifyError::Expired { now: shown(), limit: time::rfc3339(certificate.not_after) });
     }
     let constraints = extensions.basic_constraints;
-    if place == Place::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {
+    if place == PathPosition::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {
         return Err(VerifyError::NotAuthorizedToSign);
     }
     // Self-issued intermediates count, unlike in RFC 5280.

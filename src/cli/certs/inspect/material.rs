@@ -231,7 +231,7 @@ fn limits(certificates: &[(&FilePart, X509Certificate<'_>)], findings: &mut Find
                 &piece.name,
                 format!(
                     "this authority is not for {}, though what stands below it is: no verifier accepts that",
-                    in_words(purpose)
+                    purpose_name(purpose)
                 ),
             );
         }

@@ -25,7 +25,7 @@ impl KeyDescription {
         let mut known = Self::read(key);
         if known.weakness.is_none() {
             // What is not signed here is not to be used elsewhere.
-            known.weakness = public_key::PublicKey::weakness(key.raw);
+            known.weakness = public_key::StrongPublicKey::weakness(key.raw);
         }
         known
     }

@@ -9,23 +9,25 @@ use crate::clock::{UnixTime, rfc3339};
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolver;
 use crate::config::sections::Place;
-use crate::pki::issuance::authority::{Authority, AuthorityError, KeySource, PairError};
-use crate::pki::issuance::profile::Profile;
-use crate::pki::issuance::signer::KeyError;
+use crate::pki::issuance::authority::{
+    AuthorityError, AuthorityKeyPairError, AuthorityKeySource, CertificateAuthority,
+};
+use crate::pki::issuance::profile::CertificateProfile;
+use crate::pki::issuance::signer::PrivateKeyError;
 
 /// Where the certificate and the key of an authority are, and what errors call the two.
 pub(super) struct Files {
     cert_key: String,
     cert: PathBuf,
     key_key: String,
-    key: KeySource,
+    key: AuthorityKeySource,
 }
 
 impl Files {
     pub(super) fn new(cert_place: &Place, cert: &Path, key_place: &Place, key: &str) -> Self {
-        let key = match KeySource::parse(key) {
-            KeySource::File(file) => KeySource::File(key_place.path(&file)),
-            uri @ KeySource::Pkcs11(_) => uri,
+        let key = match AuthorityKeySource::parse(key) {
+            AuthorityKeySource::File(file) => AuthorityKeySource::File(key_place.path(&file)),
+            uri @ AuthorityKeySource::Pkcs11(_) => uri,
         };
         Self {
             cert_key: cert_place.key.clone(),
@@ -43,13 +45,13 @@ impl Files {
 
 impl Resolver<'_> {
     /// The authority in these files, and a digest of what it was made of.
-    pub(super) fn authority(&mut self, files: &Files) -> Option<(Arc<Authority>, Vec<u8>)> {
+    pub(super) fn authority(&mut self, files: &Files) -> Option<(Arc<CertificateAuthority>, Vec<u8>)> {
         let Files { cert_key, cert, key_key, key } = files;
         let mut digest = Context::new(&SHA256);
         let certificate_pem = self.read(cert_key, cert);
         let key_pem = match key {
-            KeySource::File(file) => self.read(key_key, file),
-            KeySource::Pkcs11(uri) => Some(uri.clone().into_bytes()),
+            AuthorityKeySource::File(file) => self.read(key_key, file),
+            AuthorityKeySource::Pkcs11(uri) => Some(uri.clone().into_bytes()),
         };
         let (certificate_pem, key_pem) = (certificate_pem?, key_pem?);
         for part in [&certificate_pem, &key_pem] {
@@ -59,7 +61,7 @@ impl Resolver<'_> {
         let digest = digest.finish().as_ref().to_vec();
         let now = self.inputs.now();
         let made = self.inputs.authority(&digest, || {
-            let authority = Authority::read(cert, &certificate_pem, key, &key_pem)?;
+            let authority = CertificateAuthority::read(cert, &certificate_pem, key, &key_pem)?;
             if authority.is_expired(now) {
                 return Err(Unfit::Expired(authority.not_after()));
             }
@@ -70,9 +72,9 @@ impl Resolver<'_> {
         });
         let authority = made.map_err(|unfit| {
             let (of_key, fix) = match unfit.pair() {
-                Some(PairError::Key(KeyError::Encrypted)) => (true, DECRYPT),
-                Some(PairError::Mismatch | PairError::Key(_)) => (true, FIT),
-                Some(PairError::Empty(_)) => (!certificate_pem.is_empty(), FIT),
+                Some(AuthorityKeyPairError::Key(PrivateKeyError::Encrypted)) => (true, DECRYPT),
+                Some(AuthorityKeyPairError::Mismatch | AuthorityKeyPairError::Key(_)) => (true, FIT),
+                Some(AuthorityKeyPairError::Empty(_)) => (!certificate_pem.is_empty(), FIT),
                 None if matches!(unfit, Unfit::Authority(AuthorityError::TokenKey { .. })) => {
                     (true, unfit.fix())
                 }
@@ -86,7 +88,7 @@ impl Resolver<'_> {
             }
             let error = ConfigError::new(key_key, unfit.to_string()).fix(fix);
             // Upstream's texts name the file of the certificate alone.
-            if let KeySource::File(file) = key { error.in_file(file) } else { error }
+            if let AuthorityKeySource::File(file) = key { error.in_file(file) } else { error }
         });
         let authority = self.ok(authority)?;
         if authority.is_expired(now) {
@@ -101,7 +103,12 @@ impl Resolver<'_> {
 
     /// Whether verifiers would accept what the profile signs by this authority.
     // threat: authority-limits
-    pub(super) fn fits(&mut self, files: &Files, authority: &Authority, profile: &Profile) -> bool {
+    pub(super) fn fits(
+        &mut self,
+        files: &Files,
+        authority: &CertificateAuthority,
+        profile: &CertificateProfile,
+    ) -> bool {
         let Err(limit) = authority.is_fit_for(profile) else { return true };
         let error = ConfigError::new(&files.cert_key, format!("{}: {limit}", profile.signer_name()));
         let fix = "give this signer a CA certificate for that purpose, or one without extended key usages";
@@ -131,7 +138,7 @@ enum Unfit {
 
 impl Unfit {
     /// What does not fit together.
-    fn pair(&self) -> Option<&PairError> {
+    fn pair(&self) -> Option<&AuthorityKeyPairError> {
         match self {
             Self::Authority(AuthorityError::Pair(reason) | AuthorityError::Files { reason, .. }) => {
                 Some(reason)

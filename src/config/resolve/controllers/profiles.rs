@@ -16,8 +16,8 @@ use crate::config::flags::{ControllerFlags, SignerProfileKeys};
 use crate::config::resolve::Resolver;
 use crate::config::sections::{Layer, Origin, Section};
 use crate::controllers::settings::SignerSettings;
-use crate::pki::issuance::profile::{CustomRules, Profile, SignerName};
-use crate::pki::issuance::usage::Usage;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
+use crate::pki::issuance::usage::CertificateUsage;
 
 const FLAG: &str = "signer-profiles";
 const PROFILES: Envelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];
@@ -112,7 +112,7 @@ impl Resolver<'_> {
             self.between(given, &rules);
         }
         let signer = name.zip(authority).zip(files).and_then(|((name, (authority, digest)), files)| {
-            let fits = self.fits(&files, &authority, &Profile::custom(&name, rules.clone()));
+            let fits = self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone()));
             fits.then(|| SignerSettings::custom(&name, rules, authority, digest))
         });
         (signer, signing)
@@ -144,7 +144,7 @@ impl Resolver<'_> {
         if rules.allowed_usages.is_empty() {
             let error = ConfigError::new(&allowed_key, "is required: without usages nothing can be signed");
             self.errors.push(error.fix("list what may be asked for, such as client auth"));
-        } else if rules.allowed_usages.contains(&Usage::CertSign) {
+        } else if rules.allowed_usages.contains(&CertificateUsage::CertSign) {
             let error = ConfigError::new(&allowed_key, "cert sign is what authorities do, and never signed");
             self.errors.push(error.fix("leave it out"));
         } else if !rules.allowed_usages.iter().any(|usage| usage.is_extended()) {
@@ -171,8 +171,8 @@ impl Resolver<'_> {
         given: &Section<SignerProfileKeys>,
         flag: &str,
         words: &[String],
-    ) -> BTreeSet<Usage> {
-        let known: Vec<&str> = Usage::all().iter().map(|usage| usage.word()).collect();
+    ) -> BTreeSet<CertificateUsage> {
+        let known: Vec<&str> = CertificateUsage::all().iter().map(|usage| usage.word()).collect();
         let fix = format!("give some of: {}", known.join(", "));
         self.parsed(given, flag, words, &fix).into_iter().collect()
     }

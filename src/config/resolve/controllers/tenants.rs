@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::authn::settings::Authentication;
 use crate::config::error::{ConfigError, Position};
 use crate::config::resolve::Resolver;
-use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
 
@@ -25,22 +25,22 @@ pub(in crate::config::resolve) struct SigningCa {
     key: String,
     file: PathBuf,
     position: Option<Position>,
-    authority: Arc<Authority>,
+    authority: Arc<CertificateAuthority>,
     /// Whether it signs for signers of `kubernetes.io`, whose certificates API servers believe. Only one that signs for
     /// none of them anywhere may sign for several clusters: what it is good for is not the gateway's to know.
     is_kubernetes: bool,
 }
 
 impl SigningCa {
-    pub(super) fn of_kubernetes(files: &Files, authority: &Arc<Authority>) -> Self {
+    pub(super) fn of_kubernetes(files: &Files, authority: &Arc<CertificateAuthority>) -> Self {
         Self::new(files, authority, true)
     }
 
-    pub(super) fn of_own(files: &Files, authority: &Arc<Authority>) -> Self {
+    pub(super) fn of_own(files: &Files, authority: &Arc<CertificateAuthority>) -> Self {
         Self::new(files, authority, false)
     }
 
-    fn new(files: &Files, authority: &Arc<Authority>, is_kubernetes: bool) -> Self {
+    fn new(files: &Files, authority: &Arc<CertificateAuthority>, is_kubernetes: bool) -> Self {
         let (key, file) = files.certificate();
         let authority = Arc::clone(authority);
         Self { key: key.to_owned(), file: file.to_owned(), position: None, authority, is_kubernetes }

@@ -114,7 +114,7 @@ fn a_token_is_described_as_kubeadm_does() {
     // An end that is past is told; one that is none is not.
     let gone = data(&[full[0], full[1], (EXPIRATION, GONE)]).describe(name).unwrap();
     assert_eq!(gone.expires.unwrap().as_str(), GONE);
-    let pairs = |changes: &[(&'static str, &'static str)]| -> Result<Described, Undescribed> {
+    let pairs = |changes: &[(&'static str, &'static str)]| -> Result<TokenDescription, TokenSecretError> {
         let all: Vec<_> = full.iter().chain(changes).copied().collect();
         data(&all).describe(name)
     };
@@ -138,12 +138,12 @@ fn a_token_is_described_as_kubeadm_does() {
 
 #[test]
 fn what_is_written_is_read_again() {
-    let token = Token::parse("abcdef.abcdef0123456789").unwrap();
+    let token = BootstrapToken::parse("abcdef.abcdef0123456789").unwrap();
     let new = NewToken {
         token,
         expires: Some(NOW + Duration::from_millis(86_400_900)),
         description: "for the new rack".to_owned(),
-        usages: BTreeSet::from(Usage::ALL),
+        usages: BTreeSet::from(TokenUsage::ALL),
         groups: vec!["system:bootstrappers:b".to_owned(), "system:bootstrappers:a".to_owned()],
     };
     let secret = new.secret();
@@ -167,7 +167,7 @@ fn what_is_written_is_read_again() {
     let name = secret.metadata.name.clone().unwrap();
     assert_eq!(name, "bootstrap-token-abcdef");
     let data = TokenData::of(&secret);
-    assert!(data.signing_key(&name, NOW).is_some() && data.allows(Usage::Authentication));
+    assert!(data.signing_key(&name, NOW).is_some() && data.allows(TokenUsage::Authentication));
     assert_eq!(data.groups().unwrap().len(), 3);
     assert!(!format!("{new:?}{data:?}").contains("abcdef0123456789"));
 

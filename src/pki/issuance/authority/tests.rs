@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::{Authority, KeySource};
+use super::{AuthorityKeySource, CertificateAuthority};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{IssueError, Wanted};
-use crate::pki::issuance::profile::Profile;
-use crate::pki::issuance::signer::{KeyKind, PemKey, SignError, SignatureAlgorithm, Signer};
+use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
+use crate::pki::issuance::profile::CertificateProfile;
+use crate::pki::issuance::signer::{KeyKind, PemKey, SignError, Signer, SigningAlgorithm};
 use crate::pki::issuance::testing::{NOW, YEAR, ca_params, ca_pem, date, request, strings, subject};
 
 /// A certificate and the key that fits it, in PEM.
@@ -34,8 +34,8 @@ impl Dir {
         std::fs::write(self.path("key"), key).unwrap();
     }
 
-    fn load(&self) -> Result<Authority, super::AuthorityError> {
-        Authority::load(&self.path("crt"), &KeySource::File(self.path("key")))
+    fn load(&self) -> Result<CertificateAuthority, super::AuthorityError> {
+        CertificateAuthority::load(&self.path("crt"), &AuthorityKeySource::File(self.path("key")))
     }
 }
 
@@ -121,7 +121,7 @@ fn what_an_authority_tells_of_itself() {
     params.not_after = date(NOW + YEAR);
     let key = PemKey::generate(KeyKind::EcdsaP384).unwrap();
     let pem = ca_pem(&params, &key);
-    let authority = Authority::new(format!("text\n{pem}").as_bytes(), Box::new(key)).unwrap();
+    let authority = CertificateAuthority::new(format!("text\n{pem}").as_bytes(), Box::new(key)).unwrap();
     assert_eq!(authority.certificate_pem(), pem.replace("\r\n", "\n"));
     assert_eq!(authority.not_after(), NOW + YEAR);
     assert!(!authority.is_expired((NOW + YEAR).saturating_sub(Duration::from_secs(1))));
@@ -130,8 +130,14 @@ fn what_an_authority_tells_of_itself() {
 
 #[test]
 fn a_uri_of_a_token_is_no_path() {
-    assert_eq!(KeySource::parse("/a/pkcs11:b"), KeySource::File(PathBuf::from("/a/pkcs11:b")));
-    assert_eq!(KeySource::parse("pkcs11:object=a"), KeySource::Pkcs11("pkcs11:object=a".to_owned()));
+    assert_eq!(
+        AuthorityKeySource::parse("/a/pkcs11:b"),
+        AuthorityKeySource::File(PathBuf::from("/a/pkcs11:b"))
+    );
+    assert_eq!(
+        AuthorityKeySource::parse("pkcs11:object=a"),
+        AuthorityKeySource::Pkcs11("pkcs11:object=a".to_owned())
+    );
 }
 
 #[test]
@@ -139,13 +145,13 @@ fn a_pin_in_a_uri_is_repeated_nowhere() {
     let dir = Dir::new();
     dir.write("", "");
     for uri in ["pkcs11:object=a?pin-value=hunter2", "pkcs11:pin-value=hunter2;object=a"] {
-        let source = KeySource::parse(uri);
-        let error = Authority::load(&dir.path("crt"), &source).unwrap_err();
+        let source = AuthorityKeySource::parse(uri);
+        let error = CertificateAuthority::load(&dir.path("crt"), &source).unwrap_err();
         for text in [format!("{source:?}"), format!("{error:?}"), error.to_string()] {
             assert!(!text.contains("hunter2"), "{text}");
         }
     }
-    let source = KeySource::parse("pkcs11:object=a?module-path=/m");
+    let source = AuthorityKeySource::parse("pkcs11:object=a?module-path=/m");
     assert_eq!(format!("{source:?}"), "pkcs11:object=a?module-path=/m");
 }
 
@@ -158,7 +164,7 @@ impl Signer for Faulty {
         self.0.public_key()
     }
 
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
         let mut other = message.to_vec();
         other.reverse();
         self.0.sign(algorithm, &other)
@@ -169,11 +175,12 @@ impl Signer for Faulty {
 fn a_wrong_signature_is_given_to_nobody() {
     let key = PemKey::generate(KeyKind::Rsa2048).unwrap();
     let pem = ca_pem(&ca_params("faulty"), &key);
-    let authority = Authority::new(pem.as_bytes(), Box::new(Faulty(key))).unwrap();
+    let authority = CertificateAuthority::new(pem.as_bytes(), Box::new(Faulty(key))).unwrap();
     let request = request(&subject("alice", &[]), &AltNames::default());
     let usages = strings(&["client auth"]);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
-    let prepared = authority.prepare(&Profile::client(), &wanted, NOW).unwrap();
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = authority.prepare(&CertificateProfile::client(), &wanted, NOW).unwrap();
     let error = authority.issue(prepared).unwrap_err();
     assert!(matches!(error, IssueError::Sign(SignError::Wrong(_))), "{error:?}");
 }

@@ -11,7 +11,7 @@ use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, ParsedExtension, X5
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Version;
 
-use super::{Expected, Lint, LintError, extension, unencodable, want};
+use super::{ExpectedCertificate, Lint, LintError, extension, unencodable, want};
 use crate::clock::UnixTime;
 use crate::pki::issuance::subject::Subject;
 use crate::pki::issuance::tbs::{self, EMPTY_NAME};
@@ -58,29 +58,29 @@ pub(super) const LINTS: &[Lint] = &[
 
 type Tbs<'a> = TbsCertificate<'a>;
 
-fn version(tbs: &Tbs<'_>, _: &Expected<'_>) -> Result<(), String> {
+fn version(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
     want(tbs.version == X509Version::V3, || format!("{}", tbs.version))
 }
 
 /// Positive, and at most 20 octets.
-fn serial(tbs: &Tbs<'_>, _: &Expected<'_>) -> Result<(), String> {
+fn serial(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
     let octets = tbs.raw_serial();
     let positive =
         octets.first().is_some_and(|first| first & 0x80 == 0) && octets.iter().any(|octet| *octet != 0);
     want(positive && octets.len() <= 20, || tbs.raw_serial_as_string())
 }
 
-fn algorithm(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn algorithm(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let oid = tbs.signature.algorithm.to_id_string();
     want(oid == expected.algorithm.oid().to_string(), || oid.clone())
 }
 
-fn issuer(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn issuer(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     want(tbs.issuer.as_raw() == expected.issuer, || tbs.issuer.to_string())
 }
 
 /// What was decided, with an end that is not before its beginning, and written as the year demands.
-fn validity(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn validity(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let span = (unix(tbs.validity.not_before), unix(tbs.validity.not_after));
     let decided = (Some(expected.validity.not_before), Some(expected.validity.not_after));
     let form = |time: ASN1Time| time.is_utctime() == (time.to_datetime().year() < 2050);
@@ -91,7 +91,7 @@ fn validity(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
 }
 
 /// A certificate begins no earlier and ends no later than that of its authority.
-fn within_authority(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn within_authority(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let Validity { not_before, not_after } = expected.authority;
     let (begin, end) = (unix(tbs.validity.not_before), unix(tbs.validity.not_after));
     want(begin.is_some_and(|begin| begin >= not_before) && end.is_some_and(|end| end <= not_after), || {
@@ -100,7 +100,7 @@ fn within_authority(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String
 }
 
 /// A certificate lives no longer than its profile lets it, counted from when it was made.
-fn within_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn within_profile(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let Some(longest) = expected.longest else { return Ok(()) };
     let (begin, end) = (unix(tbs.validity.not_before), unix(tbs.validity.not_after));
     let life = begin.zip(end).and_then(|(begin, end)| end.checked_sub(begin.saturating_add(BACKDATE)));
@@ -109,27 +109,27 @@ fn within_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> 
     want(life.is_none_or(|life| life < longest), || format!("{life:?}"))
 }
 
-fn subject(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn subject(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     want(tbs.subject.as_raw() == expected.subject, || tbs.subject.to_string())
 }
 
-fn public_key(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn public_key(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     want(tbs.subject_pki.raw == expected.spki, || "another key than the request's".to_owned())
 }
 
-fn unique_ids(tbs: &Tbs<'_>, _: &Expected<'_>) -> Result<(), String> {
+fn unique_ids(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
     want(tbs.issuer_uid.is_none() && tbs.subject_uid.is_none(), || "there is one".to_owned())
 }
 
 /// The five that are known, each at most once and in their order.
-fn extensions(tbs: &Tbs<'_>, _: &Expected<'_>) -> Result<(), String> {
+fn extensions(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
     let found: Vec<String> = tbs.extensions().iter().map(|extension| extension.oid.to_id_string()).collect();
     let mut known = EXTENSIONS.iter();
     want(found.iter().all(|oid| known.any(|other| other == oid)), || found.join(" "))
 }
 
 /// There, critical, and no authority.
-fn basic_constraints(tbs: &Tbs<'_>, _: &Expected<'_>) -> Result<(), String> {
+fn basic_constraints(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
     let extension = extension(tbs, BASIC_CONSTRAINTS).ok_or("there is none")?;
     let ParsedExtension::BasicConstraints(constraints) = extension.parsed_extension() else {
         return Err("it does not parse".to_owned());
@@ -139,7 +139,7 @@ fn basic_constraints(tbs: &Tbs<'_>, _: &Expected<'_>) -> Result<(), String> {
 }
 
 /// Critical, and the bits that were asked for; absent if none was.
-fn key_usage(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn key_usage(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let asked = expected.usages.key_usage();
     match (extension(tbs, KEY_USAGE), key_usage_bits(tbs)) {
         (None, 0) if asked == 0 => Ok(()),
@@ -148,12 +148,12 @@ fn key_usage(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
     }
 }
 
-fn cert_sign(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn cert_sign(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     want(expected.cert_sign || key_usage_bits(tbs) & CERT_SIGN == 0, || "keyCertSign is set".to_owned())
 }
 
 /// Not critical, and the purposes that were asked for; absent if none was.
-fn extended_key_usage(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn extended_key_usage(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let asked: BTreeSet<String> = expected.usages.extended().into_iter().map(str::to_owned).collect();
     let Some(extension) = extension(tbs, EXTENDED_KEY_USAGE) else {
         return want(asked.is_empty(), || "there is none".to_owned());
@@ -166,7 +166,7 @@ fn extended_key_usage(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), Stri
 }
 
 /// Whatever was asked for, a profile with a list of usages signs no other.
-fn usages_of_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn usages_of_profile(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let Some(allowed) = &expected.allowed else { return Ok(()) };
     let bits = key_usage_bits(tbs);
     want(bits & !allowed.key_usage() == 0, || format!("key usage {bits:#b}"))?;
@@ -180,7 +180,7 @@ fn usages_of_profile(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), Strin
 
 /// The authority's key identifier and nothing else, not critical; absent if the authority has none, or is itself the
 /// subject.
-fn authority_key_id(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn authority_key_id(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let wanted = if expected.subject == expected.issuer { &[] } else { expected.authority_key_id };
     let Some(extension) = extension(tbs, AUTHORITY_KEY_ID) else {
         return want(wanted.is_empty(), || "there is none".to_owned());
@@ -194,7 +194,7 @@ fn authority_key_id(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String
 }
 
 /// The names of the request in the order of their kinds; critical exactly when there is no subject.
-fn alt_names(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
+fn alt_names(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let wanted = expected.alt_names;
     let Some(extension) = extension(tbs, ALT_NAMES) else {
         return want(wanted.is_empty(), || "there is none".to_owned());
@@ -220,7 +220,10 @@ fn alt_names(tbs: &Tbs<'_>, expected: &Expected<'_>) -> Result<(), String> {
 
 /// Go, and so kube-apiserver, will read the certificate, and finds the user, the groups and the key that were judged: what
 /// is encoded is compared with itself until then. The signature is not part of that.
-pub(super) fn read_as_judged(encoded: &[u8], expected: &Expected<'_>) -> Result<Certificate, LintError> {
+pub(super) fn read_as_judged(
+    encoded: &[u8],
+    expected: &ExpectedCertificate<'_>,
+) -> Result<Certificate, LintError> {
     let algorithm = expected.algorithm.identifier().map_err(unencodable)?;
     let whole = tbs::signed(encoded, algorithm, &[]).map_err(unencodable)?;
     let read = Certificate::parse(CertificateDer::from(whole)).map_err(|error| LintError {

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use x509_cert::der::Encode as _;
 
-use super::{Expected, check, rules};
+use super::{ExpectedCertificate, check, rules};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::public_key::PublicKey;
-use crate::pki::issuance::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
+use crate::pki::issuance::public_key::StrongPublicKey;
+use crate::pki::issuance::signer::{KeyKind, PemKey, Signer as _, SigningAlgorithm};
 use crate::pki::issuance::subject::Subject;
-use crate::pki::issuance::tbs::Fields;
+use crate::pki::issuance::tbs::TbsFields;
 use crate::pki::issuance::testing::{NOW, YEAR, element, strings, subject};
-use crate::pki::issuance::usage::{Usage, Usages};
+use crate::pki::issuance::usage::{CertificateUsage, CertificateUsages};
 use crate::pki::issuance::validity::{BACKDATE, Validity};
-use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::der::{DerReader, tag};
 
 /// The elements of a to-be-signed certificate, and those of its extensions.
-struct Parts {
+struct TbsParts {
     fields: Vec<Vec<u8>>,
     extensions: Vec<Vec<u8>>,
 }
@@ -34,7 +34,7 @@ const CONSTRAINTS: usize = 2;
 const KEY_ID: usize = 3;
 const NAMES: usize = 4;
 
-fn elements(mut der: Der<'_>) -> Vec<Vec<u8>> {
+fn elements(mut der: DerReader<'_>) -> Vec<Vec<u8>> {
     let mut elements = Vec::new();
     while let Some(element) = der.any() {
         elements.push(element.whole.to_vec());
@@ -42,11 +42,11 @@ fn elements(mut der: Der<'_>) -> Vec<Vec<u8>> {
     elements
 }
 
-impl Parts {
+impl TbsParts {
     fn split(encoded: &[u8]) -> Self {
-        let mut fields = elements(Der::new(encoded).enter(tag::SEQUENCE).unwrap());
+        let mut fields = elements(DerReader::new(encoded).enter(tag::SEQUENCE).unwrap());
         let list = fields.pop().unwrap();
-        let mut list = Der::new(&list).enter(tag::explicit(3)).unwrap();
+        let mut list = DerReader::new(&list).enter(tag::explicit(3)).unwrap();
         Self { fields, extensions: elements(list.enter(tag::SEQUENCE).unwrap()) }
     }
 
@@ -71,10 +71,10 @@ struct Good {
     issuer: Vec<u8>,
     name: Subject,
     subject: Vec<u8>,
-    key: PublicKey,
+    key: StrongPublicKey,
     spki: Vec<u8>,
     alt_names: AltNames,
-    usages: Usages,
+    usages: CertificateUsages,
     validity: Validity,
     key_id: Vec<u8>,
 }
@@ -86,19 +86,19 @@ impl Good {
             issuer: subject("test-ca", &[]).to_der().unwrap(),
             name: subject("alice", &["dev"]),
             subject: subject("alice", &["dev"]).to_der().unwrap(),
-            key: PublicKey::from_spki(&spki).unwrap(),
+            key: StrongPublicKey::from_spki(&spki).unwrap(),
             spki,
             alt_names: AltNames { dns: strings(&["a.example"]), ..AltNames::default() },
-            usages: vec![Usage::DigitalSignature, Usage::ClientAuth].into(),
+            usages: vec![CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into(),
             validity: Validity { not_before: NOW, not_after: NOW + YEAR },
             key_id: vec![7; 20],
         }
     }
 
     fn encoded(&self) -> Vec<u8> {
-        let fields = Fields {
+        let fields = TbsFields {
             serial: &[0x7f; 16],
-            algorithm: SignatureAlgorithm::EcdsaSha256.identifier().unwrap(),
+            algorithm: SigningAlgorithm::EcdsaSha256.identifier().unwrap(),
             issuer: &self.issuer,
             validity: self.validity,
             subject: &self.subject,
@@ -110,9 +110,9 @@ impl Good {
         fields.to_der().unwrap()
     }
 
-    fn expected(&self) -> Expected<'_> {
-        Expected {
-            algorithm: SignatureAlgorithm::EcdsaSha256,
+    fn expected(&self) -> ExpectedCertificate<'_> {
+        ExpectedCertificate {
+            algorithm: SigningAlgorithm::EcdsaSha256,
             issuer: &self.issuer,
             authority: Validity { not_before: NOW.saturating_sub(YEAR), not_after: NOW + YEAR },
             authority_key_id: &self.key_id,
@@ -130,8 +130,8 @@ impl Good {
     }
 
     /// The lint that the certificate breaks once it has been changed.
-    fn broken(&self, change: impl FnOnce(&mut Parts)) -> Option<&'static str> {
-        let mut parts = Parts::split(&self.encoded());
+    fn broken(&self, change: impl FnOnce(&mut TbsParts)) -> Option<&'static str> {
+        let mut parts = TbsParts::split(&self.encoded());
         change(&mut parts);
         check(&parts.join(), &self.expected()).err().map(|error| error.lint)
     }
@@ -143,7 +143,7 @@ fn a_good_certificate_passes() {
     assert_eq!(good.broken(|_| {}), None);
 }
 
-type Change = fn(&mut Parts);
+type Change = fn(&mut TbsParts);
 
 #[test]
 fn every_lint_finds_what_breaks_it() {
@@ -153,7 +153,7 @@ fn every_lint_finds_what_breaks_it() {
         ("serial number", "negative", |parts| parts.fields[SERIAL] = vec![2, 1, 0x80]),
         ("serial number", "21 octets", |parts| parts.fields[SERIAL] = element(2, &[1; 21])),
         ("signature algorithm", "P-384's", |parts| {
-            let other = SignatureAlgorithm::EcdsaSha384.identifier().unwrap();
+            let other = SigningAlgorithm::EcdsaSha384.identifier().unwrap();
             parts.fields[ALGORITHM] = other.to_der().unwrap();
         }),
         ("issuer", "another", |parts| parts.fields[ISSUER] = subject("other", &[]).to_der().unwrap()),
@@ -237,7 +237,7 @@ fn every_lint_finds_what_breaks_it() {
 fn what_only_the_authority_or_the_profile_knows() {
     let good = Good::new();
     let encoded = good.encoded();
-    let lint = |expected: &Expected<'_>| check(&encoded, expected).err().map(|error| error.lint);
+    let lint = |expected: &ExpectedCertificate<'_>| check(&encoded, expected).err().map(|error| error.lint);
     let mut expected = good.expected();
     expected.authority.not_after = good.validity.not_after.saturating_sub(Duration::from_secs(1));
     assert_eq!(lint(&expected), Some("validity of the authority"));
@@ -245,9 +245,9 @@ fn what_only_the_authority_or_the_profile_knows() {
     expected.authority.not_before = good.validity.not_before + Duration::from_secs(1);
     assert_eq!(lint(&expected), Some("validity of the authority"));
     let mut expected = good.expected();
-    expected.allowed = Some(vec![Usage::DigitalSignature].into());
+    expected.allowed = Some(vec![CertificateUsage::DigitalSignature].into());
     assert_eq!(lint(&expected), Some("usages of the profile"));
-    expected.allowed = Some(vec![Usage::ClientAuth].into());
+    expected.allowed = Some(vec![CertificateUsage::ClientAuth].into());
     assert_eq!(lint(&expected), Some("usages of the profile"));
     expected.allowed = None;
     assert_eq!(lint(&expected), None);
@@ -257,19 +257,19 @@ fn what_only_the_authority_or_the_profile_knows() {
     expected.longest = YEAR.checked_sub(BACKDATE + Duration::from_secs(1));
     assert_eq!(lint(&expected), Some("life of the profile"));
     // A certificate that names no purpose is good for every one.
-    let purposeless = Good { usages: vec![Usage::DigitalSignature].into(), ..Good::new() };
+    let purposeless = Good { usages: vec![CertificateUsage::DigitalSignature].into(), ..Good::new() };
     let mut expected = purposeless.expected();
-    expected.allowed = Some(vec![Usage::DigitalSignature, Usage::ClientAuth].into());
+    expected.allowed = Some(vec![CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into());
     let error = check(&purposeless.encoded(), &expected).unwrap_err();
     assert_eq!(error.lint, "usages of the profile");
-    expected.allowed = Some(vec![Usage::DigitalSignature, Usage::Any].into());
+    expected.allowed = Some(vec![CertificateUsage::DigitalSignature, CertificateUsage::Any].into());
     assert_eq!(check(&purposeless.encoded(), &expected).map(drop), Ok(()));
     // An authority that is its own subject, or has no identifier, gives none.
     let mut expected = good.expected();
     expected.authority_key_id = &[];
     assert_eq!(lint(&expected), Some("authority key identifier"));
 
-    let signing = Good { usages: vec![Usage::CertSign].into(), ..Good::new() };
+    let signing = Good { usages: vec![CertificateUsage::CertSign].into(), ..Good::new() };
     let encoded = signing.encoded();
     let mut expected = signing.expected();
     let error = check(&encoded, &expected).unwrap_err();

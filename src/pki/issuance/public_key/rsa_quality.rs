@@ -16,7 +16,7 @@ const MAX_ROCA_PRIME: u32 = 167;
 
 /// What is wrong with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Flaw {
+pub(super) enum RsaKeyFlaw {
     #[error("an even public exponent, or one below {MIN_EXPONENT},")]
     Exponent,
     #[error("a small prime factor")]
@@ -28,19 +28,19 @@ pub(super) enum Flaw {
 }
 
 /// Checks a modulus and an exponent, big-endian.
-pub(super) fn check(modulus: &[u8], exponent: &[u8]) -> Result<(), Flaw> {
+pub(super) fn check(modulus: &[u8], exponent: &[u8]) -> Result<(), RsaKeyFlaw> {
     let exponent_is_odd = exponent.last().is_some_and(|last| last & 1 == 1);
     if !exponent_is_odd || BigUint::from_bytes_be(exponent) < BigUint::from(MIN_EXPONENT) {
-        return Err(Flaw::Exponent);
+        return Err(RsaKeyFlaw::Exponent);
     }
     if small_primes(MAX_SMALL_PRIME).any(|prime| remainder(modulus, prime) == 0) {
-        return Err(Flaw::SmallFactor);
+        return Err(RsaKeyFlaw::SmallFactor);
     }
     // By chance one key in 2^27 looks so.
     if small_primes(MAX_ROCA_PRIME + 1).all(|prime| is_power_of_65537(remainder(modulus, prime), prime)) {
-        return Err(Flaw::Roca);
+        return Err(RsaKeyFlaw::Roca);
     }
-    if has_close_factors(&BigUint::from_bytes_be(modulus)) { Err(Flaw::CloseFactors) } else { Ok(()) }
+    if has_close_factors(&BigUint::from_bytes_be(modulus)) { Err(RsaKeyFlaw::CloseFactors) } else { Ok(()) }
 }
 
 fn small_primes(below: u32) -> impl Iterator<Item = u32> {
@@ -90,7 +90,7 @@ fn is_square(number: &BigUint) -> bool {
 mod tests {
     use num_bigint::BigUint;
 
-    use super::{Flaw, check, has_close_factors};
+    use super::{RsaKeyFlaw, check, has_close_factors};
     use crate::pki::issuance::request::CertificateRequest;
     use crate::pki::issuance::testing::openssl;
 
@@ -121,7 +121,7 @@ mod tests {
     fn a_small_factor_is_found() {
         let large = prime("2040");
         for small in [2_u32, 3, 101, 751] {
-            assert_eq!(check(&(&large * small).to_bytes_be(), E), Err(Flaw::SmallFactor), "{small}");
+            assert_eq!(check(&(&large * small).to_bytes_be(), E), Err(RsaKeyFlaw::SmallFactor), "{small}");
         }
     }
 
@@ -129,8 +129,8 @@ mod tests {
     fn close_factors_are_found() {
         let first = prime("1024");
         let second = next_prime(&first);
-        assert_eq!(check(&(&first * &second).to_bytes_be(), E), Err(Flaw::CloseFactors));
-        assert_eq!(check(&(&first * &first).to_bytes_be(), E), Err(Flaw::CloseFactors));
+        assert_eq!(check(&(&first * &second).to_bytes_be(), E), Err(RsaKeyFlaw::CloseFactors));
+        assert_eq!(check(&(&first * &first).to_bytes_be(), E), Err(RsaKeyFlaw::CloseFactors));
         // boulder: goodkey/good_key_test.go, TestCheckPrimeFactorsTooClose
         for (one, other, close) in [(12451_u32, 12457_u32, true), (1, 1_000_003, false)] {
             assert_eq!(has_close_factors(&(BigUint::from(one) * other)), close, "{one} {other}");

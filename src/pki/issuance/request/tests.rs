@@ -239,9 +239,9 @@ fn long_requests_are_not_read() {
     let error = CertificateRequest::from_der(&long).unwrap_err();
     assert_eq!(error, RequestError::TooLarge);
     assert!(error.is_policy());
-    let pem = super::armour("CERTIFICATE REQUEST", &long);
+    let pem = super::encode_pem("CERTIFICATE REQUEST", &long);
     assert_eq!(CertificateRequest::from_pem(pem.as_bytes()).unwrap_err(), RequestError::TooLarge);
-    let around = "x\n".repeat(super::MAX_REQUEST * 2 + 1);
+    let around = "x\n".repeat(super::MAX_REQUEST_BYTES * 2 + 1);
     assert_eq!(CertificateRequest::from_pem(around.as_bytes()).unwrap_err(), RequestError::TooLarge);
 }
 
@@ -250,7 +250,7 @@ fn keys_are_written_again_without_what_go_drops() {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     let spki = key.public_key();
     // Something after the key, which Go does not look at.
-    let inner = crate::pki::x509::der::Der::new(spki).read(0x30).unwrap();
+    let inner = crate::pki::x509::der::DerReader::new(spki).read(0x30).unwrap();
     let padded = element(0x30, &[inner, &[5, 0]].concat());
     let info = element(0x30, &[&[2, 1, 0, 0x30, 0], padded.as_slice(), &[0xa0, 0]].concat());
     let signature = key.sign(key.algorithm(), &info).unwrap();

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::{case, dns, emails, ips, nothing, run, uris};
-use crate::pki::issuance::issue::Wanted;
-use crate::pki::issuance::profile::{CustomRules, Profile};
+use crate::pki::issuance::issue::IssuanceRequest;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules};
 use crate::pki::issuance::signer::KeyKind;
 use crate::pki::issuance::subject::Subject;
 use crate::pki::issuance::testing::{NOW, YEAR, authority, request, strings, subject};
-use crate::pki::issuance::usage::Usage;
+use crate::pki::issuance::usage::CertificateUsage;
 
-fn custom(rules: CustomRules) -> Profile {
-    Profile::custom(&"example.com/team".parse().unwrap(), rules)
+fn custom(rules: CustomRules) -> CertificateProfile {
+    CertificateProfile::custom(&"example.com/team".parse().unwrap(), rules)
 }
 
 fn team() -> CustomRules {
@@ -22,8 +22,13 @@ fn team() -> CustomRules {
         ip_ranges: vec!["10.0.0.0/8".parse().unwrap()],
         emails: vec!["*@team.example".parse().unwrap()],
         uris: vec!["spiffe://team/*".parse().unwrap()],
-        allowed_usages: [Usage::ClientAuth, Usage::DigitalSignature, Usage::CertSign].into(),
-        required_usages: [Usage::ClientAuth].into(),
+        allowed_usages: [
+            CertificateUsage::ClientAuth,
+            CertificateUsage::DigitalSignature,
+            CertificateUsage::CertSign,
+        ]
+        .into(),
+        required_usages: [CertificateUsage::ClientAuth].into(),
         ..CustomRules::default()
     }
 }
@@ -180,7 +185,7 @@ fn an_operator_s_own_signer() {
         vec![case("masters, spelled out", subject("boss", &["system:masters"]), nothing(), USAGES, None)],
     );
     let nothing_required = || CustomRules { required_usages: [].into(), ..team() };
-    let any = [Usage::DigitalSignature, Usage::Any].into();
+    let any = [CertificateUsage::DigitalSignature, CertificateUsage::Any].into();
     run(
         &custom(nothing_required()),
         vec![
@@ -245,7 +250,8 @@ fn an_operator_s_own_durations() {
     for (name, max_duration, default_duration, expiration, want) in cases {
         let profile = custom(CustomRules { max_duration, default_duration, ..team() });
         let usages = strings(&["client auth"]);
-        let wanted = Wanted { request: &request, usages: &usages, expiration, signing_duration: YEAR };
+        let wanted =
+            IssuanceRequest { request: &request, usages: &usages, expiration, signing_duration: YEAR };
         let issued = authority.issue(authority.prepare(&profile, &wanted, NOW).unwrap()).unwrap();
         assert_eq!(issued.not_after(), (NOW + want).saturating_sub(Duration::from_mins(5)), "{name}");
     }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use crate::go::escape::{Mode, unescape_bytes};
-use crate::pki::issuance::signer::KeyError;
+use crate::pki::issuance::signer::PrivateKeyError;
 
 /// Which module, which token, which key, and where the PIN is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Uri {
+pub(super) struct Pkcs11Uri {
     pub(super) token: Option<String>,
     pub(super) serial: Option<String>,
     pub(super) manufacturer: Option<String>,
@@ -22,11 +22,11 @@ pub(super) struct Uri {
     pub(super) pin_source: Option<PathBuf>,
 }
 
-impl Uri {
+impl Pkcs11Uri {
     /// Reads a URI. Attributes that would be ignored are refused: a key that is named by more than is looked at is
     /// perhaps another key.
     // RFC 7512 §2.3
-    pub(super) fn parse(uri: &str) -> Result<Self, KeyError> {
+    pub(super) fn parse(uri: &str) -> Result<Self, PrivateKeyError> {
         let rest = uri.strip_prefix("pkcs11:").ok_or_else(|| wrong("it must begin with pkcs11:"))?;
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut parsed = Self::default();
@@ -91,35 +91,36 @@ impl Uri {
     }
 }
 
-fn octets(name: &str, value: &str) -> Result<Vec<u8>, KeyError> {
+fn octets(name: &str, value: &str) -> Result<Vec<u8>, PrivateKeyError> {
     match unescape_bytes(value, Mode::Path) {
         Ok(decoded) => Ok(decoded.unwrap_or_else(|| value.as_bytes().to_vec())),
         Err(_) => Err(wrong(&format!("{name} has a percent sign without two hexadecimal digits"))),
     }
 }
 
-fn wrong(reason: &str) -> KeyError {
-    KeyError::Uri(format!("the pkcs11 URI of the key cannot be used: {reason}"))
+fn wrong(reason: &str) -> PrivateKeyError {
+    PrivateKeyError::Uri(format!("the pkcs11 URI of the key cannot be used: {reason}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Uri;
+    use super::Pkcs11Uri;
 
     #[test]
     fn uris_name_a_key() {
         let uri = "pkcs11:token=My%20token;object=ca;id=%01%ff;type=private?module-path=/usr/lib/m.so&pin-source=file:/run/pin";
-        let parsed = Uri::parse(uri).unwrap();
+        let parsed = Pkcs11Uri::parse(uri).unwrap();
         assert_eq!(parsed.token.as_deref(), Some("My token"));
         assert_eq!(parsed.object.as_deref(), Some("ca"));
         assert_eq!(parsed.id.as_deref(), Some(&[1, 0xff][..]));
         assert_eq!(parsed.module_path.to_str(), Some("/usr/lib/m.so"));
         assert_eq!(parsed.pin_source.as_deref().and_then(|path| path.to_str()), Some("/run/pin"));
         for source in ["file:///run/pin", "/run/pin", "file:%2frun%2fpin"] {
-            let parsed = Uri::parse(&format!("pkcs11:object=a?module-path=/m&pin-source={source}")).unwrap();
+            let parsed =
+                Pkcs11Uri::parse(&format!("pkcs11:object=a?module-path=/m&pin-source={source}")).unwrap();
             assert_eq!(parsed.pin_source.unwrap().to_str(), Some("/run/pin"), "{source}");
         }
-        assert_eq!(Uri::parse("pkcs11:slot-id=7;id=a?module-path=/m").unwrap().slot_id, Some(7));
+        assert_eq!(Pkcs11Uri::parse("pkcs11:slot-id=7;id=a?module-path=/m").unwrap().slot_id, Some(7));
     }
 
     #[test]
@@ -143,7 +144,7 @@ mod tests {
             ("pkcs11:pin-value=hunter2;object=a?module-path=/m", "pin-source=file:"),
         ];
         for (uri, want) in CASES {
-            let error = Uri::parse(uri).unwrap_err().to_string();
+            let error = Pkcs11Uri::parse(uri).unwrap_err().to_string();
             assert!(error.contains(want) && !error.contains("hunter2"), "{uri}: {error}");
         }
     }
