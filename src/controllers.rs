@@ -1,11 +1,11 @@
 //! The controllers that `portcullis serve` runs beside the gateway if it is asked to: one set for each cluster.
 //!
-//! A controller is an async function `run(Context) -> Infallible`: it reads and writes objects of one cluster and never
+//! A controller is an async function `run(ControllerContext) -> Infallible`: it reads and writes objects of one cluster and never
 //! ends by itself. Which name stands for which function is told in `server/controllers.rs`. What a controller must keep:
 //! - It works on one replica at a time (`election`); when the lease is lost or the gateway drains, its future is
 //!   dropped between two awaits. So every write is one request, under the `resourceVersion` that was read, and what runs
 //!   on another thread (`spawn_blocking`) writes nothing itself. A write in flight has a moment to end
-//!   (`Context::writes`).
+//!   (`ControllerContext::writes`).
 //! - It must not block: it shares threads with the controllers of all clusters. The lease is renewed on another thread,
 //!   over connections of its own.
 //! - A panic is caught, logged and counted, and the function is called again after a while.
@@ -43,19 +43,19 @@ use crate::backend::kube_client;
 use crate::backend::upstream::Upstream;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use election::Stop;
+use election::StopSignal;
 pub(crate) use name::selected;
 use problems::ProblemLog;
-use settings::{Controllers, Name};
+use settings::{ControllerName, ControllerSettings};
 
 /// How long what panicked rests at first; doubled with each panic in a row.
-const REST: Duration = Duration::from_secs(1);
+const RESTART_BACKOFF: Duration = Duration::from_secs(1);
 /// At most.
-const LONGEST_REST: Duration = Duration::from_mins(1);
+const MAX_RESTART_BACKOFF: Duration = Duration::from_mins(1);
 
 /// What a controller works with. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub(crate) struct ControllerContext {
     /// The cluster's name, for logs and metrics.
     pub(crate) cluster: Arc<str>,
     /// This replica, among those that may lead.
@@ -63,7 +63,7 @@ pub(crate) struct Context {
     /// Speaks to its API server as `system:portcullis`.
     pub(crate) client: kube::Client,
     /// What the controllers of this cluster run by.
-    pub(crate) settings: Arc<Controllers>,
+    pub(crate) settings: Arc<ControllerSettings>,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// Tells what has expired.
@@ -76,9 +76,9 @@ pub(crate) struct Context {
     pub(crate) problems: Arc<ProblemLog>,
 }
 
-impl Context {
+impl ControllerContext {
     /// One whose connections live on the runtime that this is called within.
-    fn new(of: &OfCluster, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
+    fn new(of: &ClusterControllers, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
         Self {
             cluster: Arc::clone(&of.cluster),
             identity: Arc::clone(identity),
@@ -93,29 +93,29 @@ impl Context {
     }
 }
 
-impl std::fmt::Debug for Context {
+impl std::fmt::Debug for ControllerContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("ControllerContext").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }
 
 /// Calls the function that a name stands for.
-pub(crate) type Start = fn(Name, Context) -> BoxFuture<'static, Infallible>;
+pub(crate) type StartController = fn(ControllerName, ControllerContext) -> BoxFuture<'static, Infallible>;
 
 /// The controllers of one cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct OfCluster {
+pub(crate) struct ClusterControllers {
     /// Its name.
     pub(crate) cluster: Arc<str>,
     /// Its API server.
     pub(crate) upstream: Arc<Upstream>,
     /// What they run by.
-    pub(crate) settings: Arc<Controllers>,
+    pub(crate) settings: Arc<ControllerSettings>,
 }
 
-impl OfCluster {
+impl ClusterControllers {
     /// Whether what runs for `self` can go on for `other`.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_unchanged_from(&self, other: &Self) -> bool {
         self.cluster == other.cluster
             && Arc::ptr_eq(&self.upstream, &other.upstream)
             && self.settings == other.settings
@@ -127,7 +127,7 @@ impl OfCluster {
         self,
         metrics: Arc<Metrics>,
         clock: Clock,
-        start: Start,
+        start: StartController,
         stop: CancellationToken,
         workers: Handle,
     ) {
@@ -135,28 +135,33 @@ impl OfCluster {
             return;
         }
         let identity = identity().into();
-        let context = Context::new(&self, &identity, &metrics, &clock);
+        let context = ControllerContext::new(&self, &identity, &metrics, &clock);
         let of_work = {
             let (of, metrics, clock) = (self.clone(), Arc::clone(&metrics), clock.clone());
-            workers.spawn(async move { Context::new(&of, &identity, &metrics, &clock) }).await
+            workers.spawn(async move { ControllerContext::new(&of, &identity, &metrics, &clock) }).await
         };
         // It fails only when that runtime ends, and all with it.
         let Ok(of_work) = of_work else { return };
-        let lasts = Lasts { cluster: &self.cluster, metrics: &metrics, stop: &stop };
+        let lasts = RestartOnPanic { cluster: &self.cluster, metrics: &metrics, stop: &stop };
         let work = |stopping| work_on(&workers, of_work.clone(), start, stopping);
         lasts.run("leader election", || election::lead(&context, &stop, work)).await;
     }
 }
 
 /// All controllers of a cluster, at work on another runtime until they are to stop, and until they have.
-async fn work_on(workers: &Handle, context: Context, start: Start, mut stopping: Stop) {
+async fn work_on(
+    workers: &Handle,
+    context: ControllerContext,
+    start: StartController,
+    mut stopping: StopSignal,
+) {
     let (writes, stopped) = (TaskTracker::new(), CancellationToken::new());
-    let context = Context { writes: writes.clone(), ..context };
+    let context = ControllerContext { writes: writes.clone(), ..context };
     let resting = stopped.clone();
     let working = workers.spawn(async move { work(&context, start, &resting).await });
     // When this is dropped, too.
     let _abort = AbortOnDrop(working.abort_handle());
-    let grace = stopping.asked().await;
+    let grace = stopping.requested().await;
     stopped.cancel();
     writes.close();
     // What was written has its answer, and its line in the log.
@@ -175,8 +180,8 @@ impl Drop for AbortOnDrop {
 }
 
 /// All controllers of a cluster, each kept at work.
-async fn work(context: &Context, start: Start, stop: &CancellationToken) {
-    let lasts = Lasts { cluster: &context.cluster, metrics: &context.metrics, stop };
+async fn work(context: &ControllerContext, start: StartController, stop: &CancellationToken) {
+    let lasts = RestartOnPanic { cluster: &context.cluster, metrics: &context.metrics, stop };
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
     info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
     let each = context.settings.names.iter().map(|name| {
@@ -194,16 +199,16 @@ fn identity() -> String {
 
 /// Does what panics again, until it is to stop.
 #[derive(Clone, Copy)]
-struct Lasts<'a> {
+struct RestartOnPanic<'a> {
     cluster: &'a str,
     metrics: &'a Metrics,
     stop: &'a CancellationToken,
 }
 
-impl Lasts<'_> {
+impl RestartOnPanic<'_> {
     /// Until it ends by itself, or is to stop while it rests.
     async fn run<F: Future<Output = ()>>(self, name: &str, run: impl Fn() -> F) {
-        let mut rest = REST;
+        let mut rest = RESTART_BACKOFF;
         loop {
             let begun = Instant::now();
             if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
@@ -211,11 +216,11 @@ impl Lasts<'_> {
             }
             self.metrics.panics.inc();
             error!(cluster = self.cluster, controller = name, "panicked and begins again");
-            rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
+            rest = if begun.elapsed() > MAX_RESTART_BACKOFF { RESTART_BACKOFF } else { rest };
             if self.stop.run_until_cancelled(sleep(rest)).await.is_none() {
                 return;
             }
-            rest = (rest * 2).min(LONGEST_REST);
+            rest = (rest * 2).min(MAX_RESTART_BACKOFF);
         }
     }
 }
@@ -230,13 +235,13 @@ mod tests {
     async fn what_panics_rests_longer_each_time_and_is_counted() {
         let (metrics, begun, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
         let stop = CancellationToken::new();
-        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
+        let lasts = RestartOnPanic { cluster: "c", metrics: &metrics, stop: &stop };
         let faulty = lasts.run("faulty", || async {
             let run = begun.borrow().len();
             begun.borrow_mut().push(origin.elapsed().as_secs());
             if run == 8 {
                 // It has worked for long: what fails now is something else.
-                sleep(LONGEST_REST * 2).await;
+                sleep(MAX_RESTART_BACKOFF * 2).await;
             }
             assert!(run > 9, "it fails ten times");
         });
@@ -255,7 +260,7 @@ mod tests {
             sleep(Duration::from_secs(8)).await;
             stop.cancel();
         };
-        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
+        let lasts = RestartOnPanic { cluster: "c", metrics: &metrics, stop: &stop };
         tokio::join!(lasts.run("faulty", || async { panic!("always") }), stopping);
         assert_eq!((origin.elapsed().as_secs(), metrics.panics.get()), (8, 4));
     }

@@ -15,8 +15,8 @@ use prometheus::{
     Opts, Registry, TextEncoder, exponential_buckets,
 };
 
-use known::Known;
-pub(crate) use token_cache::{Counted, TokenCache};
+use known::CachedMetricVec;
+pub(crate) use token_cache::{GaugeGuard, TokenCacheMetrics};
 
 use crate::clock::UnixTime;
 
@@ -42,7 +42,7 @@ const VERBS: [&str; 12] = [
 
 /// How many requests are being answered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct InProgress {
+pub(crate) struct InProgressRequests {
     /// Those that are answered soon.
     pub(crate) requests: i64,
     /// Watches, logs, tunnels, and what else may last.
@@ -54,35 +54,35 @@ pub(crate) struct InProgress {
 pub(crate) struct Metrics {
     registry: Registry,
     /// By `result`: success, failure, error.
-    pub(crate) authentication_attempts: Known<IntCounterVec>,
+    pub(crate) authentication_attempts: CachedMetricVec<IntCounterVec>,
     /// By `result`.
-    pub(crate) authentication_duration: Known<HistogramVec>,
+    pub(crate) authentication_duration: CachedMetricVec<HistogramVec>,
     /// By `username`, compressed to a handful.
-    pub(crate) authenticated_user_requests: Known<IntCounterVec>,
+    pub(crate) authenticated_user_requests: CachedMetricVec<IntCounterVec>,
     /// What is remembered of tokens.
-    pub(crate) token_cache: TokenCache,
+    pub(crate) token_cache: TokenCacheMetrics,
     /// Webhooks that could not be asked because their certificate has a common name alone.
     pub(crate) webhook_missing_san: IntCounter,
     /// The remaining lifetime of client certificates.
     pub(crate) client_certificate_expiration: Histogram,
     /// By verb, with the code of most.
-    requests: Known<IntCounterVec>,
+    requests: CachedMetricVec<IntCounterVec>,
     /// By `verb`; long-running requests are left out, as upstream does.
-    pub(crate) request_duration: Known<HistogramVec>,
+    pub(crate) request_duration: CachedMetricVec<HistogramVec>,
     /// By `request_kind`: readOnly, mutating.
-    pub(crate) inflight: Known<IntGaugeVec>,
+    pub(crate) inflight: CachedMetricVec<IntGaugeVec>,
     /// By `verb`.
-    pub(crate) longrunning: Known<IntGaugeVec>,
+    pub(crate) longrunning: CachedMetricVec<IntGaugeVec>,
     /// Handshakes that did not end well.
     pub(crate) tls_handshake_errors: IntCounter,
-    /// By `reason`: `max_connections`, `newcomers`, `descriptors`.
+    /// By `reason`: `max_connections`, `unauthenticated_limit`, `descriptors`.
     pub(crate) refused_connections: IntCounterVec,
     /// Connections that were ended because their client took back too many requests.
-    pub(crate) abused_connections: IntCounter,
+    pub(crate) reset_limit_closed_connections: IntCounter,
     /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`, `answer_too_large`.
     pub(crate) backend_errors: IntCounterVec,
     /// Identities that no header can carry.
-    pub(crate) unfit_identities: IntCounter,
+    pub(crate) unencodable_identities: IntCounter,
     /// Panics, each of which ended what it was about and nothing else.
     pub(crate) panics: IntCounter,
     /// By cluster, resource and `source`: watch, live, spared.
@@ -98,11 +98,11 @@ pub(crate) struct Metrics {
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
     /// What is counted of service-account tokens.
-    pub(crate) service_accounts: service_accounts::ServiceAccounts,
+    pub(crate) service_accounts: service_accounts::ServiceAccountMetrics,
     /// What is counted of controllers.
-    pub(crate) controllers: controllers::Controllers,
+    pub(crate) controllers: controllers::ControllerMetrics,
     /// What is counted of issuers of JSON Web Tokens.
-    pub(crate) jwt: jwt::Issuers,
+    pub(crate) jwt: jwt::JwtMetrics,
     /// By `result`: success, failure.
     config_reloads: IntCounterVec,
     config_last_reload_successful: IntGauge,
@@ -178,12 +178,12 @@ impl Metrics {
             "Panics, each of which ended what it was about and nothing else.",
         )?;
         Ok(Self {
-            authentication_attempts: Known::new(
+            authentication_attempts: CachedMetricVec::new(
                 counters("authentication_attempts", "Counter of authenticated attempts.", &["result"])?,
                 &RESULTS,
                 &[],
             ),
-            authentication_duration: Known::new(
+            authentication_duration: CachedMetricVec::new(
                 histograms(
                     "authentication_duration_seconds",
                     "Authentication duration in seconds broken out by result.",
@@ -193,7 +193,7 @@ impl Metrics {
                 &RESULTS,
                 &[],
             ),
-            authenticated_user_requests: Known::new(
+            authenticated_user_requests: CachedMetricVec::new(
                 counters(
                     "authenticated_user_requests",
                     "Counter of authenticated requests broken out by username.",
@@ -202,7 +202,7 @@ impl Metrics {
                 &USERNAMES,
                 &[],
             ),
-            token_cache: TokenCache::new(
+            token_cache: TokenCacheMetrics::new(
                 &counters(
                     "authentication_token_cache_request_total",
                     "Tokens that were looked up in a cache of verdicts, by whether they were there.",
@@ -232,7 +232,7 @@ impl Metrics {
                 "Counter of connections to webhooks that failed for a certificate without a subject alternative name.",
             )?,
             client_certificate_expiration: expiration,
-            requests: Known::new(
+            requests: CachedMetricVec::new(
                 counters(
                     "apiserver_request_total",
                     "Counter of requests broken out by verb and HTTP response code.",
@@ -241,7 +241,7 @@ impl Metrics {
                 &VERBS,
                 &["200"],
             ),
-            request_duration: Known::new(
+            request_duration: CachedMetricVec::new(
                 histograms(
                     "apiserver_request_duration_seconds",
                     "Response latency in seconds by verb, long-running requests left out.",
@@ -254,7 +254,7 @@ impl Metrics {
                 &VERBS,
                 &[],
             ),
-            inflight: Known::new(
+            inflight: CachedMetricVec::new(
                 gauges(
                     "apiserver_current_inflight_requests",
                     "Requests in progress that are not long-running, by kind.",
@@ -263,7 +263,7 @@ impl Metrics {
                 &["readOnly", "mutating"],
                 &[],
             ),
-            longrunning: Known::new(
+            longrunning: CachedMetricVec::new(
                 gauges(
                     "apiserver_longrunning_requests",
                     "Long-running requests in progress, by verb.",
@@ -281,8 +281,8 @@ impl Metrics {
                 "Connections that were closed unserved or not accepted in time, by what there were too many of.",
                 &["reason"],
             )?,
-            abused_connections: counter(
-                "portcullis_abused_connections_total",
+            reset_limit_closed_connections: counter(
+                "portcullis_reset_limit_closed_connections_total",
                 "Connections that were ended because their client took back too many requests.",
             )?,
             backend_errors: counters(
@@ -290,8 +290,8 @@ impl Metrics {
                 "Requests that got no answer from the backend, by cause.",
                 &["cause"],
             )?,
-            unfit_identities: counter(
-                "portcullis_unfit_identities_total",
+            unencodable_identities: counter(
+                "portcullis_unencodable_identities_total",
                 "Requests refused because no header can carry their identity byte for byte.",
             )?,
             panics,
@@ -325,9 +325,9 @@ impl Metrics {
                 "Whether requests go to an endpoint: 1 once it was seen to take identities as they are.",
                 &["cluster", "endpoint"],
             )?,
-            service_accounts: service_accounts::ServiceAccounts::new(&registry)?,
-            controllers: controllers::Controllers::new(&registry)?,
-            jwt: jwt::Issuers {
+            service_accounts: service_accounts::ServiceAccountMetrics::new(&registry)?,
+            controllers: controllers::ControllerMetrics::new(&registry)?,
+            jwt: jwt::JwtMetrics {
                 latency: histograms(
                     "apiserver_authentication_jwt_authenticator_latency_seconds",
                     "Latency of jwt authentication operations in seconds, of tokens that were not remembered.",
@@ -377,7 +377,7 @@ impl Metrics {
     }
 
     /// How many requests are being answered.
-    pub(crate) fn in_progress(&self) -> InProgress {
+    pub(crate) fn in_progress(&self) -> InProgressRequests {
         let sum = |gauges: &IntGaugeVec| -> i64 {
             let families = Collector::collect(gauges);
             let values = families.iter().flat_map(MetricFamily::get_metric);
@@ -386,7 +386,7 @@ impl Metrics {
             let sum = sum as i64;
             sum
         };
-        InProgress { requests: sum(self.inflight.all()), long_running: sum(self.longrunning.all()) }
+        InProgressRequests { requests: sum(self.inflight.all()), long_running: sum(self.longrunning.all()) }
     }
 
     /// An endpoint is no longer configured.

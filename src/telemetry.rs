@@ -42,7 +42,7 @@ fn filter(verbosity: u8) -> EnvFilter {
 }
 
 /// An error in words, with its causes: hyper leaves them out of its own.
-pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -73,7 +73,7 @@ mod tests {
 
     /// What is written for one line with this as its fields and in its message.
     fn written(log: impl FnOnce()) -> String {
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter(0))
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Lines {
+    impl Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -146,7 +146,7 @@ mod tests {
                     Body::from(br#"{"kind":"Secret","data":{"token":"aHVudGVyMg=="},"type":5}"#.to_vec());
                 std::future::ready(Ok::<_, Infallible>(Response::new(body)))
             });
-            let lines = Lines::default();
+            let lines = CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt()
                 .with_env_filter(filter(verbosity))

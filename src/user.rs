@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 pub use lines::IdentityMode;
-pub(crate) use lines::{Lines, UnfitIdentity};
+pub(crate) use lines::{IdentityHeaderLines, UnencodableIdentity};
 
 /// The name of a client that presented no credential.
 pub const ANONYMOUS: &str = "system:anonymous";
@@ -57,14 +57,14 @@ impl UserInfo {
     // apiserver: pkg/authentication/group/authenticated_group_adder.go
     #[must_use]
     pub fn in_authenticated_group(mut self) -> Self {
-        if !self.says_whether_authenticated() {
+        if !self.has_authentication_status() {
             self.groups.push(ALL_AUTHENTICATED.to_owned());
         }
         self
     }
 
     /// Whether the group of all authenticated users is there, or must not be.
-    pub(crate) fn says_whether_authenticated(&self) -> bool {
+    pub(crate) fn has_authentication_status(&self) -> bool {
         let says = |group: &String| group == ALL_AUTHENTICATED || group == ALL_UNAUTHENTICATED;
         self.name == ANONYMOUS || self.groups.iter().any(says)
     }
@@ -79,23 +79,23 @@ impl UserInfo {
 /// An identity that its requests share. It never changes, so that the lines in which backends are told of it are made
 /// once.
 #[derive(Clone)]
-pub struct Identity(Arc<Shared>);
+pub struct Identity(Arc<SharedIdentity>);
 
-struct Shared {
+struct SharedIdentity {
     user: UserInfo,
-    by_request_header: OnceLock<Result<Lines, UnfitIdentity>>,
-    by_impersonation: OnceLock<Result<Lines, UnfitIdentity>>,
+    by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
+    by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
 
 impl Identity {
     /// What a backend is told.
-    pub(crate) fn lines(&self, mode: IdentityMode) -> Result<&Lines, UnfitIdentity> {
+    pub(crate) fn lines(&self, mode: IdentityMode) -> Result<&IdentityHeaderLines, UnencodableIdentity> {
         let Self(shared) = self;
         let lines = match mode {
             IdentityMode::RequestHeader => &shared.by_request_header,
             IdentityMode::Impersonate => &shared.by_impersonation,
         };
-        lines.get_or_init(|| lines::lines(&shared.user, mode)).as_ref().map_err(UnfitIdentity::clone)
+        lines.get_or_init(|| lines::lines(&shared.user, mode)).as_ref().map_err(UnencodableIdentity::clone)
     }
 
     /// Whether both are one in memory.
@@ -107,7 +107,11 @@ impl Identity {
 
 impl From<UserInfo> for Identity {
     fn from(user: UserInfo) -> Self {
-        Self(Arc::new(Shared { user, by_request_header: OnceLock::new(), by_impersonation: OnceLock::new() }))
+        Self(Arc::new(SharedIdentity {
+            user,
+            by_request_header: OnceLock::new(),
+            by_impersonation: OnceLock::new(),
+        }))
     }
 }
 

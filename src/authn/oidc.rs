@@ -33,7 +33,7 @@ use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticato
 use crate::authn::trace::Outcome;
 use crate::clock::{Clock, UnixTime};
 use crate::go::quote::Quoted;
-use crate::metrics::jwt::{Issuer, Issuers};
+use crate::metrics::jwt::{JwtIssuerMetrics, JwtMetrics};
 
 /// The name in logs and metrics.
 const NAME: &str = "jwt";
@@ -45,7 +45,7 @@ pub struct OidcAuthenticator {
     provider: Arc<Provider>,
     claim_issuers: Arc<ClaimIssuers>,
     resolver: Option<Resolver>,
-    metrics: Issuer,
+    metrics: JwtIssuerMetrics,
     label: String,
 }
 
@@ -54,7 +54,7 @@ impl OidcAuthenticator {
     pub(crate) fn new(
         settings: JwtAuthenticator,
         fetch: Arc<dyn Fetch>,
-        metrics: &Issuers,
+        metrics: &JwtMetrics,
         clock: Clock,
     ) -> Self {
         let url = settings.issuer.url.clone();
@@ -76,7 +76,7 @@ impl OidcAuthenticator {
         settings: JwtAuthenticator,
         provider: Arc<Provider>,
         claim_issuers: Arc<ClaimIssuers>,
-        metrics: Issuer,
+        metrics: JwtIssuerMetrics,
     ) -> Self {
         let label = format!("{NAME} {}", settings.issuer.url);
         let resolver = match &settings.groups {

@@ -20,7 +20,7 @@ use super::jwt::key_set::KeySet;
 use super::jwt::keys::PublicKey;
 use super::{Audience, TokenAuthenticator};
 use crate::authn::token_getter::Lookup;
-use crate::metrics::service_accounts::ServiceAccounts as Counters;
+use crate::metrics::service_accounts::ServiceAccountMetrics as Counters;
 pub use bound::BoundTokens;
 pub use legacy::LegacyTokens;
 pub(crate) use legacy::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::authn::trace::Outcome;
 use crate::http::https_client::{Client, OutboundError, PATIENCE, Question};
-use crate::metrics::{Metrics, TokenCache};
+use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
 use review::{Status, Trouble};
 use settings::{Version, Webhook};
@@ -82,7 +82,7 @@ impl WebhookAuthenticator {
         })
     }
 
-    fn remembered(self, ttl: Duration, runtime: Handle, metrics: &TokenCache) -> CachedTokens {
+    fn remembered(self, ttl: Duration, runtime: Handle, metrics: &TokenCacheMetrics) -> CachedTokens {
         let keep = Keep { success: ttl, failure: ttl, errors: false };
         CachedTokens::new(Arc::new(self), keep, runtime, metrics, Limits::ASKED)
     }

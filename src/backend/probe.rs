@@ -15,7 +15,7 @@ use crate::backend::endpoint::{Asked, Target};
 use crate::backend::upstream::Upstream;
 use crate::http::body::Body;
 use crate::http::identity_headers::write_identity;
-use crate::user::{UnfitIdentity, UserInfo};
+use crate::user::{UnencodableIdentity, UserInfo};
 
 /// How long an answer may take, and how large it may be.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(crate) enum AskError {
     Send(#[from] SendError),
     /// The user cannot be written.
     #[error(transparent)]
-    Identity(#[from] UnfitIdentity),
+    Identity(#[from] UnencodableIdentity),
     /// The question is no request.
     #[error("the question cannot be sent: {0}")]
     Question(#[from] http::Error),

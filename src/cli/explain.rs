@@ -258,7 +258,7 @@ impl Judge<'_> {
         let mut steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
         // The gateway refuses an identity that no header carries, by this function.
         let unfit = verdict.as_ref().ok().and_then(|proven| proven.identity().lines(self.identity).err());
-        steps.extend(unfit.as_ref().map(Row::of_unfit_identity));
+        steps.extend(unfit.as_ref().map(Row::of_unencodable_identity));
         let proven = verdict.as_ref().ok().filter(|_| unfit.is_none());
         let user = proven.map(Proven::user).cloned();
         Explanation {

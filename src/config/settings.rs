@@ -8,7 +8,7 @@ use super::flags::{LogFormat, MetricsAddress};
 pub use crate::authn::settings::{Authentication, RequestHeader};
 pub use crate::backend::settings::{Backend, HostPort};
 pub use crate::cluster::settings::{Cluster, Routes};
-pub use crate::controllers::settings::Controllers;
+pub use crate::controllers::settings::ControllerSettings;
 pub use crate::listener::settings::{Limits, Serving, ServingCertificate};
 pub use crate::user::IdentityMode;
 
@@ -21,7 +21,7 @@ pub struct Settings {
     /// The clusters behind the gateway; at least one.
     pub clusters: Vec<Cluster>,
     /// The controllers of those clusters that have any, by the cluster's name.
-    pub controllers: BTreeMap<String, Arc<Controllers>>,
+    pub controllers: BTreeMap<String, Arc<ControllerSettings>>,
     /// How the gateway runs.
     pub operation: Operation,
 }

@@ -15,14 +15,14 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tracing::{info, warn};
 
-use super::Context;
-use super::name::Name;
-use super::queue::{Item, Outcome, Pace};
+use super::ControllerContext;
+use super::name::ControllerName;
+use super::queue::{AttemptOutcome, RetryPolicy, WorkItem};
 use super::worker;
 use crate::pki::bootstrap_tokens::cluster_info;
 use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
 
-const NAME: Name = Name::BootstrapSigner;
+const NAME: ControllerName = ControllerName::BootstrapSigner;
 
 /// The one thing there is to sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,11 +34,11 @@ impl fmt::Display for ClusterInfo {
     }
 }
 
-impl Item for ClusterInfo {}
+impl WorkItem for ClusterInfo {}
 
 /// Looks at the `ConfigMap` when it or a token changes. A token that expires is no change: `tokencleaner` makes it one.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go
-pub(crate) async fn run(context: Context) -> Infallible {
+pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), cluster_info::NAMESPACE);
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
@@ -48,25 +48,25 @@ pub(crate) async fn run(context: Context) -> Infallible {
     let changes = select(token_changes, map_changes).map(|_| ClusterInfo);
     let replaced = Mutex::default();
     let sign = async |ClusterInfo| sign(&context, &maps, &found, &tokens, &replaced).await;
-    worker::work(&context, NAME, Pace::CERTIFICATES, changes, &AtomicU64::new(0), sign).await
+    worker::work(&context, NAME, RetryPolicy::CERTIFICATES, changes, &AtomicU64::new(0), sign).await
 }
 
 async fn sign(
-    context: &Context,
+    context: &ControllerContext,
     maps: &Api<ConfigMap>,
     found: &Store<ConfigMap>,
     tokens: &Store<Secret>,
     replaced: &Mutex<Option<String>>,
-) -> Outcome {
+) -> AttemptOutcome {
     // Before all tokens are known, every signature would look like one too many.
     if tokens.wait_until_ready().await.is_err() || found.wait_until_ready().await.is_err() {
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     }
     let one = ObjectRef::new(cluster_info::NAME).within(cluster_info::NAMESPACE);
-    let Some(map) = found.get(&one) else { return Outcome::Done };
+    let Some(map) = found.get(&one) else { return AttemptOutcome::Done };
     // The watch has yet to tell of what was written here.
     if map.resource_version() == *replaced.lock().unwrap_or_else(PoisonError::into_inner) {
-        return Outcome::Done;
+        return AttemptOutcome::Done;
     }
     let now = context.clock.now();
     let tokens = tokens.state();
@@ -76,25 +76,25 @@ async fn sign(
         .filter_map(|secret| TokenData::of(secret).signing_key(&secret.name_any(), now))
         .collect();
     let data = map.data.clone().unwrap_or_default();
-    let Some(wanted) = cluster_info::wanted(&data, &keys) else { return Outcome::Done };
+    let Some(wanted) = cluster_info::wanted(&data, &keys) else { return AttemptOutcome::Done };
     let signed = ConfigMap { data: Some(wanted), ..ConfigMap::clone(&map) };
     let cluster = &*context.cluster;
     match maps.replace(cluster_info::NAME, &PostParams::default(), &signed).await {
         Ok(_) => {
             info!(cluster, signatures = keys.len(), "cluster-info is signed");
             *replaced.lock().unwrap_or_else(PoisonError::into_inner) = map.resource_version();
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.is_not_found() => AttemptOutcome::Done,
         // The watch tells of what it is now.
         Err(kube::Error::Api(status)) if status.is_conflict() => {
             context.metrics.controllers.conflicts.with_label_values(&[cluster, NAME.alias()]).inc();
-            Outcome::Done
+            AttemptOutcome::Done
         }
         // kube-controller-manager leaves it at that; no node could join with a new token until something changes.
         Err(error) => {
             warn!(cluster, "cluster-info cannot be signed: {error}");
-            Outcome::Retry
+            AttemptOutcome::Retry
         }
     }
 }

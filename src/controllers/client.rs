@@ -67,7 +67,7 @@ pub(super) fn bounded(client: kube::Client) -> kube::Client {
     let service = service_fn(move |request: Request<Body>| {
         let client = client.clone();
         async move {
-            let bounds = Bounds::of(&request);
+            let bounds = ResponseBounds::of(&request);
             let deadline = Instant::now() + REQUEST_TIMEOUT;
             let response = timeout(REQUEST_TIMEOUT, client.send(request)).await;
             let response = response.map_err(|_| ResponseError::TimedOut)??;
@@ -79,12 +79,12 @@ pub(super) fn bounded(client: kube::Client) -> kube::Client {
 
 /// What a response is held to.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
+struct ResponseBounds {
     is_watch: bool,
     largest: usize,
 }
 
-impl Bounds {
+impl ResponseBounds {
     fn of(request: &Request<Body>) -> Self {
         let value = |name: &str| {
             let query = request.uri().query().unwrap_or_default();
@@ -104,20 +104,20 @@ impl Bounds {
 /// A body that ends with an error when its sender is silent for too long, or says too much.
 struct BoundedBody {
     body: Body,
-    bounds: Bounds,
+    bounds: ResponseBounds,
     deadline: Pin<Box<Sleep>>,
     /// Since the beginning, or since the last event's.
     received: usize,
 }
 
 impl BoundedBody {
-    fn new(body: Body, bounds: Bounds, deadline: Instant) -> Self {
+    fn new(body: Body, bounds: ResponseBounds, deadline: Instant) -> Self {
         let deadline = if bounds.is_watch { Instant::now() + WATCH_IDLE_TIMEOUT } else { deadline };
         Self { body, bounds, deadline: Box::pin(sleep_until(deadline)), received: 0 }
     }
 
     fn note(&mut self, data: &Bytes) -> Result<(), ResponseError> {
-        let Bounds { is_watch, largest } = self.bounds;
+        let ResponseBounds { is_watch, largest } = self.bounds;
         if is_watch {
             self.deadline.as_mut().reset(Instant::now() + WATCH_IDLE_TIMEOUT);
         }

@@ -25,10 +25,10 @@ use kube::api::{GetParams, PostParams};
 use kube::core::{Request, Status};
 use tracing::{debug, error, warn};
 
-use super::Context;
+use super::ControllerContext;
 use super::client::{MaxBytes, is_too_large, send};
-use super::queue::Outcome;
-use super::settings::Name;
+use super::queue::AttemptOutcome;
+use super::settings::ControllerName;
 use crate::clock::UnixTime;
 use crate::go::escape::path_segment;
 use feed::RequestKey;
@@ -49,35 +49,39 @@ const MAX_VALUES: usize = 4_000;
 
 /// The request of this name as it is now, if it is still there and has no certificate; else what is left to do.
 // kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
-async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Result<Csr, Outcome> {
+async fn read_unissued(
+    context: &ControllerContext,
+    controller: ControllerName,
+    key: &RequestKey,
+) -> Result<Csr, AttemptOutcome> {
     let (cluster, controller) = (&*context.cluster, controller.alias());
     let cause = format!("{controller} reads");
     let at = path_segment(&key.name).map_err(|problem| {
         error!(cluster, controller, csr = &*key.name, "cannot read: {problem}");
-        Outcome::Done
+        AttemptOutcome::Done
     })?;
     match read(context, &at).await {
-        Ok(Read::Csr(csr)) => {
+        Ok(ReadCsr::Csr(csr)) => {
             context.problems.ends(&cause);
-            let mut csr = Some(*csr).filter(|csr| !is_issued(csr)).ok_or(Outcome::Done)?;
+            let mut csr = Some(*csr).filter(|csr| !is_issued(csr)).ok_or(AttemptOutcome::Done)?;
             if csr.metadata.name.as_deref() != Some(&*key.name) {
                 error!(cluster, controller, csr = &*key.name, "the API server answered with another request");
-                return Err(Outcome::Retry);
+                return Err(AttemptOutcome::Retry);
             }
             csr.metadata.managed_fields = None;
             Ok(csr)
         }
-        Ok(Read::Gone) => {
+        Ok(ReadCsr::Gone) => {
             context.problems.ends(&cause);
-            Err(Outcome::Done)
+            Err(AttemptOutcome::Done)
         }
-        Ok(Read::TooLarge) => {
+        Ok(ReadCsr::TooLarge) => {
             context.problems.ends(&cause);
             warn!(cluster, controller, csr = &*key.name, "too large to be looked at, it stays as it is");
-            Err(Outcome::Done)
+            Err(AttemptOutcome::Done)
         }
         Err(error) => {
-            let (problem, csr) = (words(&error), &*key.name);
+            let (problem, csr) = (error_message(&error), &*key.name);
             if context.problems.begins(&cause) {
                 error!(
                     cluster,
@@ -89,13 +93,13 @@ async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Resu
             } else {
                 debug!(cluster, controller, csr, "cannot read: {problem}");
             }
-            Err(Outcome::Retry)
+            Err(AttemptOutcome::Retry)
         }
     }
 }
 
 /// What there is where a request was.
-enum Read {
+enum ReadCsr {
     Csr(Box<Csr>),
     Gone,
     /// It would take too much memory.
@@ -103,22 +107,22 @@ enum Read {
 }
 
 // threat: pending-requests-flood
-async fn read(context: &Context, at: &str) -> kube::Result<Read> {
+async fn read(context: &ControllerContext, at: &str) -> kube::Result<ReadCsr> {
     let mut request = Request::new(PATH).get(at, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     request.extensions_mut().insert(MaxBytes(MAX_REQUEST));
     let text = match context.client.request_text(request).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Read::Gone),
-        Err(error) if is_too_large(&error) => return Ok(Read::TooLarge),
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(ReadCsr::Gone),
+        Err(error) if is_too_large(&error) => return Ok(ReadCsr::TooLarge),
         text => text?,
     };
     if text.bytes().filter(|byte| b"{[,".contains(byte)).count() > MAX_VALUES {
-        return Ok(Read::TooLarge);
+        return Ok(ReadCsr::TooLarge);
     }
-    serde_json::from_str(&text).map(Read::Csr).map_err(kube::Error::SerdeError)
+    serde_json::from_str(&text).map(ReadCsr::Csr).map_err(kube::Error::SerdeError)
 }
 
 /// What an error says, without the whole of a `Status`.
-fn words(error: &kube::Error) -> String {
+fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         error => error.to_string(),
@@ -131,13 +135,13 @@ fn conditions(csr: &Csr) -> impl Iterator<Item = &Condition> {
 
 /// Whether there is a condition of this type; its status does not matter.
 // kubernetes: pkg/controller/certificates/certificate_controller_utils.go, GetCertApprovalCondition
-fn has(csr: &Csr, kind: &str) -> bool {
+fn has_condition(csr: &Csr, kind: &str) -> bool {
     conditions(csr).any(|condition| condition.type_ == kind)
 }
 
 /// Whether there is a condition of this type that is true; an empty status is.
 // kubernetes: pkg/controller/certificates/certificate_controller_utils.go, HasTrueCondition
-fn has_true(csr: &Csr, kind: &str) -> bool {
+fn has_true_condition(csr: &Csr, kind: &str) -> bool {
     conditions(csr)
         .any(|condition| condition.type_ == kind && matches!(condition.status.as_str(), "" | "True"))
 }
@@ -181,7 +185,7 @@ enum Subresource {
 
 /// What became of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
+enum WriteOutcome {
     /// It is in the API.
     Yes,
     /// It is not.
@@ -190,27 +194,32 @@ enum Written {
     Unknown,
 }
 
-impl Written {
+impl WriteOutcome {
     /// What is left to do about the request.
-    fn outcome(self) -> Outcome {
-        if self == Self::Yes { Outcome::Done } else { Outcome::Retry }
+    fn outcome(self) -> AttemptOutcome {
+        if self == Self::Yes { AttemptOutcome::Done } else { AttemptOutcome::Retry }
     }
 }
 
 /// Writes a request under the version it was read with.
-async fn write(context: &Context, controller: Name, subresource: Subresource, csr: &Csr) -> Written {
+async fn write(
+    context: &ControllerContext,
+    controller: ControllerName,
+    subresource: Subresource,
+    csr: &Csr,
+) -> WriteOutcome {
     let name = csr.name_any();
     let (cluster, signer) = (&*context.cluster, &*csr.spec.signer_name);
     let at = match path_segment(&name) {
         Ok(at) => at,
         Err(problem) => {
             error!(cluster, csr = name, "cannot write: {problem}");
-            return Written::No;
+            return WriteOutcome::No;
         }
     };
     if csr.metadata.resource_version.is_none() {
         error!(cluster, csr = name, "a request without a version is never written");
-        return Written::No;
+        return WriteOutcome::No;
     }
     let writing = async {
         let body = serde_json::to_vec(csr).map_err(kube::Error::SerdeError)?;
@@ -224,15 +233,15 @@ async fn write(context: &Context, controller: Name, subresource: Subresource, cs
     match written {
         Ok(()) => {
             context.problems.ends(&cause);
-            Written::Yes
+            WriteOutcome::Yes
         }
         Err(kube::Error::Api(status)) if status.code == 409 => {
             context.metrics.controllers.conflicts.with_label_values(&[cluster, alias]).inc();
             debug!(cluster, controller = alias, csr = name, "somebody else was faster: {}", status.message);
-            Written::No
+            WriteOutcome::No
         }
         Err(problem) => {
-            let said = words(&problem);
+            let said = error_message(&problem);
             let fix = match &problem {
                 kube::Error::Api(status) if status.code == 403 => missing_right(status, subresource, signer),
                 _ => String::new(),
@@ -243,8 +252,8 @@ async fn write(context: &Context, controller: Name, subresource: Subresource, cs
                 debug!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {said}");
             }
             match problem {
-                kube::Error::Api(status) if (400..500).contains(&status.code) => Written::No,
-                _ => Written::Unknown,
+                kube::Error::Api(status) if (400..500).contains(&status.code) => WriteOutcome::No,
+                _ => WriteOutcome::Unknown,
             }
         }
     }
@@ -327,13 +336,16 @@ mod tests {
         for (subresource, message, rule) in cases {
             let mut context = FakeCluster::new().context();
             context.client = refusing(message);
-            let lines = testing::Lines::default();
+            let lines = testing::CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
             let writing = async {
                 for _ in 0..3 {
                     let csr = testing::Wanted::default().csr();
-                    assert_eq!(write(&context, Name::CsrSigning, subresource, &csr).await, Written::No);
+                    assert_eq!(
+                        write(&context, ControllerName::CsrSigning, subresource, &csr).await,
+                        WriteOutcome::No
+                    );
                 }
             };
             writing.with_subscriber(log).await;
@@ -354,12 +366,12 @@ mod tests {
         for (filler, expected) in [
             (String::new(), None),
             ("x".repeat(900_000), None),
-            ("x".repeat(1_100_000), Some(Outcome::Done)),
+            ("x".repeat(1_100_000), Some(AttemptOutcome::Done)),
             // As many small objects, or as large as etcd stores.
-            ("{".repeat(10_000), Some(Outcome::Done)),
-            ("[".repeat(10_000), Some(Outcome::Done)),
-            (",".repeat(10_000), Some(Outcome::Done)),
-            (r"\u003c".repeat(3 << 19), Some(Outcome::Done)),
+            ("{".repeat(10_000), Some(AttemptOutcome::Done)),
+            ("[".repeat(10_000), Some(AttemptOutcome::Done)),
+            (",".repeat(10_000), Some(AttemptOutcome::Done)),
+            (r"\u003c".repeat(3 << 19), Some(AttemptOutcome::Done)),
         ] {
             let body = object(&filler).into_bytes();
             let service = service_fn(move |_: http::Request<Body>| {
@@ -367,11 +379,11 @@ mod tests {
             });
             let mut context = FakeCluster::new().context();
             context.client = super::super::client::bounded(kube::Client::new(service, "default"));
-            let lines = testing::Lines::default();
+            let lines = testing::CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
             let key = RequestKey::of("csr");
-            let read = unsigned(&context, Name::CsrSigning, &key).with_subscriber(log).await;
+            let read = read_unissued(&context, ControllerName::CsrSigning, &key).with_subscriber(log).await;
             let (beginning, text) = (filler.get(..10), lines.text());
             assert_eq!(read.err(), expected, "{} × {beginning:?}: {text}", filler.len());
             assert_eq!(text.contains("too large to be looked at"), expected.is_some(), "{text}");
@@ -387,8 +399,8 @@ mod tests {
         let csr = testing::Wanted::default().csr();
         for subresource in [Subresource::Status, Subresource::Approval] {
             let begun = tokio::time::Instant::now();
-            let written = write(&context, Name::CsrSigning, subresource, &csr).await;
-            assert_eq!(written, Written::Unknown);
+            let written = write(&context, ControllerName::CsrSigning, subresource, &csr).await;
+            assert_eq!(written, WriteOutcome::Unknown);
             assert_eq!(begun.elapsed(), super::super::client::REQUEST_TIMEOUT);
         }
         assert_eq!(context.writes.len(), 0);

@@ -22,16 +22,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use super::Context;
-use super::settings::Election;
-use record::{Candidate, Step};
+use super::ControllerContext;
+use super::settings::LeaderElectionSettings;
+use record::{Candidate, LeaseAction};
 
 /// What the gateway is called where events say who reports them.
 const REPORTER: &str = "portcullis";
 /// How long an attempt may take at least.
-const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it may take to tell others about a change of leader.
-const TELLING: Duration = Duration::from_secs(2);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long writes in flight have to end when the gateway stops; less if the lease could end before.
 const WRITE_GRACE: Duration = Duration::from_secs(1);
@@ -39,11 +39,11 @@ const WRITE_GRACE: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Tells work to stop.
-pub(super) struct Stop(watch::Receiver<Option<Duration>>);
+pub(super) struct StopSignal(watch::Receiver<Option<Duration>>);
 
-impl Stop {
+impl StopSignal {
     /// Waits until work is to stop; gives how long writes in flight have to end.
-    pub(super) async fn asked(&mut self) -> Duration {
+    pub(super) async fn requested(&mut self) -> Duration {
         let asked = self.0.wait_for(Option::is_some).await;
         // Without an elector there is no lease.
         asked.ok().and_then(|grace| *grace).unwrap_or_default()
@@ -51,15 +51,15 @@ impl Stop {
 }
 
 /// Work that is told when to stop.
-struct Working<F> {
+struct LeaderWork<F> {
     work: Pin<Box<F>>,
     stop: watch::Sender<Option<Duration>>,
 }
 
-impl<F: Future<Output = ()>> Working<F> {
-    fn begin(work: impl Fn(Stop) -> F) -> Self {
+impl<F: Future<Output = ()>> LeaderWork<F> {
+    fn begin(work: impl Fn(StopSignal) -> F) -> Self {
         let (stop, stopping) = watch::channel(None);
-        Self { work: Box::pin(work(Stop(stopping))), stop }
+        Self { work: Box::pin(work(StopSignal(stopping))), stop }
     }
 
     /// Lets writes in flight end, and waits until nothing goes on.
@@ -74,23 +74,23 @@ impl<F: Future<Output = ()>> Working<F> {
 /// Works for as long as this replica leads, again and again, until `stop`. Then the lease is given up, once the work has
 /// ended. Work runs elsewhere: what is returned by `work` waits for it, and nothing it does delays a renewal.
 pub(super) async fn lead<F: Future<Output = ()>>(
-    context: &Context,
+    context: &ControllerContext,
     stop: &CancellationToken,
-    work: impl Fn(Stop) -> F,
+    work: impl Fn(StopSignal) -> F,
 ) {
     let cluster = &*context.cluster;
     let Some(settings) = &context.settings.election else {
-        let mut working = Working::begin(work);
+        let mut working = LeaderWork::begin(work);
         tokio::select! {
             () = stop.cancelled() => working.end(cluster, WRITE_GRACE).await,
             () = &mut working.work => {}
         }
         return;
     };
-    let mut elector = Elector::new(context, settings);
+    let mut elector = LeaderElector::new(context, settings);
     while elector.acquire(stop).await {
         elector.became_leader();
-        let mut working = Working::begin(&work);
+        let mut working = LeaderWork::begin(&work);
         tokio::select! {
             // What comes first decides: work must never go on without the lease.
             biased;
@@ -112,9 +112,9 @@ pub(super) async fn lead<F: Future<Output = ()>>(
     }
 }
 
-struct Elector<'a> {
-    context: &'a Context,
-    settings: &'a Election,
+struct LeaderElector<'a> {
+    context: &'a ControllerContext,
+    settings: &'a LeaderElectionSettings,
     candidate: Candidate,
     api: Api<Lease>,
     /// The lease as last read or written.
@@ -124,11 +124,11 @@ struct Elector<'a> {
     /// When the last good renewal was sent.
     renewed: Instant,
     recorder: Recorder,
-    told: Option<String>,
+    last_error: Option<String>,
 }
 
-impl<'a> Elector<'a> {
-    fn new(context: &'a Context, settings: &'a Election) -> Self {
+impl<'a> LeaderElector<'a> {
+    fn new(context: &'a ControllerContext, settings: &'a LeaderElectionSettings) -> Self {
         let reporter =
             Reporter { controller: REPORTER.to_owned(), instance: Some(context.identity.to_string()) };
         let elector = Self {
@@ -140,7 +140,7 @@ impl<'a> Elector<'a> {
             subject: None,
             renewed: Instant::now(),
             recorder: Recorder::new(context.client.clone(), reporter),
-            told: None,
+            last_error: None,
         };
         elector.gauge(0);
         elector
@@ -162,8 +162,8 @@ impl<'a> Elector<'a> {
                     self.renewed = sent;
                     return true;
                 }
-                Ok(false) => self.told = None,
-                Err(problem) => self.complain(&problem),
+                Ok(false) => self.last_error = None,
+                Err(problem) => self.log_error_once(&problem),
             }
             stop.run_until_cancelled(sleep(jittered(self.settings.retry_period))).await;
         }
@@ -195,11 +195,11 @@ impl<'a> Elector<'a> {
             match self.bounded_attempt().await {
                 Ok(true) => {
                     self.renewed = sent;
-                    self.told = None;
+                    self.last_error = None;
                     return true;
                 }
                 Ok(false) => return false,
-                Err(problem) => self.complain(&problem),
+                Err(problem) => self.log_error_once(&problem),
             }
         }
     }
@@ -209,7 +209,7 @@ impl<'a> Elector<'a> {
     // threat: signing-twice
     async fn bounded_attempt(&mut self) -> Result<bool, String> {
         let deadline = self.settings.renew_deadline;
-        let patience = (deadline / 2).max(LEAST_PATIENCE).min(deadline);
+        let patience = (deadline / 2).max(MIN_ATTEMPT_TIMEOUT).min(deadline);
         match timeout(patience, self.attempt()).await {
             Ok(attempted) => attempted.map_err(|error| error.to_string()),
             Err(_) => Err("the API server does not answer in time".to_owned()),
@@ -229,12 +229,12 @@ impl<'a> Elector<'a> {
         }
         let wall = self.context.clock.now();
         let written = match self.candidate.step(lease, now, wall) {
-            Step::Wait => return Ok(false),
-            Step::Create(spec) => {
+            LeaseAction::Wait => return Ok(false),
+            LeaseAction::Create(spec) => {
                 let lease = record::lease(&self.settings.name, spec);
                 self.api.create(&PostParams::default(), &lease).await?
             }
-            Step::Replace(lease) => {
+            LeaseAction::Replace(lease) => {
                 self.api.replace(&self.settings.name, &PostParams::default(), &lease).await?
             }
         };
@@ -258,8 +258,8 @@ impl<'a> Elector<'a> {
         };
         match timeout(self.settings.renew_deadline, releasing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.complain(&error.to_string()),
-            Err(_) => self.complain("the API server does not answer in time"),
+            Ok(Err(error)) => self.log_error_once(&error.to_string()),
+            Err(_) => self.log_error_once("the API server does not answer in time"),
         }
     }
 
@@ -271,17 +271,17 @@ impl<'a> Elector<'a> {
             identity = &*self.context.identity,
             "the lease is ours: controllers work here"
         );
-        drop(self.tell("became leader", "Lead"));
+        drop(self.record_event("became leader", "Lead"));
     }
 
     fn stopped_leading(&self) -> JoinHandle<()> {
         self.gauge(0);
-        self.tell("stopped leading", "Stop")
+        self.record_event("stopped leading", "Stop")
     }
 
     /// Records an event, beside everything else.
     // client-go: tools/leaderelection/resourcelock/leaselock.go, RecordEvent
-    fn tell(&self, what: &str, action: &str) -> JoinHandle<()> {
+    fn record_event(&self, what: &str, action: &str) -> JoinHandle<()> {
         let event = Event {
             type_: EventType::Normal,
             reason: "LeaderElection".to_owned(),
@@ -294,25 +294,25 @@ impl<'a> Elector<'a> {
         let cluster = self.context.cluster.clone();
         tokio::spawn(async move {
             let Some(subject) = subject else { return };
-            if let Ok(Err(error)) = timeout(TELLING, recorder.publish(&event, &subject)).await {
+            if let Ok(Err(error)) = timeout(EVENT_TIMEOUT, recorder.publish(&event, &subject)).await {
                 debug!(cluster = &*cluster, %error, "cannot record who leads");
             }
         })
     }
 
     /// Says what is wrong, once.
-    fn complain(&mut self, problem: &str) {
+    fn log_error_once(&mut self, problem: &str) {
         let (cluster, lease) = (&*self.context.cluster, &*self.settings.name);
-        if self.told.as_deref() == Some(problem) {
+        if self.last_error.as_deref() == Some(problem) {
             debug!(cluster, lease, "no lease for controllers: {problem}");
         } else {
             warn!(cluster, lease, "no lease for controllers: {problem}");
-            self.told = Some(problem.to_owned());
+            self.last_error = Some(problem.to_owned());
         }
     }
 }
 
-impl Drop for Elector<'_> {
+impl Drop for LeaderElector<'_> {
     /// Who does not stand for election any more is not one who does not lead.
     fn drop(&mut self) {
         let labels = [&*self.context.cluster, &*self.settings.name];

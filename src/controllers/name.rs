@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Name {
+pub enum ControllerName {
     /// Signs approved certificate signing requests.
     CsrSigning,
     /// Approves those of kubelets.
@@ -19,7 +19,7 @@ pub enum Name {
     BootstrapSigner,
 }
 
-impl Name {
+impl ControllerName {
     /// All of them.
     pub const ALL: [Self; 5] =
         [Self::CsrSigning, Self::CsrApproving, Self::CsrCleaner, Self::TokenCleaner, Self::BootstrapSigner];
@@ -57,7 +57,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ControllerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.alias())
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Name {
 /// The controllers that a list turns on: what is named, what `*` stands for, without what is named with a `-`; what is
 /// said of a controller first counts. Or the names that are unknown.
 // kubernetes: k8s.io/controller-manager/app/helper.go, IsControllerEnabled
-pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
+pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<ControllerName>, Vec<String>> {
     let (mut said, mut unknown) = (BTreeMap::new(), Vec::new());
     let mut star = false;
     for item in list {
@@ -75,7 +75,7 @@ pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
             continue;
         }
         let (on, text) = item.strip_prefix('-').map_or((true, item.as_str()), |text| (false, text));
-        match Name::parse(text) {
+        match ControllerName::parse(text) {
             Some(name) => {
                 said.entry(name).or_insert(on);
             }
@@ -85,8 +85,8 @@ pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
     if !unknown.is_empty() {
         return Err(unknown);
     }
-    let is_on = |name: &Name| said.get(name).copied().unwrap_or(star && name.is_in_star());
-    Ok(Name::ALL.into_iter().filter(is_on).collect())
+    let is_on = |name: &ControllerName| said.get(name).copied().unwrap_or(star && name.is_in_star());
+    Ok(ControllerName::ALL.into_iter().filter(is_on).collect())
 }
 
 #[cfg(test)]
@@ -95,18 +95,18 @@ mod tests {
 
     #[test]
     fn a_list_turns_controllers_on_as_in_kube_controller_manager() {
-        let cases: [(&[&str], &[Name]); 9] = [
+        let cases: [(&[&str], &[ControllerName]); 9] = [
             (&[], &[]),
-            (&["csrsigning"], &[Name::CsrSigning]),
-            (&["certificatesigningrequest-signing-controller"], &[Name::CsrSigning]),
-            (&["*"], &[Name::CsrSigning, Name::CsrApproving, Name::CsrCleaner]),
-            (&["*", "-csrcleaner"], &[Name::CsrSigning, Name::CsrApproving]),
+            (&["csrsigning"], &[ControllerName::CsrSigning]),
+            (&["certificatesigningrequest-signing-controller"], &[ControllerName::CsrSigning]),
+            (&["*"], &[ControllerName::CsrSigning, ControllerName::CsrApproving, ControllerName::CsrCleaner]),
+            (&["*", "-csrcleaner"], &[ControllerName::CsrSigning, ControllerName::CsrApproving]),
             (
                 &["*", "-certificatesigningrequest-cleaner-controller"],
-                &[Name::CsrSigning, Name::CsrApproving],
+                &[ControllerName::CsrSigning, ControllerName::CsrApproving],
             ),
-            (&["*", "bootstrapsigner", "tokencleaner"], &Name::ALL),
-            (&["csrsigning", "-csrsigning"], &[Name::CsrSigning]),
+            (&["*", "bootstrapsigner", "tokencleaner"], &ControllerName::ALL),
+            (&["csrsigning", "-csrsigning"], &[ControllerName::CsrSigning]),
             (&["-csrsigning", "csrsigning"], &[]),
         ];
         for (list, expected) in cases {

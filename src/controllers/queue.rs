@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use delays::Delays;
-use lanes::Lanes;
+use delays::DelayedItems;
+use lanes::FlowLanes;
 
 /// How many items wait for their turn, and how many for another attempt. What is more is forgotten.
 // A kubelet's request is there for minutes, and few clusters have more than 15,000 nodes. An item takes up to
@@ -22,12 +22,12 @@ use lanes::Lanes;
 pub(crate) const MAX_WAITING: usize = 50_000;
 
 /// What an item belongs to: flows are worked on in turn, and are paced apart.
-pub(crate) type Flow = u64;
+pub(crate) type FlowId = u64;
 
 /// What is worked on, by its key.
-pub(crate) trait Item: Clone + Ord {
+pub(crate) trait WorkItem: Clone + Ord {
     /// Equal for all items that one client made.
-    fn flow(&self) -> Flow {
+    fn flow(&self) -> FlowId {
         0
     }
 }
@@ -37,7 +37,7 @@ const MAX_PACED: usize = 10_000;
 
 /// What an attempt came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum AttemptOutcome {
     /// Nothing is left to do until something changes.
     Done,
     /// Nothing went wrong; look again after this time.
@@ -48,7 +48,7 @@ pub(crate) enum Outcome {
 
 /// How retries are held back.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct RetryPolicy {
     /// After the first failure of an item; doubled with each further one.
     pub(crate) first: Duration,
     /// At most.
@@ -59,7 +59,7 @@ pub(crate) struct Pace {
     pub(crate) burst: u32,
 }
 
-impl Pace {
+impl RetryPolicy {
     /// That of the certificate controllers: 200 ms to 1000 s, and 10 in a second after a burst of 100.
     // kubernetes: pkg/controller/certificates/certificate_controller.go, NewCertificateController
     pub(crate) const CERTIFICATES: Self = Self {
@@ -72,36 +72,36 @@ impl Pace {
 
 /// A queue of items, by their keys.
 #[derive(Debug)]
-pub(crate) struct Queue<K> {
-    pace: Pace,
+pub(crate) struct WorkQueue<K> {
+    pace: RetryPolicy,
     most: usize,
-    ready: Lanes<(K, Instant)>,
+    ready: FlowLanes<(K, Instant)>,
     /// In `ready`, or to be put there once it is not worked on any more.
     wanted: BTreeSet<K>,
     working: BTreeSet<K>,
-    delayed: Delays<K>,
+    delayed: DelayedItems<K>,
     failures: BTreeMap<K, u32>,
     /// When the limit of a flow's retries would be used up to nothing again; in the future.
     // A bucket of `burst` that fills by one each `each`: the generic cell rate algorithm.
-    replete: BTreeMap<Flow, Instant>,
+    replete: BTreeMap<FlowId, Instant>,
     forgotten: u64,
 }
 
 // threat: pending-requests-flood
-impl<K: Item> Queue<K> {
+impl<K: WorkItem> WorkQueue<K> {
     /// An empty queue.
-    pub(crate) fn new(pace: Pace) -> Self {
+    pub(crate) fn new(pace: RetryPolicy) -> Self {
         Self::bounded(pace, MAX_WAITING)
     }
 
-    fn bounded(pace: Pace, most: usize) -> Self {
+    fn bounded(pace: RetryPolicy, most: usize) -> Self {
         Self {
             pace,
             most,
-            ready: Lanes::default(),
+            ready: FlowLanes::default(),
             wanted: BTreeSet::new(),
             working: BTreeSet::new(),
-            delayed: Delays::default(),
+            delayed: DelayedItems::default(),
             failures: BTreeMap::new(),
             replete: BTreeMap::new(),
             forgotten: 0,
@@ -164,20 +164,20 @@ impl<K: Item> Queue<K> {
     }
 
     /// What was taken is worked on no more.
-    pub(crate) fn done(&mut self, key: K, outcome: Outcome, now: Instant) {
+    pub(crate) fn done(&mut self, key: K, outcome: AttemptOutcome, now: Instant) {
         self.working.remove(&key);
         if self.wanted.contains(&key) {
             self.push(key.clone(), now);
         }
         match outcome {
-            Outcome::Done => {
+            AttemptOutcome::Done => {
                 self.failures.remove(&key);
             }
-            Outcome::After(time) => {
+            AttemptOutcome::After(time) => {
                 self.failures.remove(&key);
                 self.put_off(key, time, now);
             }
-            Outcome::Retry => {
+            AttemptOutcome::Retry => {
                 let delay = self.failed(&key).max(self.turn(key.flow(), now));
                 self.put_off(key, delay, now);
             }
@@ -208,7 +208,7 @@ impl<K: Item> Queue<K> {
 
     /// How long one more retry has to wait for all the others of its flow.
     // client-go: util/workqueue/default_rate_limiters.go, TypedBucketRateLimiter
-    fn turn(&mut self, flow: Flow, now: Instant) -> Duration {
+    fn turn(&mut self, flow: FlowId, now: Instant) -> Duration {
         if !self.replete.contains_key(&flow) && self.replete.len() >= MAX_PACED {
             self.replete.retain(|_, replete| *replete > now);
         }
@@ -222,20 +222,20 @@ impl<K: Item> Queue<K> {
 mod tests {
     use super::*;
 
-    impl Item for &'static str {}
+    impl WorkItem for &'static str {}
 
     /// A flow, and a number in it.
-    impl Item for (Flow, u32) {
-        fn flow(&self) -> Flow {
+    impl WorkItem for (FlowId, u32) {
+        fn flow(&self) -> FlowId {
             self.0
         }
     }
 
-    fn queue() -> (Queue<&'static str>, Instant) {
-        (Queue::new(Pace::CERTIFICATES), Instant::now())
+    fn queue() -> (WorkQueue<&'static str>, Instant) {
+        (WorkQueue::new(RetryPolicy::CERTIFICATES), Instant::now())
     }
 
-    fn taken(queue: &mut Queue<&'static str>) -> Option<&'static str> {
+    fn taken(queue: &mut WorkQueue<&'static str>) -> Option<&'static str> {
         queue.take().map(|(key, _)| key)
     }
 
@@ -247,9 +247,9 @@ mod tests {
         assert!(queue.add("a", now), "it has changed since it was taken");
         assert_eq!(taken(&mut queue), Some("b"));
         assert_eq!(taken(&mut queue), None, "a is worked on");
-        queue.done("a", Outcome::Done, now);
+        queue.done("a", AttemptOutcome::Done, now);
         assert_eq!(taken(&mut queue), Some("a"));
-        queue.done("a", Outcome::Done, now);
+        queue.done("a", AttemptOutcome::Done, now);
         assert_eq!((taken(&mut queue), queue.due()), (None, None));
     }
 
@@ -260,7 +260,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..15 {
             queue.take().unwrap();
-            queue.done("a", Outcome::Retry, now);
+            queue.done("a", AttemptOutcome::Retry, now);
             let due = queue.due().unwrap();
             waits.push((due - now).as_millis());
             assert_eq!(queue.ripen(due - Duration::from_millis(1)), 0);
@@ -270,22 +270,22 @@ mod tests {
         let expected: Vec<u128> = (0..15_u32).map(|n| (200 * 2_u128.pow(n)).min(1_000_000)).collect();
         assert_eq!(waits, expected);
         queue.take().unwrap();
-        queue.done("a", Outcome::Done, now);
+        queue.done("a", AttemptOutcome::Done, now);
         queue.add("a", now);
         queue.take().unwrap();
-        queue.done("a", Outcome::Retry, now);
+        queue.done("a", AttemptOutcome::Retry, now);
         assert_eq!(queue.due().unwrap() - now, Duration::from_millis(200), "a success is a new beginning");
     }
 
     #[tokio::test(start_paused = true)]
     async fn all_retries_together_are_ten_in_a_second_after_a_hundred() {
-        let mut queue = Queue::new(Pace::CERTIFICATES);
+        let mut queue = WorkQueue::new(RetryPolicy::CERTIFICATES);
         let now = Instant::now();
         for number in 0..130 {
             let key = (7, number);
             queue.add(key, now);
             queue.take().unwrap();
-            queue.done(key, Outcome::Retry, now);
+            queue.done(key, AttemptOutcome::Retry, now);
         }
         assert_eq!(queue.ripen(now + Duration::from_millis(200)), 102, "the burst, and two more");
         assert_eq!(queue.ripen(now + Duration::from_secs(1)), 8);
@@ -297,7 +297,7 @@ mod tests {
         let (mut queue, now) = queue();
         queue.add("a", now);
         queue.take().unwrap();
-        queue.done("a", Outcome::After(Duration::from_secs(5)), now);
+        queue.done("a", AttemptOutcome::After(Duration::from_secs(5)), now);
         assert_eq!(queue.due(), Some(now + Duration::from_secs(5)));
         assert!(queue.add("a", now), "what changes meanwhile is looked at meanwhile");
         assert_eq!(queue.ripen(now + Duration::from_secs(5)), 0, "and it waits once");
@@ -305,37 +305,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn flows_are_worked_on_in_turn_however_many_items_one_of_them_has() {
-        let mut queue = Queue::new(Pace::CERTIFICATES);
+        let mut queue = WorkQueue::new(RetryPolicy::CERTIFICATES);
         let now = Instant::now();
         for number in 0..10_000 {
             queue.add((1, number), now);
         }
         queue.add((2, 0), now);
         queue.add((3, 0), now);
-        let flows: Vec<Flow> = (0..6).map(|_| queue.take().unwrap().0.flow()).collect();
+        let flows: Vec<FlowId> = (0..6).map(|_| queue.take().unwrap().0.flow()).collect();
         assert_eq!(flows, [1, 2, 3, 1, 1, 1]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_of_one_flow_put_off_no_retry_of_another() {
-        let mut queue = Queue::new(Pace::CERTIFICATES);
+        let mut queue = WorkQueue::new(RetryPolicy::CERTIFICATES);
         let now = Instant::now();
         for number in 0..10_000 {
             queue.add((1, number), now);
             queue.take().unwrap();
-            queue.done((1, number), Outcome::Retry, now);
+            queue.done((1, number), AttemptOutcome::Retry, now);
         }
         queue.add((2, 0), now);
         queue.take().unwrap();
-        queue.done((2, 0), Outcome::Retry, now);
+        queue.done((2, 0), AttemptOutcome::Retry, now);
         queue.ripen(now + Duration::from_millis(200));
-        let flows: BTreeSet<Flow> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key.flow()).collect();
+        let flows: BTreeSet<FlowId> =
+            std::iter::from_fn(|| queue.take()).map(|(key, _)| key.flow()).collect();
         assert_eq!(flows, BTreeSet::from([1, 2]));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_too_much_is_forgotten_of_the_flow_that_has_most() {
-        let mut queue = Queue::bounded(Pace::CERTIFICATES, 100);
+        let mut queue = WorkQueue::bounded(RetryPolicy::CERTIFICATES, 100);
         let now = Instant::now();
         for number in 0..1000 {
             queue.add((1, number), now);
@@ -352,19 +353,19 @@ mod tests {
         for number in 0..1000 {
             queue.add((3, number), now);
             queue.take().unwrap();
-            queue.done((3, number), Outcome::Retry, now);
+            queue.done((3, number), AttemptOutcome::Retry, now);
         }
         assert_eq!((queue.delayed.len(), queue.failures.len()), (100, 100));
         assert_eq!(queue.take_forgotten(), 900);
     }
     #[tokio::test(start_paused = true)]
     async fn what_fails_too_often_is_forgotten_of_the_flow_that_fails_most() {
-        let mut queue = Queue::bounded(Pace::CERTIFICATES, 100);
+        let mut queue = WorkQueue::bounded(RetryPolicy::CERTIFICATES, 100);
         let now = Instant::now();
-        let fail = |queue: &mut Queue<(Flow, u32)>, key| {
+        let fail = |queue: &mut WorkQueue<(FlowId, u32)>, key| {
             queue.add(key, now);
             queue.take().unwrap();
-            queue.done(key, Outcome::Retry, now);
+            queue.done(key, AttemptOutcome::Retry, now);
         };
         for number in 0..1000 {
             fail(&mut queue, (1, number));

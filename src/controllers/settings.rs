@@ -5,30 +5,30 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use super::name::Name;
-use crate::pki::issuance::authority::Authority;
-use crate::pki::issuance::profile::{CustomRules, Profile, SignerName};
+pub use super::name::ControllerName;
+use crate::pki::issuance::authority::CertificateAuthority;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 
 /// The controllers of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Controllers {
+pub struct ControllerSettings {
     /// Those that run; at least one.
-    pub names: BTreeSet<Name>,
+    pub names: BTreeSet<ControllerName>,
     /// What `csrsigning` signs, and with what; one for each signer's name.
     pub signers: Vec<SignerSettings>,
     /// `--cluster-signing-duration`: the longest life of a certificate.
     pub signing_duration: Duration,
     /// How replicas agree on which one works; `None`: they all do.
-    pub election: Option<Election>,
+    pub election: Option<LeaderElectionSettings>,
 }
 
 /// A signer: what it may sign, and its authority.
 #[derive(Clone)]
 pub struct SignerSettings {
     /// What it may sign.
-    pub profile: Arc<Profile>,
+    pub profile: Arc<CertificateProfile>,
     /// What it signs with.
-    pub authority: Arc<Authority>,
+    pub authority: Arc<CertificateAuthority>,
     /// What both were made of.
     made_of: MadeOf,
 }
@@ -42,13 +42,22 @@ struct MadeOf {
 
 impl SignerSettings {
     /// One of `kubernetes.io`. `digest` is of the authority's certificate and key.
-    pub fn kubernetes(profile: Profile, authority: Arc<Authority>, digest: Vec<u8>) -> Self {
+    pub fn kubernetes(
+        profile: CertificateProfile,
+        authority: Arc<CertificateAuthority>,
+        digest: Vec<u8>,
+    ) -> Self {
         Self { profile: Arc::new(profile), authority, made_of: MadeOf { digest, rules: None } }
     }
 
     /// One of an operator's own.
-    pub fn custom(name: &SignerName, rules: CustomRules, authority: Arc<Authority>, digest: Vec<u8>) -> Self {
-        let profile = Arc::new(Profile::custom(name, rules.clone()));
+    pub fn custom(
+        name: &SignerName,
+        rules: CustomRules,
+        authority: Arc<CertificateAuthority>,
+        digest: Vec<u8>,
+    ) -> Self {
+        let profile = Arc::new(CertificateProfile::custom(name, rules.clone()));
         Self { profile, authority, made_of: MadeOf { digest, rules: Some(rules) } }
     }
 
@@ -75,7 +84,7 @@ impl fmt::Debug for SignerSettings {
 /// How replicas agree on which one works.
 // kubernetes: k8s.io/component-base/config/options/leaderelectionconfig.go
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Election {
+pub struct LeaderElectionSettings {
     /// How long others wait for a leader that renews its lease no more.
     pub lease_duration: Duration,
     /// How long a leader tries to renew its lease before it works no more; shorter than the lease.

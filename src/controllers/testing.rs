@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::{BoxError, service_fn};
 
-use super::Context;
+use super::ControllerContext;
 use super::client::bounded;
-use super::settings::Controllers;
+use super::settings::ControllerSettings;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
@@ -58,18 +58,18 @@ impl FakeCluster {
     }
 
     /// What a controller works with here.
-    pub(crate) fn context(&self) -> Context {
+    pub(crate) fn context(&self) -> ControllerContext {
         let cluster = self.clone();
         let service = service_fn(move |request: Request<Body>| {
             let cluster = cluster.clone();
             async move { Ok::<_, Infallible>(cluster.answer(request).await) }
         });
         let begun = Instant::now();
-        Context {
+        ControllerContext {
             cluster: "c".into(),
             identity: "test".into(),
             client: Client::new(service, "default"),
-            settings: Arc::new(Controllers {
+            settings: Arc::new(ControllerSettings {
                 names: BTreeSet::new(),
                 signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),

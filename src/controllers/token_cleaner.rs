@@ -9,38 +9,38 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tracing::{info, warn};
 
-use super::Context;
-use super::name::Name;
-use super::queue::{Outcome, Pace};
-use super::worker::{self, Key};
+use super::ControllerContext;
+use super::name::ControllerName;
+use super::queue::{AttemptOutcome, RetryPolicy};
+use super::worker::{self, ObjectKey};
 use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
-use crate::pki::bootstrap_tokens::token_cleaner::{Fate, fate};
+use crate::pki::bootstrap_tokens::token_cleaner::{CleanupAction, cleanup_action};
 
-const NAME: Name = Name::TokenCleaner;
+const NAME: ControllerName = ControllerName::TokenCleaner;
 
 /// Looks at every token when it changes, and when it is to expire.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go
-pub(crate) async fn run(context: Context) -> Infallible {
+pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
     let (store, changes) = worker::watch(&context, "secrets", secrets.clone(), tokens);
-    let look = async |key: Key| match key.within(&store) {
+    let look = async |key: ObjectKey| match key.within(&store) {
         // The list is of tokens alone; before something is deleted it is looked at once more.
         Some(secret) if is_token(&secret) => {
             let now = context.clock.now();
-            match fate(&TokenData::of(&secret), now) {
-                Fate::Keep => Outcome::Done,
-                Fate::KeepFor(remaining) => Outcome::After(remaining),
-                Fate::Delete => delete(&context, &secrets, &secret).await,
+            match cleanup_action(&TokenData::of(&secret), now) {
+                CleanupAction::Keep => AttemptOutcome::Done,
+                CleanupAction::KeepFor(remaining) => AttemptOutcome::After(remaining),
+                CleanupAction::Delete => delete(&context, &secrets, &secret).await,
             }
         }
-        _ => Outcome::Done,
+        _ => AttemptOutcome::Done,
     };
-    worker::work(&context, NAME, Pace::CERTIFICATES, changes, &AtomicU64::new(0), look).await
+    worker::work(&context, NAME, RetryPolicy::CERTIFICATES, changes, &AtomicU64::new(0), look).await
 }
 
 /// Deletes a token if it is still the one that was looked at. If it is not, the watch tells of what it is now.
-async fn delete(context: &Context, secrets: &Api<Secret>, secret: &Secret) -> Outcome {
+async fn delete(context: &ControllerContext, secrets: &Api<Secret>, secret: &Secret) -> AttemptOutcome {
     let name = secret.name_any();
     let preconditions = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
     let options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
@@ -48,17 +48,17 @@ async fn delete(context: &Context, secrets: &Api<Secret>, secret: &Secret) -> Ou
     match secrets.delete(&name, &options).await {
         Ok(_) => {
             info!(cluster, secret = name, "an expired bootstrap token is deleted");
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.is_not_found() => AttemptOutcome::Done,
         Err(kube::Error::Api(status)) if status.is_conflict() => {
             context.metrics.controllers.conflicts.with_label_values(&[cluster, NAME.alias()]).inc();
-            Outcome::Done
+            AttemptOutcome::Done
         }
         // kube-controller-manager leaves it at that; an expired token would stay until it changes.
         Err(error) => {
             warn!(cluster, secret = name, "an expired bootstrap token cannot be deleted: {error}");
-            Outcome::Retry
+            AttemptOutcome::Retry
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     /// The controller at work on a cluster whose time is 2023-11-14T22:13:20Z.
-    fn begin() -> (FakeCluster, Context) {
+    fn begin() -> (FakeCluster, ControllerContext) {
         let cluster = FakeCluster::new();
         let context = cluster.context();
         (cluster, context)

@@ -24,29 +24,29 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::Context;
-use super::name::Name;
-use super::queue::{Item, MAX_WAITING, Outcome, Pace, Queue};
+use super::ControllerContext;
+use super::name::ControllerName;
+use super::queue::{AttemptOutcome, MAX_WAITING, RetryPolicy, WorkItem, WorkQueue};
 
 /// How many objects a list has at most: they are small in sum, as large as one may be.
-const MAX_LISTED: u32 = 10;
+const PAGE_SIZE: u32 = 10;
 
 /// How many items of a controller are worked on at a time.
 // kubernetes: cmd/kube-controller-manager/app/certificates.go
 pub(super) const WORKERS: usize = 5;
 /// How long one attempt may take: an API server that does not answer must not hold a place for ever.
-pub(super) const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The name of an object, and its namespace if it has one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct ObjectKey {
     /// Empty if the kind has none.
     pub(crate) namespace: String,
     /// The name in it.
     pub(crate) name: String,
 }
 
-impl Key {
+impl ObjectKey {
     fn of<K: Resource>(object: &K) -> Self {
         Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
@@ -62,9 +62,9 @@ impl Key {
     }
 }
 
-impl Item for Key {}
+impl WorkItem for ObjectKey {}
 
-impl fmt::Display for Key {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name } = self;
         if namespace.is_empty() { f.write_str(name) } else { write!(f, "{namespace}/{name}") }
@@ -75,11 +75,11 @@ impl fmt::Display for Key {
 /// known, then each as it changes or goes. Who manages which field is not kept, and written back by nobody.
 // kubernetes: cmd/kube-controller-manager/app/controllermanager.go, CreateControllerContext
 pub(crate) fn watch<K>(
-    context: &Context,
+    context: &ControllerContext,
     resource: &'static str,
     api: Api<K>,
     config: watcher::Config,
-) -> (Store<K>, impl Stream<Item = Key> + Send + use<K>)
+) -> (Store<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -90,7 +90,7 @@ where
     let mut listed = BTreeSet::new();
     let mut told: Option<String> = None;
     // The store comes first: whoever is told of a change finds it there.
-    let trimmed = watcher(api, config.page_size(MAX_LISTED)).default_backoff().modify(|object| {
+    let trimmed = watcher(api, config.page_size(PAGE_SIZE)).default_backoff().modify(|object| {
         object.meta_mut().managed_fields = None;
     });
     let events = trimmed.inspect(move |event| {
@@ -99,14 +99,14 @@ where
         }
     });
     let changed = events.map(move |event| match event {
-        Ok(Event::Apply(object) | Event::Delete(object)) => vec![Key::of(&object)],
+        Ok(Event::Apply(object) | Event::Delete(object)) => vec![ObjectKey::of(&object)],
         Ok(Event::Init) => {
             // What goes while nobody watches is not in the list that follows, and nothing else tells of it.
-            listed = known.state().iter().map(|object| Key::of(&**object)).collect();
+            listed = known.state().iter().map(|object| ObjectKey::of(&**object)).collect();
             Vec::new()
         }
         Ok(Event::InitApply(object)) => {
-            listed.insert(Key::of(&object));
+            listed.insert(ObjectKey::of(&object));
             Vec::new()
         }
         Ok(Event::InitDone) => {
@@ -134,9 +134,9 @@ where
 }
 
 /// How many items wait: none once the controller has stopped.
-struct Depth(IntGauge);
+struct DepthGauge(IntGauge);
 
-impl Drop for Depth {
+impl Drop for DepthGauge {
     fn drop(&mut self) {
         self.0.set(0);
     }
@@ -146,26 +146,26 @@ impl Drop for Depth {
 /// panics is one that failed: whatever is wrong with one item, others are worked on. `forgotten` counts the items that
 /// the queue could not keep.
 pub(crate) async fn work<K, F>(
-    context: &Context,
-    name: Name,
-    pace: Pace,
+    context: &ControllerContext,
+    name: ControllerName,
+    pace: RetryPolicy,
     changes: impl Stream<Item = K> + Send,
     forgotten: &AtomicU64,
     handle: impl Fn(K) -> F + Send + Sync,
 ) -> Infallible
 where
-    K: Item + fmt::Display + Send,
-    F: Future<Output = Outcome> + Send,
+    K: WorkItem + fmt::Display + Send,
+    F: Future<Output = AttemptOutcome> + Send,
 {
     let metrics = &context.metrics.controllers;
     let labels = [&*context.cluster, name.alias()];
-    let depth = Depth(metrics.depth.with_label_values(&labels));
+    let depth = DepthGauge(metrics.depth.with_label_values(&labels));
     let adds = metrics.adds.with_label_values(&labels);
     let (waited, worked) =
         (metrics.waited.with_label_values(&labels), metrics.worked.with_label_values(&labels));
     let retries = metrics.retries.with_label_values(&labels);
     let mut changes = pin!(changes);
-    let mut queue = Queue::new(pace);
+    let mut queue = WorkQueue::new(pace);
     let mut attempts = FuturesUnordered::new();
     let attempt = async |key: K| {
         let begun = Instant::now();
@@ -173,7 +173,7 @@ where
         // As a field, which is escaped: in names of requests may be anything.
         let item = || key.to_string();
         let caught = AssertUnwindSafe(async { handle(key.clone()).await }).catch_unwind();
-        let outcome = match timeout(PATIENCE, caught).await {
+        let outcome = match timeout(ATTEMPT_TIMEOUT, caught).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {
                 context.metrics.panics.inc();
@@ -183,11 +183,11 @@ where
                     item = item(),
                     "panicked over one item, which is tried again later"
                 );
-                Outcome::Retry
+                AttemptOutcome::Retry
             }
             Err(_) => {
                 warn!(cluster, controller, item = item(), "the API server does not answer in time");
-                Outcome::Retry
+                AttemptOutcome::Retry
             }
         };
         worked.observe(begun.elapsed().as_secs_f64());
@@ -212,7 +212,7 @@ where
             }
             Some((key, outcome)) = attempts.next() => {
                 let now = Instant::now();
-                if outcome == Outcome::Retry {
+                if outcome == AttemptOutcome::Retry {
                     retries.inc();
                 }
                 queue.done(key, outcome, now);
@@ -251,8 +251,8 @@ mod tests {
     use super::super::testing::FakeCluster;
     use super::*;
 
-    fn key(name: &str) -> Key {
-        Key { namespace: String::new(), name: name.to_owned() }
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: String::new(), name: name.to_owned() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -263,13 +263,21 @@ mod tests {
         let seen = std::sync::Arc::clone(&done);
         tokio::spawn(async move {
             let changes = stream::iter(["poison", "good"].map(key)).chain(stream::pending());
-            let handle = async |key: Key| {
+            let handle = async |key: ObjectKey| {
                 seen.lock().unwrap().push(key.name.clone());
                 let again = seen.lock().unwrap().len() > 2;
                 assert!(again || key.name == "good", "over this one");
-                Outcome::Done
+                AttemptOutcome::Done
             };
-            work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, &AtomicU64::new(0), handle).await
+            work(
+                &context,
+                ControllerName::CsrApproving,
+                RetryPolicy::CERTIFICATES,
+                changes,
+                &AtomicU64::new(0),
+                handle,
+            )
+            .await
         });
         sleep(Duration::from_mins(1)).await;
         assert_eq!(*done.lock().unwrap(), ["poison", "good", "poison"]);
@@ -284,7 +292,9 @@ mod tests {
         let none = AtomicU64::new(0);
         let changes = stream::iter(keys).chain(stream::pending());
         let working =
-            work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, &none, |_| std::future::pending());
+            work(&context, ControllerName::CsrSigning, RetryPolicy::CERTIFICATES, changes, &none, |_| {
+                std::future::pending()
+            });
         assert!(timeout(Duration::from_secs(1), working).await.is_err());
         assert_eq!(depth.get(), 0);
     }

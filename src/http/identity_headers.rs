@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::hop_by_hop::strip_where;
 use crate::go::quote::Quoted;
-use crate::user::{Identity, IdentityMode, UnfitIdentity};
+use crate::user::{Identity, IdentityMode, UnencodableIdentity};
 
 /// What the names of headers begin with in which a front proxy tells who a request is made by.
 pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
@@ -110,7 +110,7 @@ pub(crate) fn write_identity(
     headers: &mut HeaderMap,
     identity: &Identity,
     mode: IdentityMode,
-) -> Result<(), UnfitIdentity> {
+) -> Result<(), UnencodableIdentity> {
     strip_identity(headers);
     let lines = identity.lines(mode)?;
     headers.reserve(lines.len().min(16));

@@ -101,7 +101,7 @@ impl Gate {
         let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.most;
         let admitted = self.newcomers.admit(peer, full);
         if admitted.is_none() {
-            let reason = if full { "max_connections" } else { "newcomers" };
+            let reason = if full { "max_connections" } else { "unauthenticated_limit" };
             self.metrics.refused_connections.with_label_values(&[reason]).inc();
         }
         admitted

@@ -373,7 +373,7 @@ async fn drive(
             }
             abused = activity.ending() => {
                 if abused {
-                    metrics.abused_connections.inc();
+                    metrics.reset_limit_closed_connections.inc();
                     info!(%peer, "too many requests were taken back, connection ended");
                     serving.as_mut().calm_down();
                     timeout(LINGER, poll_fn(|cx| serving.as_mut().poll(cx))).await.ok();

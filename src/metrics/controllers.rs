@@ -7,7 +7,7 @@ use prometheus::{
 
 /// All that is counted. Clones count together.
 #[derive(Debug, Clone)]
-pub(crate) struct Controllers {
+pub(crate) struct ControllerMetrics {
     /// What waits to be worked on, by cluster and queue.
     pub(crate) depth: IntGaugeVec,
     /// What was added to queues.
@@ -34,7 +34,7 @@ pub(crate) struct Controllers {
     pub(crate) authority_expiration: IntGaugeVec,
 }
 
-impl Controllers {
+impl ControllerMetrics {
     /// All at zero.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counters = |name: &str, help: &str, labels: &[&str]| {

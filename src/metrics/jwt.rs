@@ -13,7 +13,7 @@ use crate::go::escape::hex;
 
 /// All issuers.
 #[derive(Debug, Clone)]
-pub(crate) struct Issuers {
+pub(crate) struct JwtMetrics {
     /// By `result` and issuer.
     pub(super) latency: HistogramVec,
     /// By `result` and issuer.
@@ -23,32 +23,32 @@ pub(crate) struct Issuers {
     /// The hashes of the last fetches, by issuer.
     pub(super) hashes: Arc<Mutex<BTreeMap<String, String>>>,
     /// Those that are configured.
-    pub(super) configured: Arc<Mutex<BTreeMap<String, Weak<Series>>>>,
+    pub(super) configured: Arc<Mutex<BTreeMap<String, Weak<IssuerSeries>>>>,
 }
 
 /// One issuer, in as many clusters as have it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Issuer(Arc<Series>);
+pub(crate) struct JwtIssuerMetrics(Arc<IssuerSeries>);
 
 /// What is shown of an issuer; nothing any more when it is dropped.
 #[derive(Debug)]
-pub(super) struct Series {
-    all: Issuers,
+pub(super) struct IssuerSeries {
+    all: JwtMetrics,
     clock: Clock,
     hash: String,
 }
 
-impl Issuers {
+impl JwtMetrics {
     /// The issuer of a URL.
-    pub(crate) fn issuer(&self, url: &str, clock: Clock) -> Issuer {
+    pub(crate) fn issuer(&self, url: &str, clock: Clock) -> JwtIssuerMetrics {
         let hash = sha256(url.as_bytes());
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = configured.get(&hash).and_then(Weak::upgrade) {
-            return Issuer(known);
+            return JwtIssuerMetrics(known);
         }
-        let series = Arc::new(Series { all: self.clone(), clock, hash: hash.clone() });
+        let series = Arc::new(IssuerSeries { all: self.clone(), clock, hash: hash.clone() });
         configured.insert(hash, Arc::downgrade(&series));
-        Issuer(series)
+        JwtIssuerMetrics(series)
     }
 
     fn replace_key_set(&self, issuer: &str, hash: Option<String>) {
@@ -63,16 +63,16 @@ impl Issuers {
     }
 }
 
-impl Issuer {
+impl JwtIssuerMetrics {
     /// A token of the issuer was judged.
     pub(crate) fn judged(&self, success: bool, took: Duration) {
-        let Series { all, hash, .. } = &*self.0;
+        let IssuerSeries { all, hash, .. } = &*self.0;
         all.latency.with_label_values(&[result(success), hash]).observe(took.as_secs_f64());
     }
 
     /// The key set was asked for; its text, if it is one.
     pub(crate) fn keys_fetched(&self, key_set: Option<&[u8]>) {
-        let Series { all, clock, hash } = &*self.0;
+        let IssuerSeries { all, clock, hash } = &*self.0;
         if let Some(key_set) = key_set {
             all.replace_key_set(hash, Some(sha256(key_set)));
         }
@@ -81,7 +81,7 @@ impl Issuer {
     }
 }
 
-impl Drop for Series {
+impl Drop for IssuerSeries {
     fn drop(&mut self) {
         let mut configured = self.all.configured.lock().unwrap_or_else(PoisonError::into_inner);
         // It may be configured again already.

@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 
 /// A metric for each set of labels.
-pub(crate) trait Labelled {
+pub(crate) trait LabelledVec {
     /// One of them.
     type Metric: Clone;
     /// The one with these labels.
     fn look_up(&self, labels: &[&str]) -> Self::Metric;
 }
 
-impl<B: MetricVecBuilder> Labelled for MetricVec<B> {
+impl<B: MetricVecBuilder> LabelledVec for MetricVec<B> {
     type Metric = B::M;
 
     fn look_up(&self, labels: &[&str]) -> B::M {
@@ -23,7 +23,7 @@ impl<B: MetricVecBuilder> Labelled for MetricVec<B> {
 
 /// Those whose first label has one of some values.
 #[derive(Debug)]
-pub(crate) struct Known<V: Labelled> {
+pub(crate) struct CachedMetricVec<V: LabelledVec> {
     all: V,
     values: &'static [&'static str],
     /// What the labels after the first have for values.
@@ -31,7 +31,7 @@ pub(crate) struct Known<V: Labelled> {
     found: Box<[OnceLock<V::Metric>]>,
 }
 
-impl<V: Labelled> Known<V> {
+impl<V: LabelledVec> CachedMetricVec<V> {
     /// Those of `all` whose first label has one of `values`, and whose others have `others`. None of them is shown
     /// before it is needed.
     pub(super) fn new(all: V, values: &'static [&'static str], others: &'static [&'static str]) -> Self {
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn each_value_has_its_own_and_none_is_shown_before_it_is_needed() {
         let all = IntCounterVec::new(Opts::new("requests", "Requests."), &["verb", "code"]).unwrap();
-        let known = Known::new(all, &["GET", "LIST"], &["200"]);
+        let known = CachedMetricVec::new(all, &["GET", "LIST"], &["200"]);
         for verb in ["LIST", "LIST", "PATCH"] {
             known.of(verb).inc();
         }

@@ -5,7 +5,7 @@ use prometheus::{IntCounter, Registry};
 
 /// All that is counted. Clones count together.
 #[derive(Debug, Clone)]
-pub(crate) struct ServiceAccounts {
+pub(crate) struct ServiceAccountMetrics {
     /// Tokens without an audience.
     pub(crate) legacy: IntCounter,
     /// Tokens past the time when they should have been replaced.
@@ -20,7 +20,7 @@ pub(crate) struct ServiceAccounts {
     pub(crate) invalid_auto: IntCounter,
 }
 
-impl ServiceAccounts {
+impl ServiceAccountMetrics {
     /// All at zero.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str| {

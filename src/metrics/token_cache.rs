@@ -7,7 +7,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 
 /// The series, looked up once: a hit must cost next to nothing. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct TokenCache {
+pub(crate) struct TokenCacheMetrics {
     hits: IntCounter,
     hit_duration: Histogram,
     misses: IntCounter,
@@ -21,9 +21,9 @@ pub(crate) struct TokenCache {
 
 /// Up by one until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted(IntGauge);
+pub(crate) struct GaugeGuard(IntGauge);
 
-impl TokenCache {
+impl TokenCacheMetrics {
     pub(super) fn new(
         requests: &IntCounterVec,
         duration: &HistogramVec,
@@ -67,24 +67,24 @@ impl TokenCache {
     }
 
     /// Somebody waits for a lookup.
-    pub(crate) fn blocked(&self) -> Counted {
-        Counted::new(&self.blocked)
+    pub(crate) fn blocked(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.blocked)
     }
 
     /// A lookup is in progress.
-    pub(crate) fn in_flight(&self) -> Counted {
-        Counted::new(&self.in_flight)
+    pub(crate) fn in_flight(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.in_flight)
     }
 }
 
-impl Counted {
+impl GaugeGuard {
     fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -30,7 +30,7 @@ use crate::pipeline::forward::{AUDIT_ID, ForwardError};
 use crate::pipeline::log_throttle::Permit;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::Malformed;
-use crate::telemetry::{REQUEST_LOG, cut, in_full};
+use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::user::Identity;
 
 /// A request that is not long-running and took longer is logged.
@@ -343,14 +343,14 @@ impl Exchange {
             Refusal::Unauthenticated(error) => {
                 log(Severity::Warning, &error.to_string(), "unable to authenticate the request");
             }
-            Refusal::Forward(ForwardError::UnfitIdentity(error)) => {
-                self.end.metrics.unfit_identities.inc();
+            Refusal::Forward(ForwardError::UnencodableIdentity(error)) => {
+                self.end.metrics.unencodable_identities.inc();
                 let message = "refused an identity that the backend would not receive as it is";
                 log(Severity::Warning, &error.to_string(), message);
             }
             Refusal::Panic => line.log_refusal(Severity::Error, None, None, "handling the request panicked"),
             Refusal::Forward(ForwardError::RequestBody(error)) => {
-                log(Severity::Request, &in_full(error), "the request body broke off");
+                log(Severity::Request, &error_chain(error), "the request body broke off");
             }
             Refusal::Forward(error) if refusal.is_of_backend() => {
                 let cluster = self.cluster.as_deref();
@@ -360,7 +360,7 @@ impl Exchange {
                 let is_known = is_away && cluster.is_some_and(|cluster| !cluster.upstream.note_away());
                 let severity = if is_known { Severity::Request } else { Severity::Error };
                 let name = cluster.map(|cluster| cluster.name.as_str());
-                line.log_refusal(severity, name, Some(&in_full(error)), "no answer from the backend");
+                line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");
             }
             other => log(Severity::Request, &other.to_string(), "refused"),
         }

@@ -32,7 +32,7 @@ use crate::http::transport::{BodyError, Incoming};
 use crate::http::{hop_by_hop, identity_headers};
 use crate::pipeline::stages::{Admitted, Outbound};
 use crate::request::info::RequestInfo;
-use crate::user::{Identity, IdentityMode, UnfitIdentity};
+use crate::user::{Identity, IdentityMode, UnencodableIdentity};
 
 /// The id that the audit logs of the gateway and the backend share.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -53,7 +53,7 @@ const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flo
 pub(crate) enum ForwardError {
     /// No header can carry the identity.
     #[error(transparent)]
-    UnfitIdentity(#[from] UnfitIdentity),
+    UnencodableIdentity(#[from] UnencodableIdentity),
     /// There is no connection, or it broke.
     #[error(transparent)]
     Send(#[from] SendError),
@@ -291,7 +291,7 @@ pub(crate) fn vouch(
     named: Option<&RequestHeaderNames>,
     context: &Context,
     by_front_proxy: bool,
-) -> Result<(), UnfitIdentity> {
+) -> Result<(), UnencodableIdentity> {
     // Before identity is written, or a client could nominate our headers in Connection.
     hop_by_hop::strip_hop_by_hop(headers);
     // Those of a request are not passed on.

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::clock::Clock;
-use crate::controllers::settings::Name;
-use crate::controllers::{Context, OfCluster, bootstrap_signer, csr, token_cleaner};
+use crate::controllers::settings::ControllerName;
+use crate::controllers::{ClusterControllers, ControllerContext, bootstrap_signer, csr, token_cleaner};
 use crate::listener::Drain;
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
@@ -33,13 +33,13 @@ const WORKERS: usize = 2;
 const NICE: i32 = 5;
 
 /// The function that a name stands for.
-fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
+fn start(name: ControllerName, context: ControllerContext) -> BoxFuture<'static, Infallible> {
     match name {
-        Name::CsrSigning => Box::pin(csr::signing::run(context)),
-        Name::CsrApproving => Box::pin(csr::approving::run(context)),
-        Name::CsrCleaner => Box::pin(csr::cleaning::run(context)),
-        Name::TokenCleaner => Box::pin(token_cleaner::run(context)),
-        Name::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
+        ControllerName::CsrSigning => Box::pin(csr::signing::run(context)),
+        ControllerName::CsrApproving => Box::pin(csr::approving::run(context)),
+        ControllerName::CsrCleaner => Box::pin(csr::cleaning::run(context)),
+        ControllerName::TokenCleaner => Box::pin(token_cleaner::run(context)),
+        ControllerName::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Running {
 
 /// The controllers of a cluster, at work.
 struct AtWork {
-    of: OfCluster,
+    of: ClusterControllers,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -114,7 +114,7 @@ impl Running {
             for of in wanted {
                 let known = before.remove(&of.cluster);
                 let next = match known {
-                    Some(known) if known.of.is(&of) => known,
+                    Some(known) if known.of.is_unchanged_from(&of) => known,
                     known => self.begin(of, known, workers.clone()),
                 };
                 at_work.insert(Arc::clone(&next.of.cluster), next);
@@ -137,7 +137,7 @@ impl Running {
     }
 
     /// Begins a cluster's work, once what was there before has ended: without a lease nothing else keeps them apart.
-    fn begin(&self, of: OfCluster, before: Option<AtWork>, workers: Handle) -> AtWork {
+    fn begin(&self, of: ClusterControllers, before: Option<AtWork>, workers: Handle) -> AtWork {
         let stop = CancellationToken::new();
         let (metrics, clock) = (Arc::clone(&self.metrics), self.clock.clone());
         let (next, until) = (of.clone(), stop.clone());

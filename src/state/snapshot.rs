@@ -14,7 +14,7 @@ use crate::cluster::authenticators::{Means, Methods};
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, settings};
 use crate::config::settings::{Backend, Settings, Shutdown};
-use crate::controllers::OfCluster;
+use crate::controllers::ClusterControllers;
 use crate::listener::settings::Limits;
 use crate::listener::tls;
 
@@ -28,7 +28,7 @@ pub(crate) struct Snapshot {
     /// What their authenticators know, in the same order.
     pub(crate) methods: Vec<Methods>,
     /// The controllers of those that have any.
-    pub(crate) controllers: Vec<OfCluster>,
+    pub(crate) controllers: Vec<ClusterControllers>,
     /// What each new connection is accepted with.
     pub(crate) tls: Arc<ServerConfig>,
     /// The limits of each new connection.
@@ -82,7 +82,7 @@ impl Snapshot {
         for cluster in &settings.clusters {
             let (built, known) = build_cluster(cluster, &serving.provider, before, means)?;
             if let Some(settings) = settings.controllers.get(&cluster.name) {
-                controllers.push(OfCluster {
+                controllers.push(ClusterControllers {
                     cluster: cluster.name.as_str().into(),
                     upstream: Arc::clone(&built.upstream),
                     settings: Arc::clone(settings),

@@ -40,19 +40,19 @@ pub(crate) struct QuotedFields;
 
 impl<'writer> FormatFields<'writer> for QuotedFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut line = Line { writer, is_first: true, result: Ok(()) };
+        let mut line = FieldWriter { writer, is_first: true, result: Ok(()) };
         fields.record(&mut line);
         line.result
     }
 }
 
-struct Line<'writer> {
+struct FieldWriter<'writer> {
     writer: Writer<'writer>,
     is_first: bool,
     result: fmt::Result,
 }
 
-impl Line<'_> {
+impl FieldWriter<'_> {
     fn write(&mut self, field: &Field, value: &str, is_text: bool) {
         // What `log` records say of themselves is in the line already.
         if self.result.is_err() || field.name().starts_with("log.") {
@@ -74,7 +74,7 @@ impl Line<'_> {
     }
 }
 
-impl Visit for Line<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.write(field, value, true);
     }

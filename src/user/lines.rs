@@ -20,10 +20,10 @@ pub enum IdentityMode {
 }
 
 /// An identity as lines of a header, in order.
-pub(crate) type Lines = Box<[(HeaderName, HeaderValue)]>;
+pub(crate) type IdentityHeaderLines = Box<[(HeaderName, HeaderValue)]>;
 
 /// Header names of one identity mode.
-struct Names {
+struct IdentityHeaderNames {
     user: HeaderName,
     uid: HeaderName,
     group: HeaderName,
@@ -32,7 +32,7 @@ struct Names {
 
 /// An identity that no header can carry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UnfitIdentity {
+pub(crate) enum UnencodableIdentity {
     /// The user has no name; the backend would take the request for the gateway's own.
     #[error("the user name is empty")]
     NoName,
@@ -48,11 +48,11 @@ pub(crate) enum UnfitIdentity {
 
 /// Writes `user`.
 // kubernetes: staging/src/k8s.io/client-go/transport/round_trippers.go, SetAuthProxyHeaders
-pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<Lines, UnfitIdentity> {
+pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<IdentityHeaderLines, UnencodableIdentity> {
     if user.name.is_empty() {
-        return Err(UnfitIdentity::NoName);
+        return Err(UnencodableIdentity::NoName);
     }
-    let names = Names::of(mode);
+    let names = IdentityHeaderNames::of(mode);
     let mut lines = vec![(names.user, fit("user name", &user.name)?)];
     if let Some(uid) = user.uid.as_deref().filter(|uid| !uid.is_empty()) {
         lines.push((names.uid, fit("uid", uid)?));
@@ -64,7 +64,7 @@ pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<Lines, UnfitI
     for (key, values) in &user.extra {
         let name = format!("{}{}", names.extra_prefix, encode_extra_key(key));
         let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| UnfitIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
+            .map_err(|_| UnencodableIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
         for value in values {
             lines.push((name.clone(), fit("extra value", value)?));
         }
@@ -72,7 +72,7 @@ pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<Lines, UnfitI
     Ok(lines.into())
 }
 
-impl Names {
+impl IdentityHeaderNames {
     fn of(mode: IdentityMode) -> Self {
         match mode {
             IdentityMode::RequestHeader => Self {
@@ -93,8 +93,8 @@ impl Names {
 
 /// The value as a header carries it, if every receiver reads it as it is.
 // threat: trimmed-names
-fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnfitIdentity> {
-    let unfit = || UnfitIdentity::NotByteForByte { field, value: value.to_owned() };
+fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnencodableIdentity> {
+    let unfit = || UnencodableIdentity::NotByteForByte { field, value: value.to_owned() };
     let trimmed = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let bytes = value.as_bytes();
     if trimmed(bytes.first()) || trimmed(bytes.last()) {
@@ -169,12 +169,15 @@ mod tests {
                 for mode in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
                     let result = lines(user, mode);
                     assert!(
-                        matches!(result, Err(UnfitIdentity::NotByteForByte { .. })),
+                        matches!(result, Err(UnencodableIdentity::NotByteForByte { .. })),
                         "{bad:?} in {index}: {result:?}"
                     );
                 }
             }
         }
-        assert_eq!(lines(&UserInfo::named(""), IdentityMode::RequestHeader), Err(UnfitIdentity::NoName));
+        assert_eq!(
+            lines(&UserInfo::named(""), IdentityMode::RequestHeader),
+            Err(UnencodableIdentity::NoName)
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::{self, KeySet, KeySource};
 use crate::go::json::Object;
 use crate::go::quote::Quoted;
-use crate::metrics::jwt::Issuer;
+use crate::metrics::jwt::JwtIssuerMetrics;
 
 /// Where a configuration is, below the issuer.
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
@@ -28,7 +28,7 @@ pub(super) struct Provider {
     issuer: String,
     configuration: String,
     fetch: Arc<dyn Fetch>,
-    metrics: Option<Issuer>,
+    metrics: Option<JwtIssuerMetrics>,
     keys: OnceLock<KeySet>,
     problem: Mutex<String>,
     last: tokio::sync::Mutex<Option<Instant>>,
@@ -46,7 +46,7 @@ impl Provider {
         issuer: String,
         discovery_url: Option<String>,
         fetch: Arc<dyn Fetch>,
-        metrics: Option<Issuer>,
+        metrics: Option<JwtIssuerMetrics>,
     ) -> Self {
         let below = || format!("{}{WELL_KNOWN}", issuer.strip_suffix('/').unwrap_or(&issuer));
         let configuration = discovery_url.unwrap_or_else(below);
@@ -128,7 +128,7 @@ struct Keys {
     issuer: String,
     url: String,
     fetch: Arc<dyn Fetch>,
-    metrics: Option<Issuer>,
+    metrics: Option<JwtIssuerMetrics>,
 }
 
 impl KeySource for Keys {

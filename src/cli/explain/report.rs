@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use super::super::terminal::{harmless, plain};
 use super::advice::Reason;
 use crate::authn::trace::{Outcome, Step};
-use crate::user::UnfitIdentity;
+use crate::user::UnencodableIdentity;
 
 /// What an authenticator said in the end. What it looked at before says more.
 const VERDICT: &str = "verdict";
@@ -70,7 +70,7 @@ impl From<Step> for Row {
 
 impl Row {
     /// Why forwarding refuses a user that an authenticator accepted.
-    pub(super) fn of_unfit_identity(unfit: &UnfitIdentity) -> Self {
+    pub(super) fn of_unencodable_identity(unfit: &UnencodableIdentity) -> Self {
         let (check, detail) = ("identity".to_owned(), unfit.to_string());
         Self { authenticator: "forwarding".to_owned(), check, result: "failed", detail }
     }

@@ -15,7 +15,7 @@ use crate::config::file::Sections;
 use crate::config::flags::{BackendFlags, ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
-use crate::controllers::settings::Controllers;
+use crate::controllers::settings::ControllerSettings;
 use crate::http::identity_headers::RequestHeaderNames;
 
 /// The name of the cluster that flags describe.
@@ -51,7 +51,7 @@ impl Resolver<'_> {
         &mut self,
         file: Option<&Section<Sections>>,
         flags: &ServeFlags,
-    ) -> (Vec<Cluster>, BTreeMap<String, Arc<Controllers>>) {
+    ) -> (Vec<Cluster>, BTreeMap<String, Arc<ControllerSettings>>) {
         let listed = file.into_iter().flat_map(|file| {
             let clusters = file.values.clusters.iter().enumerate();
             clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))

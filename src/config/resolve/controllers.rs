@@ -14,7 +14,7 @@ use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::sections::Section;
 use crate::controllers::selected;
-use crate::controllers::settings::{Controllers, Name, SignerSettings};
+use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 use crate::pki::issuance::profile::Profile;
 use authority::Files;
 pub(super) use tenants::{SigningCa, Tenant};
@@ -89,11 +89,11 @@ impl Resolver<'_> {
     pub(super) fn controllers(
         &mut self,
         given: &Section<ControllerFlags>,
-    ) -> Option<(Controllers, Vec<SigningCa>)> {
+    ) -> Option<(ControllerSettings, Vec<SigningCa>)> {
         let flags = &given.values;
         let errors = self.errors.len();
         let names = selected(&super::listed(&flags.controllers)).map_err(|unknown| {
-            let known: Vec<&str> = Name::ALL.iter().map(|name| name.alias()).collect();
+            let known: Vec<&str> = ControllerName::ALL.iter().map(|name| name.alias()).collect();
             // kubernetes: k8s.io/controller-manager/options/generic.go, Validate
             let said = unknown.iter().map(|name| format!("{name:?} is not in the list of known controllers"));
             ConfigError::new(given.key("controllers"), said.collect::<Vec<_>>().join(", "))
@@ -105,7 +105,7 @@ impl Resolver<'_> {
         let signing_duration = self.duration(&duration_key, &flags.cluster_signing_duration);
         let pairs = self.pairs(given);
         let names = names?;
-        let signs = names.contains(&Name::CsrSigning);
+        let signs = names.contains(&ControllerName::CsrSigning);
         let (mut signers, mut authorities) = (Vec::new(), Vec::new());
         if signs {
             for (pair, files) in pairs {
@@ -137,7 +137,7 @@ impl Resolver<'_> {
             self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
         }
         let controllers =
-            Controllers { names, signers, signing_duration: signing_duration?, election: election? };
+            ControllerSettings { names, signers, signing_duration: signing_duration?, election: election? };
         Some((controllers, authorities))
     }
 

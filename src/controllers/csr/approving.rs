@@ -17,34 +17,34 @@ use tokio::task::spawn_blocking;
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Conditions;
-use super::feed::{Feed, RequestKey, Summary};
+use super::feed::{CsrFeed, CsrSummary, RequestKey};
 use super::{
-    APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, Written, condition, has, usages, with_condition, words,
-    write,
+    APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, WriteOutcome, condition, error_message, has_condition,
+    usages, with_condition, write,
 };
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::controllers::client::MaxBytes;
-use crate::controllers::queue::{Outcome, Pace};
-use crate::controllers::settings::Name;
+use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
+use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::work;
-use crate::pki::issuance::profile::{KUBELET_CLIENT, Profile};
+use crate::pki::issuance::profile::{CertificateProfile, KUBELET_CLIENT};
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 /// How many signatures of requests are verified at once: whoever may create requests decides how many there are.
-const VERIFIERS: usize = 2;
+const MAX_CONCURRENT_VERIFICATIONS: usize = 2;
 /// The cause of problems with reviews.
 const REVIEWS: &str = "subject access reviews";
 
 /// A kind of request that is approved if its requester may create the virtual subresource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum KubeletCsrKind {
     /// A node asks for its own next certificate.
     SelfNodeClient,
     /// Somebody asks for a node.
     NodeClient,
 }
 
-impl Kind {
+impl KubeletCsrKind {
     const fn subresource(self) -> &'static str {
         match self {
             Self::SelfNodeClient => "selfnodeclient",
@@ -64,7 +64,7 @@ impl Kind {
     /// Which kinds a request is of, in the order in which they are tried.
     fn all_of(spec: &CertificateSigningRequestSpec, request: &CertificateRequest) -> Vec<Self> {
         let is_kubelets = spec.signer_name == KUBELET_CLIENT
-            && Profile::kubelet_client().check(request, usages(spec)).is_ok();
+            && CertificateProfile::kubelet_client().check(request, usages(spec)).is_ok();
         if !is_kubelets {
             return Vec::new();
         }
@@ -74,71 +74,73 @@ impl Kind {
 }
 
 /// Approves for as long as it is polled.
-pub(crate) async fn run(context: Context) -> std::convert::Infallible {
+pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
     let forgotten = AtomicU64::new(0);
-    let feed = Feed {
+    let feed = CsrFeed {
         context: &context,
-        controller: Name::CsrApproving,
+        controller: ControllerName::CsrApproving,
         signers: vec![KUBELET_CLIENT.to_owned()],
         is_wanted: is_undecided,
         forgotten: &forgotten,
     };
     let (requests, feeding) = feed.start();
-    let hands = Arc::new(Semaphore::new(VERIFIERS));
-    let handle = |key| handle(&context, &hands, key);
-    let working = work(&context, Name::CsrApproving, Pace::CERTIFICATES, requests, &forgotten, handle);
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_VERIFICATIONS));
+    let handle = |key| handle(&context, &permits, key);
+    let working =
+        work(&context, ControllerName::CsrApproving, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
     tokio::select! {
         never = working => never,
         never = feeding => match never {},
     }
 }
 
-fn is_undecided(summary: &Summary) -> bool {
+fn is_undecided(summary: &CsrSummary) -> bool {
     let Conditions { approved, denied, .. } = summary.conditions();
     !approved.is_there && !denied.is_there && !summary.is_issued()
 }
 
-/// `hands` are the requests that may be verified at once, those included whose attempts were given up.
-async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
-    let csr = match super::unsigned(context, Name::CsrApproving, &key).await {
+/// `permits` are the requests that may be verified at once, those included whose attempts were given up.
+async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
+    let csr = match super::read_unissued(context, ControllerName::CsrApproving, &key).await {
         Ok(csr) => Arc::new(csr),
         Err(outcome) => return outcome,
     };
     let cluster = &*context.cluster;
-    let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
+    let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let judged = Arc::clone(&csr);
     // To verify a signature takes as long as the requester's choice of a key lets it take.
     let judging = spawn_blocking(move || {
         let kinds = kinds(&judged);
-        drop(hand);
+        drop(permit);
         kinds
     });
     let Ok(kinds) = judging.await else {
         context.metrics.panics.inc();
         error!(cluster, csr = &*key.name, "reading the request panicked");
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     };
     let kinds = match kinds {
         Ok(kinds) => kinds,
         Err(problem) if problem.is_policy() => {
             warn!(cluster, csr = &*key.name, "not approved: {problem}");
-            return Outcome::Done;
+            return AttemptOutcome::Done;
         }
         Err(problem) => {
             error!(cluster, csr = &*key.name, "unable to parse csr {:?}: {problem}", csr.name_any());
-            return Outcome::Retry;
+            return AttemptOutcome::Retry;
         }
     };
     for kind in &kinds {
         match is_allowed(context, &csr.spec, *kind).await {
             Ok(true) => {
                 if context.writes.is_closed() {
-                    return Outcome::Retry;
+                    return AttemptOutcome::Retry;
                 }
                 let approved = condition(APPROVED, "AutoApproved", kind.message(), None);
                 let approved = with_condition(Csr::clone(&csr), approved);
-                let written = write(context, Name::CsrApproving, Subresource::Approval, &approved).await;
-                if written == Written::Yes {
+                let written =
+                    write(context, ControllerName::CsrApproving, Subresource::Approval, &approved).await;
+                if written == WriteOutcome::Yes {
                     let requester = csr.spec.username.as_deref().unwrap_or_default();
                     info!(
                         cluster,
@@ -153,21 +155,21 @@ async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> O
             Ok(false) => {}
             Err(problem) => {
                 unreviewed(context, &key, &problem);
-                return Outcome::Retry;
+                return AttemptOutcome::Retry;
             }
         }
     }
     if kinds.is_empty() {
-        return Outcome::Done;
+        return AttemptOutcome::Done;
     }
     // The right may be given later, and there is nothing to be told by.
     debug!(cluster, csr = &*key.name, ?kinds, "recognized, but subject access review was not approved");
-    Outcome::Retry
+    AttemptOutcome::Retry
 }
 
 /// Logs, once, that the API server does not say what requesters may do.
-fn unreviewed(context: &Context, key: &RequestKey, problem: &kube::Error) {
-    let (cluster, csr, problem) = (&*context.cluster, &*key.name, words(problem));
+fn unreviewed(context: &ControllerContext, key: &RequestKey, problem: &kube::Error) {
+    let (cluster, csr, problem) = (&*context.cluster, &*key.name, error_message(problem));
     if context.problems.begins(REVIEWS) {
         error!(
             cluster,
@@ -181,44 +183,44 @@ fn unreviewed(context: &Context, key: &RequestKey, problem: &kube::Error) {
 }
 
 /// What a request that nobody has decided on is.
-fn kinds(csr: &Csr) -> Result<Vec<Kind>, RequestError> {
-    if has(csr, APPROVED) || has(csr, DENIED) {
+fn kinds(csr: &Csr) -> Result<Vec<KubeletCsrKind>, RequestError> {
+    if has_condition(csr, APPROVED) || has_condition(csr, DENIED) {
         return Ok(Vec::new());
     }
     let request = CertificateRequest::from_pem(&csr.spec.request.0)?;
-    Ok(Kind::all_of(&csr.spec, &request))
+    Ok(KubeletCsrKind::all_of(&csr.spec, &request))
 }
 
 /// Asks the API server for the requester.
 // threat: own-approval
 async fn is_allowed(
-    context: &Context,
+    context: &ControllerContext,
     spec: &CertificateSigningRequestSpec,
-    kind: Kind,
+    kind: KubeletCsrKind,
 ) -> kube::Result<bool> {
     let review = serde_json::to_vec(&review(spec, kind)).map_err(kube::Error::SerdeError)?;
     let path = SubjectAccessReview::url_path(&(), None);
     let request = Request::new(path).create(&PostParams::default(), review);
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     request.extensions_mut().insert(MaxBytes(2 * MAX_REQUEST));
-    let reviewed: Reviewed = context.client.request(request).await?;
+    let reviewed: AccessReviewResponse = context.client.request(request).await?;
     context.problems.ends(REVIEWS);
     Ok(reviewed.status.is_some_and(|status| status.allowed))
 }
 
 /// What is read of the answer.
 #[derive(Debug, Deserialize)]
-struct Reviewed {
-    status: Option<Review>,
+struct AccessReviewResponse {
+    status: Option<AccessReviewStatus>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Review {
+struct AccessReviewStatus {
     #[serde(default)]
     allowed: bool,
 }
 
-fn review(spec: &CertificateSigningRequestSpec, kind: Kind) -> SubjectAccessReview {
+fn review(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> SubjectAccessReview {
     let attributes = ResourceAttributes {
         group: Some("certificates.k8s.io".to_owned()),
         resource: Some("certificatesigningrequests".to_owned()),
@@ -246,7 +248,7 @@ mod tests {
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
 
-    use super::super::testing::{Lines, Wanted, decided};
+    use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
     use crate::controllers::testing::FakeCluster;
     use crate::pki::issuance::profile::KUBELET_SERVING;
@@ -255,7 +257,10 @@ mod tests {
     // encipherment
     #[test]
     fn kinds_are_those_of_upstream() {
-        let (own, both) = (vec![Kind::NodeClient], vec![Kind::SelfNodeClient, Kind::NodeClient]);
+        let (own, both) = (
+            vec![KubeletCsrKind::NodeClient],
+            vec![KubeletCsrKind::SelfNodeClient, KubeletCsrKind::NodeClient],
+        );
         let good = Wanted::default;
         let mut more = good();
         more.usages.push("server auth");
@@ -296,7 +301,7 @@ mod tests {
         csr.spec.uid = Some("8".to_owned());
         csr.spec.groups = Some(vec!["system:bootstrappers".to_owned()]);
         csr.spec.extra = Some([("k".to_owned(), vec!["v".to_owned()])].into());
-        let asked = serde_json::to_value(review(&csr.spec, Kind::SelfNodeClient)).unwrap();
+        let asked = serde_json::to_value(review(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
         let expected = serde_json::json!({
             "user": "system:node:foo", "uid": "8", "groups": ["system:bootstrappers"], "extra": {"k": ["v"]},
             "resourceAttributes": {
@@ -322,13 +327,13 @@ mod tests {
         });
         let mut context = FakeCluster::new().context();
         context.client = crate::controllers::client::bounded(kube::Client::new(service, "default"));
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let hands = Arc::new(Semaphore::new(1));
+        let permits = Arc::new(Semaphore::new(1));
         let asking = async {
             for _ in 0..3 {
-                assert_eq!(handle(&context, &hands, RequestKey::of("csr")).await, Outcome::Retry);
+                assert_eq!(handle(&context, &permits, RequestKey::of("csr")).await, AttemptOutcome::Retry);
             }
         };
         asking.with_subscriber(log).await;

@@ -14,27 +14,27 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::conditions::{Conditions, Moment};
-use super::pages::{PATH, Pages};
-use super::words;
+use super::conditions::{Conditions, LenientTime};
+use super::error_message;
+use super::pages::{PATH, PagedList};
 use crate::clock::UnixTime;
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::controllers::client::send;
-use crate::controllers::settings::Name;
-use crate::controllers::worker::PATIENCE;
+use crate::controllers::settings::ControllerName;
+use crate::controllers::worker::ATTEMPT_TIMEOUT;
 use crate::go::escape::path_segment;
 use crate::go::pem;
 use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::der::{DerReader, tag};
 
 /// Between two passes.
-const EACH: Duration = Duration::from_hours(1);
+const PASS_INTERVAL: Duration = Duration::from_hours(1);
 /// After a pass that failed.
-const SOON: Duration = Duration::from_mins(1);
+const FAILED_PASS_BACKOFF: Duration = Duration::from_mins(1);
 /// How long what was decided on is kept.
-const DECIDED: Duration = Duration::from_hours(1);
+const DECIDED_RETENTION: Duration = Duration::from_hours(1);
 /// How long what waits for somebody is kept.
-const PENDING: Duration = Duration::from_hours(24);
+const PENDING_RETENTION: Duration = Duration::from_hours(24);
 /// The longest name in a URL, which has 64 KiB at most.
 const MAX_SEGMENT: usize = 65_000;
 const TOO_LONG: &str = "no URL of this client can hold the name, delete it with kubectl";
@@ -49,7 +49,7 @@ const NO_ANSWER: &str = "the API server does not answer in time";
 
 /// Why a request is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum CleanupReason {
     /// It has had its certificate for long.
     Issued,
     /// It was denied long ago.
@@ -65,13 +65,13 @@ enum Over {
 }
 
 /// Cleans for as long as it is polled.
-pub(crate) async fn run(context: Context) -> Infallible {
+pub(crate) async fn run(context: ControllerContext) -> Infallible {
     loop {
         let rest = match pass(&context).await {
-            Ok(()) => EACH,
+            Ok(()) => PASS_INTERVAL,
             Err(problem) => {
                 error!(cluster = &*context.cluster, "cannot list certificate signing requests: {problem}");
-                SOON
+                FAILED_PASS_BACKOFF
             }
         };
         sleep(rest).await;
@@ -81,43 +81,44 @@ pub(crate) async fn run(context: Context) -> Infallible {
 /// What tells whether a request is over.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Fields {
-    metadata: Metadata,
-    status: Option<Status>,
+struct CleanupFields {
+    metadata: CleanupMetadata,
+    status: Option<CleanupStatus>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Metadata {
+struct CleanupMetadata {
     name: String,
     uid: Option<String>,
     resource_version: Option<String>,
-    creation_timestamp: Moment,
+    creation_timestamp: LenientTime,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Status {
+struct CleanupStatus {
     certificate: Option<ByteString>,
     conditions: Conditions,
 }
 
 /// Looks at every request once.
-async fn pass(context: &Context) -> Result<(), String> {
-    let mut pages = Pages::new(None);
+async fn pass(context: &ControllerContext) -> Result<(), String> {
+    let mut pages = PagedList::new(None);
     loop {
         // One page of a cluster is in memory at a time.
         let turn = context.lists.acquire().await;
-        let page = timeout(PATIENCE, pages.next::<Fields>(&context.client)).await;
-        let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| words(&error))?;
+        let page = timeout(ATTEMPT_TIMEOUT, pages.next::<CleanupFields>(&context.client)).await;
+        let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| error_message(&error))?;
         if pages.has_skipped() && context.problems.begins(SKIPPED) {
             let cluster = &*context.cluster;
             warn!(cluster, "requests passed over: names are not UTF-8, or begin like one that is not");
         }
         let Some(page) = page else { return Ok(()) };
         let now = context.clock.now();
-        let ended =
-            page.into_iter().filter_map(|fields| over(&fields, now).map(|over| (fields.metadata, over)));
+        let ended = page
+            .into_iter()
+            .filter_map(|fields| cleanup_reason(&fields, now).map(|over| (fields.metadata, over)));
         let ended: Vec<_> = ended.collect();
         drop(turn);
         for (metadata, over) in ended {
@@ -126,8 +127,8 @@ async fn pass(context: &Context) -> Result<(), String> {
     }
 }
 
-async fn delete(context: &Context, metadata: Metadata, over: Over) {
-    let Metadata { name, uid, resource_version, .. } = metadata;
+async fn delete(context: &ControllerContext, metadata: CleanupMetadata, over: CleanupReason) {
+    let CleanupMetadata { name, uid, resource_version, .. } = metadata;
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
     let cluster = &*context.cluster;
     let at = match path_segment(&name) {
@@ -148,14 +149,14 @@ async fn delete(context: &Context, metadata: Metadata, over: Over) {
         let request = Request::new(PATH).delete(&at, &params).map_err(kube::Error::BuildRequest)?;
         send(&context.client, request).await
     };
-    let Ok(deleted) = timeout(PATIENCE, deleting).await else {
+    let Ok(deleted) = timeout(ATTEMPT_TIMEOUT, deleting).await else {
         error!(cluster, csr = name, "cannot delete: {NO_ANSWER}");
         return;
     };
     match deleted {
         Ok(()) => info!(cluster, csr = name, because = ?over, "request deleted"),
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            let labels = [cluster, Name::CsrCleaner.alias()];
+            let labels = [cluster, ControllerName::CsrCleaner.alias()];
             context.metrics.controllers.conflicts.with_label_values(&labels).inc();
             debug!(cluster, csr = name, "changed since it was read, looked at again with the next pass");
         }
@@ -170,7 +171,10 @@ fn cut(text: &str) -> &str {
 }
 
 /// Why a request is over, if it is.
-fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
+fn cleanup_reason(
+    CleanupFields { metadata, status }: &CleanupFields,
+    now: UnixTime,
+) -> Option<CleanupReason> {
     let now = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX);
     let is_older = |time: Option<Timestamp>, age: Duration| {
         let age = i128::try_from(age.as_nanos()).unwrap_or(i128::MAX);
@@ -183,14 +187,14 @@ fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
     let certificate = certificate.map(|certificate| &*certificate.0).filter(|pem| !pem.is_empty());
     let issued = certificate.is_some();
     let is_past = |end: i64| now > i128::from(end) * 1_000_000_000;
-    let Moment(created) = metadata.creation_timestamp;
+    let LenientTime(created) = metadata.creation_timestamp;
     let cases = [
-        (Over::Issued, issued && is_older(approved.oldest, DECIDED)),
-        (Over::Denied, is_older(denied.oldest, DECIDED)),
-        (Over::Failed, is_older(failed.oldest, DECIDED)),
-        (Over::Pending, !is_any && is_older(created, PENDING)),
-        (Over::Expired, approved.is_there && certificate.and_then(not_after).is_some_and(is_past)),
-        (Over::Unissued, !issued && is_older(approved.oldest, PENDING)),
+        (CleanupReason::Issued, issued && is_older(approved.oldest, DECIDED_RETENTION)),
+        (CleanupReason::Denied, is_older(denied.oldest, DECIDED_RETENTION)),
+        (CleanupReason::Failed, is_older(failed.oldest, DECIDED_RETENTION)),
+        (CleanupReason::Pending, !is_any && is_older(created, PENDING_RETENTION)),
+        (CleanupReason::Expired, approved.is_there && certificate.and_then(not_after).is_some_and(is_past)),
+        (CleanupReason::Unissued, !issued && is_older(approved.oldest, PENDING_RETENTION)),
     ];
     cases.into_iter().find(|(_, is_over)| *is_over).map(|(over, _)| over)
 }
@@ -199,7 +203,7 @@ fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
 // go: crypto/x509/parser.go, ParseCertificates
 fn not_after(certificates: &[u8]) -> Option<i64> {
     let (block, _) = pem::decode(certificates)?;
-    let mut rest = Der::new(&block.content);
+    let mut rest = DerReader::new(&block.content);
     let mut first = None;
     while !rest.is_empty() {
         let whole = rest.whole(tag::SEQUENCE)?.to_vec();
@@ -223,8 +227,8 @@ mod tests {
 
     use tracing::instrument::WithSubscriber as _;
 
-    use super::super::conditions::NO_TIME;
-    use super::super::testing::Lines;
+    use super::super::conditions::GO_ZERO_TIME;
+    use super::super::testing::CapturedLog;
     use super::super::{APPROVED, Condition, Csr, DENIED, FAILED};
     use super::*;
     use crate::controllers::client::bounded;
@@ -273,8 +277,8 @@ mod tests {
     fn a_time_that_only_go_has_makes_no_object_unreadable() {
         let late = json!({"metadata": {"name": "a", "creationTimestamp": "9999-12-31T23:59:59Z"},
             "status": {"conditions": [{"type": DENIED, "lastUpdateTime": "9999-12-31T23:59:59Z"}]}});
-        let fields: Fields = serde_json::from_str(&late.to_string()).unwrap();
-        assert_eq!(over(&fields, Duration::from_secs(NOW)), None);
+        let fields: CleanupFields = serde_json::from_str(&late.to_string()).unwrap();
+        assert_eq!(cleanup_reason(&fields, Duration::from_secs(NOW)), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -319,7 +323,7 @@ mod tests {
             cluster.put(&path, old.clone());
         }
         let context = cluster.context();
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let passes = async {
@@ -336,22 +340,28 @@ mod tests {
     }
 
     /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.
-    type Row<'a> = (&'a str, Time, Option<&'a [u8]>, &'a [(&'a str, Option<Time>)], Option<Over>);
+    type Row<'a> = (&'a str, Time, Option<&'a [u8]>, &'a [(&'a str, Option<Time>)], Option<CleanupReason>);
 
     // kubernetes: pkg/controller/certificates/cleaner/cleaner_test.go; the last ones are of our own
     #[test]
     fn what_is_over_goes_and_nothing_else() {
         let (lasting, ended) = (certificate(2031), certificate(2029));
         let (lasting, ended) = (Some(lasting.as_slice()), Some(ended.as_slice()));
-        let zero = Time(Timestamp::from_second(NO_TIME).unwrap());
+        let zero = Time(Timestamp::from_second(GO_ZERO_TIME).unwrap());
         let new = || ago(MINUTE);
         let at = |seconds: u64| Some(ago(seconds));
         let cases: &[Row<'_>] = &[
             ("approved not passed deadline", new(), lasting, &[(APPROVED, at(50 * MINUTE))], None),
             ("approved passed deadline not issued", new(), None, &[(APPROVED, at(50 * MINUTE))], None),
-            ("approved passed deadline", new(), lasting, &[(APPROVED, at(2 * HOUR))], Some(Over::Issued)),
+            (
+                "approved passed deadline",
+                new(),
+                lasting,
+                &[(APPROVED, at(2 * HOUR))],
+                Some(CleanupReason::Issued),
+            ),
             ("denied not passed deadline", new(), None, &[(DENIED, at(50 * MINUTE))], None),
-            ("denied passed deadline", new(), None, &[(DENIED, at(2 * HOUR))], Some(Over::Denied)),
+            ("denied passed deadline", new(), None, &[(DENIED, at(2 * HOUR))], Some(CleanupReason::Denied)),
             (
                 "failed not passed deadline",
                 new(),
@@ -364,20 +374,26 @@ mod tests {
                 new(),
                 None,
                 &[(APPROVED, at(2 * HOUR)), (FAILED, at(2 * HOUR))],
-                Some(Over::Failed),
+                Some(CleanupReason::Failed),
             ),
             ("pending not passed deadline", ago(5 * HOUR), None, &[], None),
-            ("pending passed deadline", ago(25 * HOUR), None, &[], Some(Over::Pending)),
+            ("pending passed deadline", ago(25 * HOUR), None, &[], Some(CleanupReason::Pending)),
             (
                 "approved unissued past deadline",
                 new(),
                 None,
                 &[(APPROVED, at(25 * HOUR))],
-                Some(Over::Unissued),
+                Some(CleanupReason::Unissued),
             ),
             ("approved unissued not past deadline", new(), None, &[(APPROVED, at(5 * HOUR))], None),
-            ("approved expired", new(), ended, &[(APPROVED, at(50 * MINUTE))], Some(Over::Expired)),
-            ("unparseable", new(), Some(b"garbage"), &[(APPROVED, at(2 * HOUR))], Some(Over::Issued)),
+            ("approved expired", new(), ended, &[(APPROVED, at(50 * MINUTE))], Some(CleanupReason::Expired)),
+            (
+                "unparseable",
+                new(),
+                Some(b"garbage"),
+                &[(APPROVED, at(2 * HOUR))],
+                Some(CleanupReason::Issued),
+            ),
             ("unparseable, young", new(), Some(b"garbage"), &[(APPROVED, at(50 * MINUTE))], None),
             ("exactly an hour is not longer", new(), lasting, &[(APPROVED, at(HOUR))], None),
             ("a condition without a time has no age", new(), None, &[(DENIED, None)], None),
@@ -402,8 +418,8 @@ mod tests {
                 ..Condition::default()
             };
             status.conditions = Some(conditions.iter().map(condition).collect());
-            let fields: Fields = serde_json::from_value(serde_json::to_value(&csr).unwrap()).unwrap();
-            assert_eq!(over(&fields, Duration::from_secs(NOW)), *expected, "{name}");
+            let fields: CleanupFields = serde_json::from_value(serde_json::to_value(&csr).unwrap()).unwrap();
+            assert_eq!(cleanup_reason(&fields, Duration::from_secs(NOW)), *expected, "{name}");
         }
     }
 }

@@ -9,36 +9,36 @@ use serde::{Deserialize, Deserializer};
 use super::{APPROVED, DENIED, FAILED};
 
 /// Go's time that is none, 0001-01-01T00:00:00Z.
-pub(super) const NO_TIME: i64 = -62_135_596_800;
+pub(super) const GO_ZERO_TIME: i64 = -62_135_596_800;
 
 /// A time, if it is one in Go and here. Whoever writes an object may choose it, and Go has times that are none here
 /// (9999-12-31T23:59:59Z): such a one makes nothing else unreadable.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Moment(pub(super) Option<Timestamp>);
+pub(super) struct LenientTime(pub(super) Option<Timestamp>);
 
-impl<'de> Deserialize<'de> for Moment {
+impl<'de> Deserialize<'de> for LenientTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Text)
+        deserializer.deserialize_any(TimeVisitor)
     }
 }
 
 /// A time as text, or Go's that is none.
-struct Text;
+struct TimeVisitor;
 
-impl Visitor<'_> for Text {
-    type Value = Moment;
+impl Visitor<'_> for TimeVisitor {
+    type Value = LenientTime;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a time")
     }
 
-    fn visit_unit<E>(self) -> Result<Moment, E> {
-        Ok(Moment(None))
+    fn visit_unit<E>(self) -> Result<LenientTime, E> {
+        Ok(LenientTime(None))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Moment, E> {
+    fn visit_str<E>(self, text: &str) -> Result<LenientTime, E> {
         let time = text.parse::<Timestamp>().ok();
-        Ok(Moment(time.filter(|time| time.as_second() != NO_TIME)))
+        Ok(LenientTime(time.filter(|time| time.as_second() != GO_ZERO_TIME)))
     }
 }
 
@@ -47,14 +47,14 @@ impl Visitor<'_> for Text {
 pub(super) struct Conditions {
     /// Whether there is any, of whichever type.
     pub(super) is_any: bool,
-    pub(super) approved: Kind,
-    pub(super) denied: Kind,
-    pub(super) failed: Kind,
+    pub(super) approved: ConditionState,
+    pub(super) denied: ConditionState,
+    pub(super) failed: ConditionState,
 }
 
 /// The conditions of one type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct ConditionState {
     /// Whether there is one, whatever its status.
     pub(super) is_there: bool,
     /// Whether one is true; an empty status is.
@@ -65,15 +65,15 @@ pub(super) struct Kind {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Condition {
+struct ConditionFields {
     #[serde(rename = "type")]
     kind: String,
     status: String,
-    last_update_time: Moment,
+    last_update_time: LenientTime,
 }
 
 impl Conditions {
-    fn add(&mut self, condition: &Condition) {
+    fn add(&mut self, condition: &ConditionFields) {
         self.is_any = true;
         let kind = match condition.kind.as_str() {
             APPROVED => &mut self.approved,
@@ -83,21 +83,21 @@ impl Conditions {
         };
         kind.is_there = true;
         kind.is_true |= matches!(condition.status.as_str(), "" | "True");
-        let Moment(updated) = condition.last_update_time;
+        let LenientTime(updated) = condition.last_update_time;
         kind.oldest = kind.oldest.into_iter().chain(updated).min();
     }
 }
 
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(List)
+        deserializer.deserialize_any(ConditionsVisitor)
     }
 }
 
 /// A list of conditions, or Go's that is none.
-struct List;
+struct ConditionsVisitor;
 
-impl<'de> Visitor<'de> for List {
+impl<'de> Visitor<'de> for ConditionsVisitor {
     type Value = Conditions;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,7 +128,7 @@ mod tests {
         let condition = |kind: &str, status: &str, updated: Value| json!({"type": kind, "status": status, "reason": "r", "lastUpdateTime": updated});
         let (old, new) = ("2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z");
         let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
-        let kind = |is_true, oldest| Kind { is_there: true, is_true, oldest };
+        let kind = |is_true, oldest| ConditionState { is_there: true, is_true, oldest };
         let none = Conditions::default();
         let cases = [
             ("no list", json!(null), none),

@@ -11,17 +11,17 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::MAX_REQUEST;
-use super::feed::Summary;
+use super::feed::CsrSummary;
 
 /// The largest event that is read: a request with a frame around it.
 const MAX_EVENT: usize = MAX_REQUEST + 1024;
 
 /// What a watch tells.
-pub(super) enum Event {
+pub(super) enum CsrEvent {
     /// A request was made or changed.
-    Changed(Summary),
+    Changed(CsrSummary),
     /// One is gone, or nothing has happened; the summary has the version from which a later watch goes on.
-    Passed(Summary),
+    Passed(CsrSummary),
     /// The watch is over.
     Failed(Box<Status>),
     /// Something was that is larger than any request that is looked at.
@@ -30,7 +30,7 @@ pub(super) enum Event {
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Kind {
+enum WatchEventType {
     Added,
     Modified,
     Deleted,
@@ -40,28 +40,28 @@ enum Kind {
 
 /// An event whose object is not looked at: what it is depends on the kind, which may come after it.
 #[derive(Deserialize)]
-struct Head {
+struct EventHead {
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: WatchEventType,
     #[serde(rename = "object")]
     _object: IgnoredAny,
 }
 
 #[derive(Deserialize)]
-struct Of<T> {
+struct EventObject<T> {
     object: T,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Failure {
+struct WatchErrorStatus {
     code: u16,
     reason: String,
     message: String,
 }
 
 /// A watch.
-pub(super) struct Events<R> {
+pub(super) struct CsrWatch<R> {
     body: R,
     /// The line that is read, unless it is too large.
     line: Vec<u8>,
@@ -72,15 +72,15 @@ pub(super) struct Events<R> {
 pub(super) async fn watch(
     client: &Client,
     request: Request<Vec<u8>>,
-) -> kube::Result<Events<impl AsyncBufRead + Unpin + use<>>> {
+) -> kube::Result<CsrWatch<impl AsyncBufRead + Unpin + use<>>> {
     let body = Box::pin(client.request_stream(request).await?);
-    Ok(Events { body, line: Vec::new(), length: 0 })
+    Ok(CsrWatch { body, line: Vec::new(), length: 0 })
 }
 
 // threat: pending-requests-flood
-impl<R: AsyncBufRead + Unpin> Events<R> {
+impl<R: AsyncBufRead + Unpin> CsrWatch<R> {
     /// The next event; `None` once the watch has ended. It may be given up and called again.
-    pub(super) async fn next(&mut self) -> kube::Result<Option<Event>> {
+    pub(super) async fn next(&mut self) -> kube::Result<Option<CsrEvent>> {
         loop {
             let part = match self.body.fill_buf().await {
                 Ok(part) => part,
@@ -101,7 +101,7 @@ impl<R: AsyncBufRead + Unpin> Events<R> {
             if end.is_some() {
                 let (line, length) = (std::mem::take(&mut self.line), std::mem::take(&mut self.length));
                 if length > MAX_EVENT {
-                    return Ok(Some(Event::TooLarge));
+                    return Ok(Some(CsrEvent::TooLarge));
                 }
                 return event(&line).map(Some).map_err(kube::Error::SerdeError);
             }
@@ -109,20 +109,20 @@ impl<R: AsyncBufRead + Unpin> Events<R> {
     }
 }
 
-fn event(line: &[u8]) -> serde_json::Result<Event> {
-    let Head { kind, .. } = serde_json::from_slice(line)?;
+fn event(line: &[u8]) -> serde_json::Result<CsrEvent> {
+    let EventHead { kind, .. } = serde_json::from_slice(line)?;
     Ok(match kind {
-        Kind::Added | Kind::Modified => Event::Changed(object(line)?),
-        Kind::Deleted | Kind::Bookmark => Event::Passed(object(line)?),
-        Kind::Error => {
-            let Failure { code, reason, message } = object(line)?;
-            Event::Failed(Status::failure(&message, &reason).with_code(code).boxed())
+        WatchEventType::Added | WatchEventType::Modified => CsrEvent::Changed(object(line)?),
+        WatchEventType::Deleted | WatchEventType::Bookmark => CsrEvent::Passed(object(line)?),
+        WatchEventType::Error => {
+            let WatchErrorStatus { code, reason, message } = object(line)?;
+            CsrEvent::Failed(Status::failure(&message, &reason).with_code(code).boxed())
         }
     })
 }
 
 fn object<'de, T: Deserialize<'de>>(line: &'de [u8]) -> serde_json::Result<T> {
-    serde_json::from_slice(line).map(|Of { object }| object)
+    serde_json::from_slice(line).map(|EventObject { object }| object)
 }
 
 /// Whether a connection ended in the midst of a watch, which is no failure.

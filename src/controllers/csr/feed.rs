@@ -22,32 +22,32 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::conditions::Conditions;
-use super::events::{Event, watch};
-use super::pages::{PATH, Pages};
-use crate::controllers::Context;
+use super::events::{CsrEvent, watch};
+use super::pages::{PATH, PagedList};
+use crate::controllers::ControllerContext;
 use crate::controllers::client::is_too_large;
-use crate::controllers::queue::{Flow, Item};
-use crate::controllers::settings::Name;
+use crate::controllers::queue::{FlowId, WorkItem};
+use crate::controllers::settings::ControllerName;
 
 /// How long a watch lasts: even one of which nothing comes ends before it is taken for dead (`WATCH_IDLE_TIMEOUT`).
-const WATCH_SECONDS: u32 = 120;
+const WATCH_TIMEOUT_SECONDS: u32 = 120;
 /// After a failure; doubled with each further one in a row.
-const FIRST_BACKOFF: Duration = Duration::from_millis(800);
+const INITIAL_WATCH_BACKOFF: Duration = Duration::from_millis(800);
 /// At most.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_WATCH_BACKOFF: Duration = Duration::from_secs(30);
 /// Between two lists when the queue had to forget requests.
 const RELIST_INTERVAL: Duration = Duration::from_mins(10);
 /// The longest name that is kept. The API has no limit for requests, but kubelets keep to that of other objects.
 const MAX_NAME: usize = 253;
 /// How many names may be on their way to the queue.
-const CHANNEL: usize = 64;
+const CHANNEL_CAPACITY: usize = 64;
 
 /// A request to look at.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RequestKey {
     pub(super) name: Arc<str>,
     /// Who made it: each requester has its own turn, and waits for its own requests alone.
-    requester: Flow,
+    requester: FlowId,
 }
 
 impl RequestKey {
@@ -58,8 +58,8 @@ impl RequestKey {
 }
 
 // threat: pending-requests-flood
-impl Item for RequestKey {
-    fn flow(&self) -> Flow {
+impl WorkItem for RequestKey {
+    fn flow(&self) -> FlowId {
         self.requester
     }
 }
@@ -73,7 +73,7 @@ impl std::fmt::Display for RequestKey {
 /// What is read of a request as it passes.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Summary {
+pub(super) struct CsrSummary {
     metadata: SummaryMetadata,
     spec: SummarySpec,
     status: Option<SummaryStatus>,
@@ -100,7 +100,7 @@ struct SummaryStatus {
     conditions: Conditions,
 }
 
-impl Summary {
+impl CsrSummary {
     /// Whether it has a certificate.
     pub(super) fn is_issued(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.certificate.is_some())
@@ -112,30 +112,30 @@ impl Summary {
 }
 
 /// The requests for some signers that are wanted, as far as their summaries say.
-pub(super) struct Feed<'a> {
-    pub(super) context: &'a Context,
-    pub(super) controller: Name,
+pub(super) struct CsrFeed<'a> {
+    pub(super) context: &'a ControllerContext,
+    pub(super) controller: ControllerName,
     pub(super) signers: Vec<String>,
-    pub(super) is_wanted: fn(&Summary) -> bool,
+    pub(super) is_wanted: fn(&CsrSummary) -> bool,
     /// How many keys the queue could not keep: when they become more, all are listed again after a while.
     pub(super) forgotten: &'a AtomicU64,
 }
 
-impl<'a> Feed<'a> {
+impl<'a> CsrFeed<'a> {
     /// The keys of all that are there, then of each that changes; and what has to be polled for them to come.
     pub(super) fn start(
         self,
     ) -> (impl Stream<Item = RequestKey> + Send, impl Future<Output = Infallible> + Send + 'a) {
-        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let (sender, receiver) = mpsc::channel(CHANNEL_CAPACITY);
         let requesters = RandomState::new();
         let following = async move {
             let follow = self.signers.iter().map(|signer| {
-                let follower = Follower {
+                let follower = SignerFollower {
                     feed: &self,
                     signer,
                     requesters: &requesters,
                     sender: sender.clone(),
-                    backoff: FIRST_BACKOFF,
+                    backoff: INITIAL_WATCH_BACKOFF,
                     listed: Instant::now(),
                     forgotten: 0,
                     has_watch_failed: false,
@@ -154,7 +154,7 @@ impl<'a> Feed<'a> {
 }
 
 /// Why a watch is over.
-enum Ended {
+enum WatchEnd {
     /// It can go on from where it ended.
     Resumable,
     /// All has to be listed again.
@@ -162,8 +162,8 @@ enum Ended {
 }
 
 /// Follows the requests for one signer.
-struct Follower<'a> {
-    feed: &'a Feed<'a>,
+struct SignerFollower<'a> {
+    feed: &'a CsrFeed<'a>,
     signer: &'a str,
     requesters: &'a RandomState,
     sender: mpsc::Sender<RequestKey>,
@@ -177,7 +177,7 @@ struct Follower<'a> {
     has_passed_over: bool,
 }
 
-impl Follower<'_> {
+impl SignerFollower<'_> {
     async fn follow(mut self) {
         loop {
             match self.list().await {
@@ -195,11 +195,11 @@ impl Follower<'_> {
     async fn list(&mut self) -> kube::Result<String> {
         let context = self.feed.context;
         (self.listed, self.forgotten) = (Instant::now(), self.feed.forgotten.load(Ordering::Relaxed));
-        let mut pages = Pages::new(Some(self.selector()));
+        let mut pages = PagedList::new(Some(self.selector()));
         loop {
             // One page of a cluster is in memory at a time.
             let _turn = context.lists.acquire().await;
-            let Some(page) = pages.next::<Summary>(&context.client).await? else { break };
+            let Some(page) = pages.next::<CsrSummary>(&context.client).await? else { break };
             for summary in page {
                 self.send(&summary).await;
             }
@@ -219,11 +219,11 @@ impl Follower<'_> {
         loop {
             let begun = Instant::now();
             match self.watch_once(&mut version).await {
-                Ok(Ended::Expired) => return,
-                Ok(Ended::Resumable) => {
+                Ok(WatchEnd::Expired) => return,
+                Ok(WatchEnd::Resumable) => {
                     // A server that ends each watch at once is not asked without a pause.
-                    if begun.elapsed() < FIRST_BACKOFF {
-                        sleep(FIRST_BACKOFF).await;
+                    if begun.elapsed() < INITIAL_WATCH_BACKOFF {
+                        sleep(INITIAL_WATCH_BACKOFF).await;
                     }
                 }
                 Err(error) => {
@@ -238,12 +238,12 @@ impl Follower<'_> {
         }
     }
 
-    async fn watch_once(&mut self, version: &mut String) -> kube::Result<Ended> {
+    async fn watch_once(&mut self, version: &mut String) -> kube::Result<WatchEnd> {
         let context = self.feed.context;
-        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_SECONDS);
+        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_TIMEOUT_SECONDS);
         let request = Request::new(PATH).watch(&params, version).map_err(kube::Error::BuildRequest)?;
         let mut events = match watch(&context.client, request).await {
-            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
+            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
             opened => opened?,
         };
         let relist = self.listed + RELIST_INTERVAL;
@@ -251,20 +251,20 @@ impl Follower<'_> {
             let is_due = self.feed.forgotten.load(Ordering::Relaxed) != self.forgotten;
             let event = tokio::select! {
                 event = events.next() => event?,
-                () = sleep_until(relist), if is_due => return Ok(Ended::Expired),
+                () = sleep_until(relist), if is_due => return Ok(WatchEnd::Expired),
             };
             match event {
-                Some(Event::Failed(status)) if status.code == 410 => return Ok(Ended::Expired),
-                Some(Event::Failed(status)) => return Err(kube::Error::Api(status)),
-                Some(Event::Changed(summary)) => {
+                Some(CsrEvent::Failed(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
+                Some(CsrEvent::Failed(status)) => return Err(kube::Error::Api(status)),
+                Some(CsrEvent::Changed(summary)) => {
                     self.send(&summary).await;
                     *version = summary.metadata.resource_version;
                 }
-                Some(Event::Passed(summary)) => *version = summary.metadata.resource_version,
-                Some(Event::TooLarge) => self.pass_over("the object is too large to be looked at"),
+                Some(CsrEvent::Passed(summary)) => *version = summary.metadata.resource_version,
+                Some(CsrEvent::TooLarge) => self.pass_over("the object is too large to be looked at"),
                 None => {
                     self.works();
-                    return Ok(Ended::Resumable);
+                    return Ok(WatchEnd::Resumable);
                 }
             }
             // That a watch was opened says nothing yet: what comes of it does.
@@ -272,7 +272,7 @@ impl Follower<'_> {
         }
     }
 
-    async fn send(&mut self, summary: &Summary) {
+    async fn send(&mut self, summary: &CsrSummary) {
         // An API server that does not know the selector tells of others, too.
         if summary.spec.signer_name != self.signer || !(self.feed.is_wanted)(summary) {
             return;
@@ -301,7 +301,8 @@ impl Follower<'_> {
     /// Logs a failure, once, and waits.
     async fn failed(&mut self, error: &kube::Error) {
         self.gauge().set(1);
-        let (cluster, signer, problem) = (&*self.feed.context.cluster, self.signer, super::words(error));
+        let (cluster, signer, problem) =
+            (&*self.feed.context.cluster, self.signer, super::error_message(error));
         let controller = self.feed.controller.alias();
         if self.feed.context.problems.begins(&self.cause()) {
             warn!(
@@ -315,13 +316,13 @@ impl Follower<'_> {
             debug!(cluster, controller, signer, "cannot watch: {problem}");
         }
         sleep(self.backoff).await;
-        self.backoff = (self.backoff * 2).min(LONGEST_BACKOFF);
+        self.backoff = (self.backoff * 2).min(MAX_WATCH_BACKOFF);
     }
 
     fn works(&mut self) {
         self.has_watch_failed = false;
         self.gauge().set(0);
-        self.backoff = FIRST_BACKOFF;
+        self.backoff = INITIAL_WATCH_BACKOFF;
         if self.feed.context.problems.ends(&self.cause()) {
             let controller = self.feed.controller.alias();
             info!(cluster = &*self.feed.context.cluster, controller, signer = self.signer, "watching again");
@@ -341,7 +342,7 @@ impl Follower<'_> {
     }
 }
 
-impl Drop for Follower<'_> {
+impl Drop for SignerFollower<'_> {
     fn drop(&mut self) {
         self.feed.context.metrics.controllers.watch_failing.remove_label_values(&self.labels()).ok();
     }

@@ -33,7 +33,7 @@ const MAX_START: usize = 4 * 1024;
 /// What a list answers with. Fields that `T` does not have are passed over as they are read.
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct Page<T> {
+struct ListPage<T> {
     #[serde(default)]
     metadata: ListMeta,
     #[serde(default = "Vec::new", deserialize_with = "items")]
@@ -68,7 +68,7 @@ fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
 
 /// A list that is read page by page.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(super) struct PagedList {
     selector: Option<String>,
     limit: u16,
     /// Where the next page begins; `None` once there is none.
@@ -82,7 +82,7 @@ pub(super) struct Pages {
     version: String,
 }
 
-impl Pages {
+impl PagedList {
     /// All requests that a field selector selects.
     pub(super) fn new(selector: Option<String>) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Pages {
                 params = params.fields(selector);
             }
             let request = Request::new(PATH).list(&params).map_err(kube::Error::BuildRequest)?;
-            match client.request::<Page<T>>(request).await {
+            match client.request::<ListPage<T>>(request).await {
                 Ok(page) => {
                     self.limit = (self.limit * 2).min(MAX_OBJECTS);
                     let token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -158,7 +158,7 @@ impl Pages {
             if is_long {
                 known.start.truncate(known.start.floor_char_boundary(MAX_START));
             }
-            let Some(start) = behind(known.start) else { return Ok(None) };
+            let Some(start) = first_after_prefix(known.start) else { return Ok(None) };
             known.start = start;
         }
         if known.start <= self.start {
@@ -183,7 +183,7 @@ struct ContinueToken<'a> {
 }
 
 /// The first text behind all that begin like this one; names are in the order of their bytes.
-fn behind(mut text: String) -> Option<String> {
+fn first_after_prefix(mut text: String) -> Option<String> {
     loop {
         let next = match text.pop()? {
             // A name has no slash, and a path with one is refused.

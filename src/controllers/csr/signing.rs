@@ -16,52 +16,53 @@ use tracing::{error, warn};
 
 use super::audit::AuditLine;
 use super::conditions::Conditions;
-use super::feed::{Feed, RequestKey, Summary};
+use super::feed::{CsrFeed, CsrSummary, RequestKey};
 use super::{
-    APPROVED, Csr, DENIED, FAILED, Subresource, Written, condition, has, has_true, usages, with_condition,
-    write,
+    APPROVED, Csr, DENIED, FAILED, Subresource, WriteOutcome, condition, has_condition, has_true_condition,
+    usages, with_condition, write,
 };
 use crate::clock::UnixTime;
-use crate::controllers::Context;
-use crate::controllers::queue::{Outcome, Pace};
-use crate::controllers::settings::{Controllers, Name, SignerSettings};
+use crate::controllers::ControllerContext;
+use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
+use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 use crate::controllers::worker::{WORKERS, work};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{IssueError, Issued, Wanted};
+use crate::pki::issuance::issue::{IssuanceRequest, IssueError, IssuedCertificate};
 use crate::pki::issuance::request::CertificateRequest;
 
 /// The reason of a Failed condition.
-const REASON: &str = "SignerValidationFailure";
+const FAILED_REASON: &str = "SignerValidationFailure";
 
 /// What is to be done about a request.
 #[derive(Debug)]
-enum Verdict {
+enum SigningDecision {
     /// It is not approved, has failed, or is another signer's.
     NotOurs,
     /// It breaks a rule.
     Refused(String),
     /// It has its certificate, for these alternative names.
-    Issued(Box<(Issued, AltNames)>),
+    Issued(Box<(IssuedCertificate, AltNames)>),
     /// It could not be signed now.
     Later(String),
 }
 
 /// Signs for as long as it is polled.
-pub(crate) async fn run(context: Context) -> std::convert::Infallible {
-    let _expirations = Expirations::show(&context);
+pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
+    let _expirations = ExpirationGauges::show(&context);
     let forgotten = AtomicU64::new(0);
     let signers = context.settings.signers.iter().map(|signer| signer.name().to_owned()).collect();
-    let feed = Feed {
+    let feed = CsrFeed {
         context: &context,
-        controller: Name::CsrSigning,
+        controller: ControllerName::CsrSigning,
         signers,
         is_wanted: is_signable,
         forgotten: &forgotten,
     };
     let (requests, feeding) = feed.start();
-    let hands = Arc::new(Semaphore::new(WORKERS));
-    let handle = |key| handle(&context, &hands, key);
-    let working = work(&context, Name::CsrSigning, Pace::CERTIFICATES, requests, &forgotten, handle);
+    let permits = Arc::new(Semaphore::new(WORKERS));
+    let handle = |key| handle(&context, &permits, key);
+    let working =
+        work(&context, ControllerName::CsrSigning, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
     tokio::select! {
         never = working => never,
         never = feeding => match never {},
@@ -69,65 +70,65 @@ pub(crate) async fn run(context: Context) -> std::convert::Infallible {
 }
 
 /// Whether a request may be one to sign, by what is known before it is read.
-fn is_signable(summary: &Summary) -> bool {
+fn is_signable(summary: &CsrSummary) -> bool {
     let Conditions { approved, denied, failed, .. } = summary.conditions();
     approved.is_there && !denied.is_there && !failed.is_true && !summary.is_issued()
 }
 
-/// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does
+/// `permits` are the signatures that may be in the making, those included whose attempts were given up: a token that does
 /// not answer must not take ever more threads.
 // threat: signing-twice
-async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
-    let csr = match super::unsigned(context, Name::CsrSigning, &key).await {
+async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
+    let csr = match super::read_unissued(context, ControllerName::CsrSigning, &key).await {
         Ok(csr) => Arc::new(csr),
         Err(outcome) => return outcome,
     };
-    let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
+    let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let (settings, now) = (Arc::clone(&context.settings), context.clock.now());
     let judged = Arc::clone(&csr);
     // The key may be in an HSM. A signature whose controller is gone is forgotten: only what follows here writes.
     let judging = spawn_blocking(move || {
-        let verdict = verdict(&judged, &settings, now);
-        drop(hand);
-        verdict
+        let decision = decision(&judged, &settings, now);
+        drop(permit);
+        decision
     });
-    let Ok(verdict) = judging.await else {
+    let Ok(decision) = judging.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, csr = &*key.name, "signing panicked");
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     };
     if context.writes.is_closed() {
         // The replica stops: what it has not begun to write is the next one's.
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     }
     let spec = &csr.spec;
     let (cluster, signer) = (&*context.cluster, spec.signer_name.as_str());
     let requester = spec.username.as_deref().unwrap_or_default();
     let metrics = &context.metrics.controllers;
-    match verdict {
-        Verdict::NotOurs => Outcome::Done,
-        Verdict::Later(problem) => {
+    match decision {
+        SigningDecision::NotOurs => AttemptOutcome::Done,
+        SigningDecision::Later(problem) => {
             error!(cluster, csr = &*key.name, signer, requester, "not signed, tried again later: {problem}");
-            Outcome::Retry
+            AttemptOutcome::Retry
         }
-        Verdict::Refused(message) => {
-            let failed = condition(FAILED, REASON, &message, Some(now));
+        SigningDecision::Refused(message) => {
+            let failed = condition(FAILED, FAILED_REASON, &message, Some(now));
             let failed = with_condition(Csr::clone(&csr), failed);
-            let written = write(context, Name::CsrSigning, Subresource::Status, &failed).await;
-            if written == Written::Yes {
+            let written = write(context, ControllerName::CsrSigning, Subresource::Status, &failed).await;
+            if written == WriteOutcome::Yes {
                 metrics.refused.with_label_values(&[cluster, signer]).inc();
                 warn!(cluster, csr = &*key.name, signer, requester, reason = message, "certificate refused");
             }
             written.outcome()
         }
-        Verdict::Issued(issued) => {
+        SigningDecision::Issued(issued) => {
             let (issued, names) = *issued;
             let mut signed = Csr::clone(&csr);
             let certificate = ByteString(issued.pem().as_bytes().to_vec());
             signed.status.get_or_insert_default().certificate = Some(certificate);
             let line = AuditLine::begin(cluster, &csr, &issued, &names);
-            let written = write(context, Name::CsrSigning, Subresource::Status, &signed).await;
-            if written == Written::Yes {
+            let written = write(context, ControllerName::CsrSigning, Subresource::Status, &signed).await;
+            if written == WriteOutcome::Yes {
                 metrics.signed.with_label_values(&[cluster, signer]).inc();
             }
             line.end(written);
@@ -137,21 +138,21 @@ async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> O
 }
 
 /// Judges and signs one request. Blocks.
-fn verdict(csr: &Csr, settings: &Controllers, now: UnixTime) -> Verdict {
-    if !has(csr, APPROVED) || has(csr, DENIED) || has_true(csr, FAILED) {
-        return Verdict::NotOurs;
+fn decision(csr: &Csr, settings: &ControllerSettings, now: UnixTime) -> SigningDecision {
+    if !has_condition(csr, APPROVED) || has_condition(csr, DENIED) || has_true_condition(csr, FAILED) {
+        return SigningDecision::NotOurs;
     }
     let Some(signer) = settings.signers.iter().find(|signer| signer.name() == csr.spec.signer_name) else {
-        return Verdict::NotOurs;
+        return SigningDecision::NotOurs;
     };
     match issue(csr, signer, settings.signing_duration, now) {
-        Ok(issued) => Verdict::Issued(Box::new(issued)),
-        Err(IssueError::Refused(refusal)) => Verdict::Refused(refusal.to_string()),
-        Err(IssueError::Request(error)) if error.is_policy() => Verdict::Refused(error.to_string()),
+        Ok(issued) => SigningDecision::Issued(Box::new(issued)),
+        Err(IssueError::Refused(refusal)) => SigningDecision::Refused(refusal.to_string()),
+        Err(IssueError::Request(error)) if error.is_policy() => SigningDecision::Refused(error.to_string()),
         Err(IssueError::Request(error)) => {
-            Verdict::Later(format!("unable to parse csr {:?}: {error}", csr.name_any()))
+            SigningDecision::Later(format!("unable to parse csr {:?}: {error}", csr.name_any()))
         }
-        Err(error) => Verdict::Later(format!("error auto signing csr: {error}")),
+        Err(error) => SigningDecision::Later(format!("error auto signing csr: {error}")),
     }
 }
 
@@ -160,9 +161,9 @@ fn issue(
     signer: &SignerSettings,
     signing_duration: Duration,
     now: UnixTime,
-) -> Result<(Issued, AltNames), IssueError> {
+) -> Result<(IssuedCertificate, AltNames), IssueError> {
     let request = CertificateRequest::from_pem(&csr.spec.request.0)?;
-    let wanted = Wanted {
+    let wanted = IssuanceRequest {
         request: &request,
         usages: usages(&csr.spec),
         // What is negative is as short as can be.
@@ -177,10 +178,10 @@ fn issue(
 }
 
 /// The ends of all authorities, shown for as long as they sign.
-struct Expirations<'a>(&'a Context);
+struct ExpirationGauges<'a>(&'a ControllerContext);
 
-impl<'a> Expirations<'a> {
-    fn show(context: &'a Context) -> Self {
+impl<'a> ExpirationGauges<'a> {
+    fn show(context: &'a ControllerContext) -> Self {
         for signer in &context.settings.signers {
             let end = i64::try_from(signer.authority.not_after().as_secs()).unwrap_or(i64::MAX);
             let labels = [&*context.cluster, signer.name()];
@@ -190,7 +191,7 @@ impl<'a> Expirations<'a> {
     }
 }
 
-impl Drop for Expirations<'_> {
+impl Drop for ExpirationGauges<'_> {
     fn drop(&mut self) {
         let Self(context) = self;
         for signer in &context.settings.signers {
@@ -214,45 +215,49 @@ mod tests {
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
 
-    use super::super::testing::{Lines, Wanted, decided};
+    use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
     use crate::controllers::testing::FakeCluster;
-    use crate::pki::issuance::authority::Authority;
-    use crate::pki::issuance::profile::{KUBELET_SERVING, Profile};
-    use crate::pki::issuance::signer::{PemKey, SignError, SignatureAlgorithm, Signer};
+    use crate::pki::issuance::authority::CertificateAuthority;
+    use crate::pki::issuance::profile::{CertificateProfile, KUBELET_SERVING};
+    use crate::pki::issuance::signer::{PemKey, SignError, Signer, SigningAlgorithm};
     use crate::telemetry::QuotedFields;
 
     /// 2030-01-01T00:00:00Z, when the authority is good.
     const NOW: UnixTime = Duration::from_hours(525_960);
 
     /// Settings with the signer of kubelets' client certificates alone.
-    fn settings() -> Controllers {
+    fn settings() -> ControllerSettings {
         settings_by(|key| Box::new(key))
     }
 
-    fn settings_by(signer: impl FnOnce(PemKey) -> Box<dyn Signer>) -> Controllers {
+    fn settings_by(signer: impl FnOnce(PemKey) -> Box<dyn Signer>) -> ControllerSettings {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2031, 1, 1));
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
         let key = PemKey::from_pem(key.serialize_pem().as_bytes()).unwrap();
-        let authority = Arc::new(Authority::new(certificate.as_bytes(), signer(key)).unwrap());
-        Controllers {
-            names: BTreeSet::from([Name::CsrSigning]),
-            signers: vec![SignerSettings::kubernetes(Profile::kubelet_client(), authority, Vec::new())],
+        let authority = Arc::new(CertificateAuthority::new(certificate.as_bytes(), signer(key)).unwrap());
+        ControllerSettings {
+            names: BTreeSet::from([ControllerName::CsrSigning]),
+            signers: vec![SignerSettings::kubernetes(
+                CertificateProfile::kubelet_client(),
+                authority,
+                Vec::new(),
+            )],
             signing_duration: Duration::from_hours(1),
             election: None,
         }
     }
 
     /// What a request comes to: `-`, `issued`, `refused: …` or `later: …`.
-    fn outcome(csr: &Csr, settings: &Controllers, now: UnixTime) -> String {
-        match verdict(csr, settings, now) {
-            Verdict::NotOurs => "-".to_owned(),
-            Verdict::Issued(_) => "issued".to_owned(),
-            Verdict::Refused(message) => format!("refused: {message}"),
-            Verdict::Later(problem) => format!("later: {problem}"),
+    fn outcome(csr: &Csr, settings: &ControllerSettings, now: UnixTime) -> String {
+        match decision(csr, settings, now) {
+            SigningDecision::NotOurs => "-".to_owned(),
+            SigningDecision::Issued(_) => "issued".to_owned(),
+            SigningDecision::Refused(message) => format!("refused: {message}"),
+            SigningDecision::Later(problem) => format!("later: {problem}"),
         }
     }
 
@@ -319,7 +324,7 @@ mod tests {
         for (asked, minutes) in [(None, 60), (Some(1200), 20), (Some(86_400), 60), (Some(-1), 10)] {
             let mut csr = decided(Wanted::default().csr(), &[APPROVED]);
             csr.spec.expiration_seconds = asked;
-            let Verdict::Issued(issued) = verdict(&csr, &settings, NOW) else { panic!("{asked:?}") };
+            let SigningDecision::Issued(issued) = decision(&csr, &settings, NOW) else { panic!("{asked:?}") };
             assert_eq!(issued.0.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
         }
     }
@@ -337,16 +342,16 @@ mod tests {
         let mut context = cluster.context();
         context.settings = Arc::new(settings());
         context.client = holding(csr);
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()
             .with_ansi(false)
             .fmt_fields(QuotedFields)
             .with_writer(move || writer.clone())
             .finish();
-        let hands = Arc::new(Semaphore::new(1));
-        let handled = handle(&context, &hands, RequestKey::of(&name)).with_subscriber(log).await;
-        assert_eq!(handled, Outcome::Done);
+        let permits = Arc::new(Semaphore::new(1));
+        let handled = handle(&context, &permits, RequestKey::of(&name)).with_subscriber(log).await;
+        assert_eq!(handled, AttemptOutcome::Done);
         lines.text()
     }
 
@@ -397,7 +402,7 @@ mod tests {
             self.key.public_key()
         }
 
-        fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             // Until there is nobody who could send any more.
             self.answers.lock().unwrap().recv().ok();
@@ -414,15 +419,15 @@ mod tests {
         let mut context = FakeCluster::new().context();
         context.settings = Arc::new(settings);
         context.client = holding(decided(Wanted::default().csr(), &[APPROVED]));
-        let hands = Arc::new(Semaphore::new(WORKERS));
+        let permits = Arc::new(Semaphore::new(WORKERS));
         for _ in 0..3 * WORKERS {
             // An attempt that is given up.
-            let attempt = handle(&context, &hands, RequestKey::of("csr"));
+            let attempt = handle(&context, &permits, RequestKey::of("csr"));
             assert!(tokio::time::timeout(Duration::from_millis(50), attempt).await.is_err());
         }
-        assert_eq!(hands.available_permits(), 0);
+        assert_eq!(permits.available_permits(), 0);
         drop(answering);
-        while hands.available_permits() < WORKERS {
+        while permits.available_permits() < WORKERS {
             tokio::task::yield_now().await;
         }
         assert_eq!(asked.load(Ordering::SeqCst), WORKERS);

@@ -71,15 +71,15 @@ pub(super) fn decided(csr: Csr, kinds: &[&str]) -> Csr {
 
 /// What was logged.
 #[derive(Clone, Default)]
-pub(super) struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(super) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Lines {
+impl CapturedLog {
     pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-impl Write for Lines {
+impl Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }

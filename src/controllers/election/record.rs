@@ -21,7 +21,7 @@ pub(super) struct Candidate {
 
 /// What to do.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum LeaseAction {
     /// Somebody else holds it.
     Wait,
     /// There is no lease.
@@ -52,7 +52,7 @@ impl Candidate {
     }
 
     /// What to do about a lease that was observed.
-    pub(super) fn step(&self, lease: Option<Lease>, now: Instant, wall: UnixTime) -> Step {
+    pub(super) fn step(&self, lease: Option<Lease>, now: Instant, wall: UnixTime) -> LeaseAction {
         let time = micro_time(wall);
         let mut next = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
@@ -62,7 +62,7 @@ impl Candidate {
             lease_transitions: Some(0),
             ..LeaseSpec::default()
         };
-        let Some(mut lease) = lease else { return Step::Create(next) };
+        let Some(mut lease) = lease else { return LeaseAction::Create(next) };
         let before = lease.spec.take().unwrap_or_default();
         let is_held = before.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
         let transitions = before.lease_transitions.unwrap_or_default();
@@ -70,11 +70,11 @@ impl Candidate {
             next.acquire_time = before.acquire_time;
             next.lease_transitions = Some(transitions);
         } else if is_held && self.is_valid(now) {
-            return Step::Wait;
+            return LeaseAction::Wait;
         } else {
             next.lease_transitions = Some(transitions.saturating_add(1));
         }
-        Step::Replace(Box::new(Lease { spec: Some(next), ..lease }))
+        LeaseAction::Replace(Box::new(Lease { spec: Some(next), ..lease }))
     }
 
     /// The lease as it is given up; `None` if it is not ours any more.
@@ -142,11 +142,11 @@ mod tests {
     }
 
     /// Who holds a lease after a step, and how often it has changed hands.
-    fn outcome(step: Step) -> Option<(String, i32)> {
+    fn outcome(step: LeaseAction) -> Option<(String, i32)> {
         let spec = match step {
-            Step::Wait => return None,
-            Step::Create(spec) => spec,
-            Step::Replace(lease) => {
+            LeaseAction::Wait => return None,
+            LeaseAction::Create(spec) => spec,
+            LeaseAction::Replace(lease) => {
                 assert_eq!(lease.metadata.resource_version.as_deref(), Some("42"), "never blindly");
                 lease.spec.unwrap()
             }
@@ -204,7 +204,7 @@ mod tests {
     fn a_lease_is_never_said_to_be_shorter_than_it_is() {
         for (milliseconds, seconds) in [(1000, 1), (1001, 2), (1900, 2), (15_000, 15)] {
             let candidate = Candidate::new("a", Duration::from_millis(milliseconds));
-            let Step::Create(spec) = candidate.step(None, Instant::now(), WALL) else {
+            let LeaseAction::Create(spec) = candidate.step(None, Instant::now(), WALL) else {
                 panic!("there is none")
             };
             assert_eq!(spec.lease_duration_seconds, Some(seconds), "{milliseconds}");
@@ -214,7 +214,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_holder_keeps_the_time_since_when_it_leads() {
         let candidate = Candidate::new("a", LONG);
-        let Step::Replace(lease) = candidate.step(Some(held_by("a", 0)), Instant::now(), WALL + LONG) else {
+        let LeaseAction::Replace(lease) = candidate.step(Some(held_by("a", 0)), Instant::now(), WALL + LONG)
+        else {
             panic!("it is ours")
         };
         let spec = lease.spec.unwrap();

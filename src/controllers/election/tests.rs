@@ -56,13 +56,13 @@ impl Server {
     }
 
     /// What an elector works with here.
-    fn context(&self, delay: fn(usize) -> Option<Duration>) -> Context {
+    fn context(&self, delay: fn(usize) -> Option<Duration>) -> ControllerContext {
         let server = self.clone();
         let service = service_fn(move |request: Request<Body>| server.clone().answer(request, delay));
         let mut context = FakeCluster::new().context();
         context.client = Client::new(service, "default");
-        let mut settings = super::super::settings::Controllers::clone(&context.settings);
-        settings.election = Some(Election {
+        let mut settings = super::super::settings::ControllerSettings::clone(&context.settings);
+        settings.election = Some(LeaderElectionSettings {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
@@ -158,7 +158,7 @@ async fn a_leader_whose_renewals_are_never_answered_stops_in_time_and_leads_agai
         times.lock().unwrap().push(("begins", begun.elapsed()));
         let times = &times;
         async move {
-            let grace = stopping.asked().await;
+            let grace = stopping.requested().await;
             assert_eq!(grace, Duration::ZERO, "what is in flight is cut off");
             times.lock().unwrap().push(("ends", begun.elapsed()));
         }
@@ -172,8 +172,8 @@ async fn a_leader_whose_renewals_are_never_answered_stops_in_time_and_leads_agai
 
 /// Blocks its thread until the test has seen enough.
 fn blocking(
-    _: super::super::settings::Name,
-    context: Context,
+    _: super::super::settings::ControllerName,
+    context: ControllerContext,
 ) -> futures_util::future::BoxFuture<'static, Infallible> {
     Box::pin(async move {
         while context.metrics.panics.get() == 0 {
@@ -191,8 +191,8 @@ fn work_that_blocks_its_threads_delays_no_renewal() {
     let seen = server.clone();
     leases.block_on(async {
         let mut context = server.context(|_| Some(Duration::ZERO));
-        let mut settings = super::super::settings::Controllers::clone(&context.settings);
-        settings.names = [super::super::settings::Name::CsrCleaner].into();
+        let mut settings = super::super::settings::ControllerSettings::clone(&context.settings);
+        settings.names = [super::super::settings::ControllerName::CsrCleaner].into();
         let election = settings.election.as_mut().unwrap();
         election.retry_period = Duration::from_millis(1);
         context.settings = Arc::new(settings);

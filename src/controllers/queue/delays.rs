@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-use super::{Flow, Item};
+use super::{FlowId, WorkItem};
 
 /// Items by their flows, and by when they are due.
 #[derive(Debug)]
-pub(super) struct Delays<K> {
+pub(super) struct DelayedItems<K> {
     /// None is empty.
-    by_flow: BTreeMap<Flow, BTreeSet<(Instant, K)>>,
+    by_flow: BTreeMap<FlowId, BTreeSet<(Instant, K)>>,
     /// When the first item of each flow is due.
-    first: BTreeSet<(Instant, Flow)>,
+    first: BTreeSet<(Instant, FlowId)>,
     /// How many items each flow has.
-    lengths: BTreeSet<(usize, Flow)>,
+    lengths: BTreeSet<(usize, FlowId)>,
     until: BTreeMap<K, Instant>,
 }
 
-impl<K> Default for Delays<K> {
+impl<K> Default for DelayedItems<K> {
     fn default() -> Self {
         Self {
             by_flow: BTreeMap::new(),
@@ -29,7 +29,7 @@ impl<K> Default for Delays<K> {
     }
 }
 
-impl<K: Item> Delays<K> {
+impl<K: WorkItem> DelayedItems<K> {
     pub(super) fn len(&self) -> usize {
         self.until.len()
     }
@@ -74,7 +74,7 @@ impl<K: Item> Delays<K> {
 
     fn remove(
         &mut self,
-        flow: Flow,
+        flow: FlowId,
         take: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> Option<(Instant, K)>,
     ) -> Option<K> {
         let (_, key) = self.change(flow, take)?;
@@ -83,7 +83,7 @@ impl<K: Item> Delays<K> {
     }
 
     /// Changes the items of a flow, and what is known of them.
-    fn change<R>(&mut self, flow: Flow, change: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> R) -> R {
+    fn change<R>(&mut self, flow: FlowId, change: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> R) -> R {
         let items = self.by_flow.entry(flow).or_default();
         if let Some((at, _)) = items.first() {
             self.first.remove(&(*at, flow));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::Flow;
+use super::FlowId;
 
 /// A lane that is longer gives its newest item first: the oldest ones are late in any case, and a client that is behind a
 /// flood of its own kind is not to be late, too.
@@ -10,28 +10,28 @@ const MAX_IN_ORDER: usize = 100;
 
 /// Items by their flows.
 #[derive(Debug)]
-pub(super) struct Lanes<T> {
+pub(super) struct FlowLanes<T> {
     /// None is empty.
-    by_flow: BTreeMap<Flow, VecDeque<T>>,
+    by_flow: BTreeMap<FlowId, VecDeque<T>>,
     /// The flows that have items, in the order of their turns.
-    turns: VecDeque<Flow>,
+    turns: VecDeque<FlowId>,
     /// The lengths of all lanes.
-    lengths: BTreeSet<(usize, Flow)>,
+    lengths: BTreeSet<(usize, FlowId)>,
     items: usize,
 }
 
-impl<T> Default for Lanes<T> {
+impl<T> Default for FlowLanes<T> {
     fn default() -> Self {
         Self { by_flow: BTreeMap::new(), turns: VecDeque::new(), lengths: BTreeSet::new(), items: 0 }
     }
 }
 
-impl<T> Lanes<T> {
+impl<T> FlowLanes<T> {
     pub(super) fn len(&self) -> usize {
         self.items
     }
 
-    pub(super) fn push(&mut self, flow: Flow, item: T) {
+    pub(super) fn push(&mut self, flow: FlowId, item: T) {
         let lane = self.by_flow.entry(flow).or_default();
         if lane.is_empty() {
             self.turns.push_back(flow);
@@ -64,7 +64,7 @@ impl<T> Lanes<T> {
         self.pop(flow, VecDeque::pop_front)
     }
 
-    fn pop(&mut self, flow: Flow, pop: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
+    fn pop(&mut self, flow: FlowId, pop: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
         let lane = self.by_flow.get_mut(&flow)?;
         self.lengths.remove(&(lane.len(), flow));
         let item = pop(lane)?;

@@ -8,12 +8,15 @@ use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::resolve::Resolver;
 use crate::config::sections::Section;
-use crate::controllers::settings::Election;
+use crate::controllers::settings::LeaderElectionSettings;
 
 impl Resolver<'_> {
     /// `Some(None)` if every replica is to work.
     #[expect(clippy::option_option, reason = "what cannot be read is not what is turned off")]
-    pub(super) fn election(&mut self, given: &Section<ControllerFlags>) -> Option<Option<Election>> {
+    pub(super) fn election(
+        &mut self,
+        given: &Section<ControllerFlags>,
+    ) -> Option<Option<LeaderElectionSettings>> {
         let flags = &given.values;
         let [lease_key, deadline_key, period_key] =
             ["leader-elect-lease-duration", "leader-elect-renew-deadline", "leader-elect-retry-period"]
@@ -61,7 +64,7 @@ impl Resolver<'_> {
         is_good.then(|| {
             let name = flags.leader_elect_resource_name.clone();
             let namespace = flags.leader_elect_resource_namespace.clone();
-            Some(Election { lease_duration, renew_deadline, retry_period, name, namespace })
+            Some(LeaderElectionSettings { lease_duration, renew_deadline, retry_period, name, namespace })
         })
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tower::service_fn;
 use tracing::instrument::WithSubscriber as _;
 
-use super::super::testing::Lines;
+use super::super::testing::CapturedLog;
 use super::super::{APPROVED, DENIED};
 use super::*;
 use crate::controllers::client::bounded;
@@ -32,17 +32,17 @@ fn conditions(kinds: &[&str]) -> Value {
     json!({"conditions": each.collect::<Vec<_>>()})
 }
 
-fn is_approved(summary: &Summary) -> bool {
+fn is_approved(summary: &CsrSummary) -> bool {
     let conditions = summary.conditions();
     conditions.approved.is_there && !conditions.denied.is_there && !summary.is_issued()
 }
 
 /// The names that come of a feed for so long.
-async fn names(context: &Context, lasting: Duration) -> Vec<String> {
+async fn names(context: &ControllerContext, lasting: Duration) -> Vec<String> {
     let forgotten = AtomicU64::new(0);
-    let controller = Name::CsrSigning;
+    let controller = ControllerName::CsrSigning;
     let signers = vec![SIGNER.to_owned()];
-    let feed = Feed { context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let feed = CsrFeed { context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
     let (keys, feeding) = feed.start();
     let mut names = Vec::new();
     let taking = keys.for_each(|key| {
@@ -83,7 +83,7 @@ async fn an_api_server_that_is_silent_is_told_of_once_and_asked_until_it_answers
         cluster.put(&format!("{PATH}/listed"), request(SIGNER, "alice", &conditions(&[APPROVED])));
         let mut context = cluster.context();
         context.client = far_end.client(context.client);
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let failing = || {
@@ -137,9 +137,9 @@ async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
         std::future::ready(Ok::<_, Infallible>(Response::new(body)))
     });
     let client = bounded(kube::Client::new(service, "default"));
-    let mut pages = Pages::new(None);
+    let mut pages = PagedList::new(None);
     let mut names = Vec::new();
-    while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+    while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
         names.extend(page.into_iter().map(|summary| summary.metadata.name));
     }
     assert_eq!(names.len(), OBJECTS);
@@ -194,7 +194,7 @@ async fn an_object_that_is_as_large_as_any_keeps_no_other_waiting() {
     {
         let mut context = FakeCluster::new().context();
         context.client = with_a_large_object(watched);
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let names = names(&context, Duration::from_millis(1500)).with_subscriber(log).await;
@@ -212,7 +212,7 @@ async fn a_name_that_is_longer_than_any_kubelets_is_passed_over() {
         cluster.put(&format!("{PATH}/{name}"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     }
     let context = cluster.context();
-    let lines = Lines::default();
+    let lines = CapturedLog::default();
     let writer = lines.clone();
     let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let names = names(&context, Duration::from_secs(5)).with_subscriber(log).await;
@@ -255,9 +255,9 @@ async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let client = bounded(kube::Client::new(service, "default"));
-        let mut pages = Pages::new(None);
+        let mut pages = PagedList::new(None);
         let mut found = 0;
-        while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+        while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
             found += page.len();
         }
         let starts = starts.lock().unwrap();
@@ -327,24 +327,24 @@ async fn a_list_goes_on_behind_a_name_that_is_not_utf_8() {
         let pages = Arc::new(AtomicU64::new(0));
         let mut context = FakeCluster::new().context();
         context.client = with_names(names, Arc::clone(&pages));
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let feed = Feed {
+        let feed = CsrFeed {
             context: &context,
-            controller: Name::CsrSigning,
+            controller: ControllerName::CsrSigning,
             signers: vec![SIGNER.to_owned()],
             is_wanted: is_approved,
             forgotten: &AtomicU64::new(0),
         };
         let (sender, mut receiver) = mpsc::channel(100);
         let requesters = RandomState::new();
-        let mut follower = Follower {
+        let mut follower = SignerFollower {
             feed: &feed,
             signer: SIGNER,
             requesters: &requesters,
             sender,
-            backoff: FIRST_BACKOFF,
+            backoff: INITIAL_WATCH_BACKOFF,
             listed: Instant::now(),
             forgotten: 0,
             has_watch_failed: false,
@@ -382,9 +382,9 @@ async fn a_list_that_does_not_go_on_fails() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let client = kube::Client::new(service, "default");
-        let mut pages = Pages::new(None);
+        let mut pages = PagedList::new(None);
         let end = loop {
-            match pages.next::<Summary>(&client).await {
+            match pages.next::<CsrSummary>(&client).await {
                 Ok(Some(_)) => {}
                 end => break end,
             }
@@ -401,7 +401,7 @@ async fn a_page_of_more_objects_than_were_asked_for_is_not_kept() {
             let body = Body::from(list.clone().into_bytes());
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let page = Pages::new(None).next::<Summary>(&kube::Client::new(service, "default")).await;
+        let page = PagedList::new(None).next::<CsrSummary>(&kube::Client::new(service, "default")).await;
         assert_eq!(page.is_ok(), expected, "{count}");
     }
 }
@@ -412,8 +412,9 @@ async fn what_the_queue_forgot_is_listed_again_after_a_while() {
     cluster.put(&format!("{PATH}/one"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     let context = cluster.context();
     let forgotten = AtomicU64::new(0);
-    let (controller, signers) = (Name::CsrSigning, vec![SIGNER.to_owned()]);
-    let feed = Feed { context: &context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let (controller, signers) = (ControllerName::CsrSigning, vec![SIGNER.to_owned()]);
+    let feed =
+        CsrFeed { context: &context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
     let (keys, feeding) = feed.start();
     let mut keys = std::pin::pin!(keys);
     let testing = async {
