@@ -255,7 +255,7 @@ fn accept(
             drain.wait_for(|phase| *phase >= Drain::Draining).await.ok();
             // Those who come are told to come back later, as long as there is something to wait for.
             while snapshot.load().shutdown.send_retry_after
-                && metrics.in_progress().requests > 0
+                && metrics.requests.in_progress().requests > 0
                 && *drain.borrow() == Drain::Draining
             {
                 sleep(LOOK).await;

@@ -78,7 +78,7 @@ impl WebhookAuthenticator {
             version: webhook.version,
             implicit,
             first_wait: FIRST_WAIT,
-            missing_san: metrics.webhook_missing_san.clone(),
+            missing_san: metrics.authentication.webhook_missing_san.clone(),
         })
     }
 

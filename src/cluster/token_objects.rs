@@ -174,7 +174,7 @@ impl Lookups {
     {
         let cluster = self.cluster.clone();
         let (upstream, metrics) = (Arc::clone(&self.upstream), Arc::clone(&self.metrics));
-        let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
+        let stale = metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);
         let (store, last_error) = (Arc::clone(store), Mutex::default());
         let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
         let reflector =
@@ -220,7 +220,7 @@ impl Lookups {
     }
 
     fn count(&self, resource: &str, source: &str) {
-        self.metrics.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
+        self.metrics.token_objects.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
     }
 
     /// What a watch knows of it, else what the API server says.

@@ -102,7 +102,7 @@ impl Gate {
         let admitted = self.newcomers.admit(peer, full);
         if admitted.is_none() {
             let reason = if full { "max_connections" } else { "unauthenticated_limit" };
-            self.metrics.refused_connections.with_label_values(&[reason]).inc();
+            self.metrics.connections.refused.with_label_values(&[reason]).inc();
         }
         admitted
     }
@@ -150,7 +150,7 @@ pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker], gate
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // EMFILE and its kin pass when connections end; accepting at once again would only spin.
-                gate.metrics.refused_connections.with_label_values(&["descriptors"]).inc();
+                gate.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
                 if let Some(times) = failed.now() {
                     warn!(%error, times, "cannot accept connections, waiting");
                 }

@@ -289,12 +289,12 @@ impl Accepted<TcpStream> {
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, %error, "TLS handshake failed");
                 return;
             }
             Err(_) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, "TLS handshake took too long");
                 return;
             }
@@ -373,7 +373,7 @@ async fn drive(
             }
             abused = activity.ending() => {
                 if abused {
-                    metrics.reset_limit_closed_connections.inc();
+                    metrics.connections.reset_limit_closed.inc();
                     info!(%peer, "too many requests were taken back, connection ended");
                     serving.as_mut().calm_down();
                     timeout(LINGER, poll_fn(|cx| serving.as_mut().poll(cx))).await.ok();

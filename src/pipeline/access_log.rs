@@ -217,7 +217,7 @@ impl Exchange {
                 reason = "seconds, for a histogram"
             )]
             let left = ends.saturating_sub(now) as f64;
-            self.end.metrics.client_certificate_expiration.observe(left);
+            self.end.metrics.authentication.client_certificate_expiration.observe(left);
         }
     }
 
@@ -234,19 +234,19 @@ impl Exchange {
             Ok(proven) => {
                 self.end.line.user = Some(proven.identity().clone());
                 self.end.line.authenticator = proven.method();
-                metrics.authenticated_user_requests.of(compressed_username(&proven.user().name)).inc();
+                metrics.authentication.user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(error) => {
                 if let AuthnError::Reserved(method) = error {
-                    metrics.reserved_identities.with_label_values(&[*method]).inc();
+                    metrics.authentication.reserved_identities.with_label_values(&[*method]).inc();
                 }
                 "error"
             }
         };
-        metrics.authentication_attempts.of(result).inc();
-        metrics.authentication_duration.of(result).observe(took.as_secs_f64());
+        metrics.authentication.attempts.of(result).inc();
+        metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -335,7 +335,7 @@ impl Exchange {
     /// Logs the cause, for the operator.
     fn log_refusal(&self, refusal: &Refusal) {
         if let Some(cause) = refusal.backend_cause() {
-            self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
+            self.end.metrics.backend.errors.with_label_values(&[cause]).inc();
         }
         let line = &self.end.line;
         let log = |severity, error: &str, message| line.log_refusal(severity, None, Some(error), message);
@@ -344,7 +344,7 @@ impl Exchange {
                 log(Severity::Warning, &error.to_string(), "unable to authenticate the request");
             }
             Refusal::Forward(ForwardError::UnencodableIdentity(error)) => {
-                self.end.metrics.unencodable_identities.inc();
+                self.end.metrics.backend.unencodable_identities.inc();
                 let message = "refused an identity that the backend would not receive as it is";
                 log(Severity::Warning, &error.to_string(), message);
             }
@@ -370,9 +370,9 @@ impl Exchange {
 impl End {
     fn begin(&self) {
         match self.kind {
-            Kind::ReadOnly => self.metrics.inflight.of("readOnly").inc(),
-            Kind::Mutating => self.metrics.inflight.of("mutating").inc(),
-            Kind::LongRunning => self.metrics.longrunning.of(self.verb).inc(),
+            Kind::ReadOnly => self.metrics.requests.inflight.of("readOnly").inc(),
+            Kind::Mutating => self.metrics.requests.inflight.of("mutating").inc(),
+            Kind::LongRunning => self.metrics.requests.longrunning.of(self.verb).inc(),
             Kind::Unknown => {}
         }
     }
@@ -384,16 +384,16 @@ impl Drop for End {
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
-            Kind::ReadOnly => metrics.inflight.of("readOnly").dec(),
-            Kind::Mutating => metrics.inflight.of("mutating").dec(),
-            Kind::LongRunning => metrics.longrunning.of(verb).dec(),
+            Kind::ReadOnly => metrics.requests.inflight.of("readOnly").dec(),
+            Kind::Mutating => metrics.requests.inflight.of("mutating").dec(),
+            Kind::LongRunning => metrics.requests.longrunning.of(verb).dec(),
             Kind::Unknown => {}
         }
         // Upstream counts a client that left as 499 where it must name a code at all.
         let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
-        metrics.request_ended(verb, code);
+        metrics.requests.ended(verb, code);
         if *kind != Kind::LongRunning {
-            metrics.request_duration.of(verb).observe(took.as_secs_f64());
+            metrics.requests.duration.of(verb).observe(took.as_secs_f64());
         }
         let Line { peer, path, authenticator, throttle, .. } = &*line;
         let is_slow = *kind != Kind::LongRunning && took >= SLOW;

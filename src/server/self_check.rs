@@ -114,10 +114,10 @@ impl SelfCheck {
             }
         }
         for labels in before.keys().filter(|labels| !shown.contains_key(*labels)) {
-            self.metrics.forget_endpoint(labels);
+            self.metrics.backend.forget_endpoint(labels);
         }
         for (labels, target) in shown.iter().filter(|(_, target)| target.is_checked()) {
-            self.metrics.endpoint_trusted.with_label_values(labels).set(i64::from(target.is_trusted()));
+            self.metrics.backend.endpoint_trusted.with_label_values(labels).set(i64::from(target.is_trusted()));
         }
     }
 }
@@ -208,7 +208,7 @@ impl Check {
             Finding::Away(_) => "away",
             Finding::Unknown(_) => "unknown",
         };
-        self.metrics.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
+        self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
         match finding {
             Finding::Good(accepted) => {
                 if !self.target.set_trusted(before) {
@@ -256,7 +256,7 @@ impl Check {
         let snapshot = self.current.load();
         if snapshot.targets().any(|target| Arc::ptr_eq(target, &self.target)) {
             let trusted = i64::from(self.target.is_trusted());
-            self.metrics.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
+            self.metrics.backend.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
         } else if self.target.is_trusted() && self.is_waiting(&snapshot) {
             self.reload.notify_one();
         }

@@ -87,7 +87,7 @@ impl Reloader {
         clock: Clock,
         signals: Signals,
     ) -> Self {
-        means.metrics.config_reloaded(current.load().generation, clock.now());
+        means.metrics.config.reloaded(current.load().generation, clock.now());
         let fixed = Fixed::of(settings);
         Self {
             source: Arc::new(Mutex::new(source)),
@@ -163,7 +163,7 @@ impl Reloader {
         let next = Arc::new(next);
         self.current.store(Arc::clone(&next));
         self.signals.swapped.iter().for_each(|told| told.notify_one());
-        self.means.metrics.config_reloaded(next.generation, self.clock.now());
+        self.means.metrics.config.reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {
             info!(
@@ -190,7 +190,7 @@ impl Reloader {
             return;
         };
         if self.is_new(&complaint) {
-            self.means.metrics.config_refused();
+            self.means.metrics.config.refused();
             error!("the configuration is not reloaded, the old one stays in force: {complaint}");
             self.complaint = Some(complaint);
         }

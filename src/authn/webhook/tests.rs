@@ -439,7 +439,7 @@ async fn a_certificate_without_names_is_counted() {
     let webhook = webhook(peer.url(""), trusting(&pki.servers), Version::V1);
     let (verdict, _) = judged(&asking(&webhook, &[], &metrics), TOKEN, &[]).await;
     assert!(verdict.unwrap_err().is_unavailable());
-    assert_eq!(metrics.webhook_missing_san.get(), 1);
+    assert_eq!(metrics.authentication.webhook_missing_san.get(), 1);
 }
 
 #[test]

@@ -52,7 +52,8 @@ impl KeySource for PublishedKeys {
             let answer = timeout(ANSWER_TIMEOUT, self.ask()).await.unwrap_or_else(late);
             let result = if answer.is_ok() { "success" } else { "failure" };
             self.metrics
-                .service_account_key_fetches
+                .token_objects
+                .key_fetches
                 .with_label_values(&[self.cluster.as_str(), result])
                 .inc();
             answer.map_err(|error| format!("cannot read {PATH}: {error}"))
@@ -90,7 +91,7 @@ mod tests {
         let (client, metrics) = (Client::new(service, "default"), Arc::new(Metrics::new()));
         let fetched = PublishedKeys::new(client, "c", &metrics).fetch().await;
         let result = if fetched.is_ok() { "success" } else { "failure" };
-        assert_eq!(metrics.service_account_key_fetches.with_label_values(&["c", result]).get(), 1);
+        assert_eq!(metrics.token_objects.key_fetches.with_label_values(&["c", result]).get(), 1);
         fetched.map(|keys| keys.len())
     }
 

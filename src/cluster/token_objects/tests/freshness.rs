@@ -352,7 +352,7 @@ impl Scene {
     }
 
     fn live_reads(&self) -> u64 {
-        self.metrics.lookups.with_label_values(&["c", "serviceaccounts", "live"]).get()
+        self.metrics.token_objects.lookups.with_label_values(&["c", "serviceaccounts", "live"]).get()
     }
 
     /// How long the account is vouched for, when looked at each second for so long: from now until the last time that it
