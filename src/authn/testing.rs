@@ -1,4 +1,4 @@
-//! What the tests of authenticators share: a request to judge, and authenticators whose verdict is given.
+//! Shared by the tests of authenticators: a request, and authenticators with a fixed verdict.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::UserInfo;
 
-/// A request, as far as authenticators see it.
+/// The parts of a request that authenticators see.
 pub(crate) struct TestRequest {
     pub(crate) conn: ConnInfo,
     pub(crate) credentials: Credentials,
@@ -60,7 +60,7 @@ pub(crate) fn audiences_of(audiences: &[&str]) -> Vec<Audience> {
     audiences.iter().map(|audience| Audience((*audience).to_owned())).collect()
 }
 
-/// A success.
+/// A successful authentication.
 pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
     Authenticated {
         user: UserInfo::named(name).into(),
@@ -70,7 +70,7 @@ pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
     }
 }
 
-/// An authenticator whose verdict is given.
+/// An authenticator that always returns the same verdict.
 #[derive(Debug)]
 pub(crate) struct Fixed(pub(crate) AuthnVerdict);
 
@@ -98,13 +98,13 @@ impl TokenAuthenticator for Fixed {
     }
 }
 
-/// Knows one token, as user `alice`.
+/// Accepts one token, as user `alice`.
 #[derive(Debug)]
-pub(crate) struct Knows(pub(crate) &'static str);
+pub(crate) struct OneToken(pub(crate) &'static str);
 
-impl TokenAuthenticator for Knows {
+impl TokenAuthenticator for OneToken {
     fn name(&self) -> &'static str {
-        "knows"
+        "one-token"
     }
 
     fn authenticate<'a>(

@@ -11,12 +11,14 @@ use tokio::sync::Notify;
 use super::jwt_issuers::Issuers;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
-use crate::authn::cache::{CachedTokens, Keep, Limits};
-use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, InAuthenticatedGroup, OnError, token_union};
+use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
+use crate::authn::chain::{
+    AudienceAgnostic, AuthenticatedGroupAdder, AuthnChain, EmptyChain, UnionErrorPolicy, token_union,
+};
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::settings::Authentication;
-use crate::authn::token_getter::Lookup;
-use crate::authn::webhook::settings::Webhook;
+use crate::authn::token_getter::TokenGetter;
+use crate::authn::webhook::settings::WebhookSettings;
 use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
@@ -57,7 +59,7 @@ pub(crate) struct Methods {
 /// A webhook with its memory, and what it was made of.
 #[derive(Debug, Clone)]
 struct Asked {
-    settings: Arc<Webhook>,
+    settings: Arc<WebhookSettings>,
     audiences: Vec<Audience>,
     webhook: Arc<CachedTokens>,
 }
@@ -111,7 +113,7 @@ impl Methods {
 
     /// The authenticators in kube-apiserver's order. A method that is off is absent; nothing at all is an error.
     // kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
-    pub(crate) fn chain(&self, settings: &Authentication) -> Result<Chain, EmptyChain> {
+    pub(crate) fn chain(&self, settings: &Authentication) -> Result<AuthnChain, EmptyChain> {
         let audiences = &settings.audiences;
         let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
         if let Some(request_header) = &settings.request_header {
@@ -124,23 +126,23 @@ impl Methods {
             members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
         }
         let mut reviewed = None;
-        if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
+        if let Some(union) = token_union(self.tokens(settings), UnionErrorPolicy::Continue) {
             let metrics = &self.means.metrics.token_cache;
             let cached = CachedTokens::new(
-                Arc::new(InAuthenticatedGroup::new(union)),
-                Keep::TOKENS,
+                Arc::new(AuthenticatedGroupAdder::new(union)),
+                CachePolicy::TOKENS,
                 self.means.runtime.clone(),
                 metrics,
-                Limits::JUDGED,
+                CacheLimits::CLUSTER,
             );
             let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
             members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
             members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&union)))));
             reviewed = Some(union);
         }
-        let chain = Chain::new(members, settings.anonymous.authenticator())?;
+        let chain = AuthnChain::new(members, settings.anonymous.authenticator())?;
         Ok(match reviewed {
-            Some(tokens) => chain.reviewing(tokens),
+            Some(tokens) => chain.with_token_review(tokens),
             None => chain,
         })
     }
@@ -149,7 +151,7 @@ impl Methods {
         let agnostic = |delegate: Box<dyn TokenAuthenticator>| -> Box<dyn TokenAuthenticator> {
             Box::new(AudienceAgnostic::new(settings.audiences.clone(), delegate))
         };
-        let lookup = || self.lookups.clone().map(|lookups| -> Arc<dyn Lookup> { lookups });
+        let lookup = || self.lookups.clone().map(|lookups| -> Arc<dyn TokenGetter> { lookups });
         let mut tokens = Vec::new();
         if let Some(static_tokens) = &settings.static_tokens {
             tokens.push(agnostic(Box::new(Arc::clone(static_tokens))));
@@ -166,7 +168,7 @@ impl Methods {
         if let Some(lookup) = lookup().filter(|_| settings.bootstrap_tokens) {
             tokens.push(agnostic(Box::new(BootstrapTokens::new(lookup))));
         }
-        if let Some(union) = token_union(self.issuers.authenticators(), OnError::Stop) {
+        if let Some(union) = token_union(self.issuers.authenticators(), UnionErrorPolicy::Stop) {
             tokens.push(agnostic(union));
         }
         if let Some(Asked { webhook, .. }) = &self.webhook {
@@ -177,9 +179,13 @@ impl Methods {
 }
 
 impl Asked {
-    fn new(settings: &Arc<Webhook>, audiences: &[Audience], means: &Means) -> Result<Self, rustls::Error> {
+    fn new(
+        settings: &Arc<WebhookSettings>,
+        audiences: &[Audience],
+        means: &Means,
+    ) -> Result<Self, rustls::Error> {
         let (runtime, metrics) = (means.runtime.clone(), &means.metrics);
-        let webhook = webhook::remembered(settings, audiences.to_vec(), &means.provider, runtime, metrics)?;
+        let webhook = webhook::cached(settings, audiences.to_vec(), &means.provider, runtime, metrics)?;
         Ok(Self { settings: Arc::clone(settings), audiences: audiences.to_vec(), webhook: Arc::new(webhook) })
     }
 }

@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::LogThrottle;
-use crate::authn::{AuthnError, Proven};
+use crate::authn::{AuthnError, ProvenIdentity};
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
@@ -29,7 +29,7 @@ use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{AUDIT_ID, ForwardError};
 use crate::pipeline::log_throttle::Permit;
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::Malformed;
+use crate::request::wellformed::MalformedRequest;
 use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::user::Identity;
 
@@ -223,7 +223,7 @@ impl Exchange {
 
     pub(super) fn note_authentication(
         &mut self,
-        verdict: &Result<Proven, AuthnError>,
+        verdict: &Result<ProvenIdentity, AuthnError>,
         took: Duration,
         warnings: Vec<String>,
     ) {
@@ -298,7 +298,7 @@ impl Exchange {
         match refusal {
             Refusal::Malformed(malformed) => return self.refuse_malformed(*malformed),
             Refusal::Forward(ForwardError::HeaderTooLarge) => {
-                return self.refuse_malformed(Malformed::HeaderTooLarge);
+                return self.refuse_malformed(MalformedRequest::HeaderTooLarge);
             }
             _ => {}
         }
@@ -317,7 +317,7 @@ impl Exchange {
     }
 
     /// As net/http answers before any handler sees a request: bare text, and the end of the connection.
-    fn refuse_malformed(&self, malformed: Malformed) -> Response<Body> {
+    fn refuse_malformed(&self, malformed: MalformedRequest) -> Response<Body> {
         let (code, text) = malformed.answer();
         let mut response = Response::new(Body::bytes(text));
         *response.status_mut() = code;

@@ -50,7 +50,7 @@ impl Reviewing {
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = admitted.cluster();
-        (is_review && cluster.chain.reviews())
+        (is_review && cluster.chain.reviews_tokens())
             .then(|| Self { cluster: Arc::clone(cluster), deadline: admitted.deadline() })
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::super::terminal::{harmless, plain};
+use super::super::terminal::{sanitized, plain};
 use super::advice::Reason;
-use crate::authn::trace::{Outcome, Step};
+use crate::authn::trace::{StepOutcome, TraceStep};
 use crate::user::UnencodableIdentity;
 
 /// What an authenticator said in the end. What it looked at before says more.
@@ -57,12 +57,12 @@ pub(super) struct Row {
     pub(super) detail: String,
 }
 
-impl From<Step> for Row {
-    fn from(step: Step) -> Self {
+impl From<TraceStep> for Row {
+    fn from(step: TraceStep) -> Self {
         let result = match step.outcome {
-            Outcome::Passed => "ok",
-            Outcome::Failed => "failed",
-            Outcome::NotApplicable => "-",
+            StepOutcome::Passed => "ok",
+            StepOutcome::Failed => "failed",
+            StepOutcome::NotApplicable => "-",
         };
         Self { authenticator: step.authenticator, check: step.check, result, detail: step.detail }
     }
@@ -105,7 +105,7 @@ impl Explanation {
             lines.extend(self.others());
         }
         // A token may say anything, also what a terminal would obey.
-        lines.iter().map(|line| harmless(line.trim_end()) + "\n").collect()
+        lines.iter().map(|line| sanitized(line.trim_end()) + "\n").collect()
     }
 
     fn verdict(&self) -> Vec<String> {

@@ -592,7 +592,7 @@ async fn a_token_is_not_let_in_for_longer_than_stated_however_slow_reads_are() {
                 CachePolicy::TOKENS,
                 Handle::current(),
                 &metrics.token_cache,
-                CacheLimits::LOCAL,
+                CacheLimits::CLUSTER,
             );
             let cache = Arc::new(cache);
             server.set(Behaviour { lists: Answers::Never, watches: Answers::Never, reads });
