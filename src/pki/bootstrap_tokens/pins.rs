@@ -1,4 +1,4 @@
-//! The public keys that a joining node is told to trust: `sha256:…`, the hash of the key as it is in certificates.
+//! Public key pins, by which a joining node trusts a cluster CA: `sha256:` and the hash of the SubjectPublicKeyInfo.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ const FORMAT: &str = "sha256";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublicKeyPins(BTreeSet<String>);
 
-/// It pins nothing.
+/// The text is not a pin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no hash of a public key: that is {FORMAT}: and 64 hexadecimal digits")]
+#[error("{0:?} is not a public key hash: write {FORMAT}: and 64 hexadecimal digits")]
 pub struct InvalidPin(String);
 
 impl PublicKeyPins {
-    /// Reads pins, each as [`PublicKeyPins::of`] prints it; upper case is as good.
+    /// Parses pins in the format of [`PublicKeyPins::of`], case-insensitively.
     // kubeadm: util/pubkeypin/pubkeypin.go, Allow
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidPin> {
         let one = |text: &str| {
@@ -34,7 +34,7 @@ impl PublicKeyPins {
         pins.collect::<Result<_, _>>().map(Self)
     }
 
-    /// The pin of a certificate's key; none if it is no certificate.
+    /// The pin of a certificate's public key; `None` if the certificate does not parse.
     // kubeadm: util/pubkeypin/pubkeypin.go, Hash
     pub fn of(certificate: &CertificateDer<'_>) -> Option<String> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -42,12 +42,12 @@ impl PublicKeyPins {
         Some(format!("{FORMAT}:{}", hex(hash.as_ref())))
     }
 
-    /// Whether nothing is pinned.
+    /// Whether the set has no pin.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the key of one of these is pinned.
+    /// Whether the public key of one of the certificates is pinned.
     // kubeadm: util/pubkeypin/pubkeypin.go, CheckAny
     // threat: impersonated-cluster
     pub fn match_any(&self, certificates: &[CertificateDer<'_>]) -> bool {

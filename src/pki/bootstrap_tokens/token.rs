@@ -1,4 +1,4 @@
-//! A bootstrap token: a public id and a secret, `abcdef.0123456789abcdef`.
+//! Bootstrap tokens: a public ID and a secret, `abcdef.0123456789abcdef`.
 
 use std::fmt;
 
@@ -7,58 +7,58 @@ use secrecy::{ExposeSecret as _, SecretString};
 const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-/// The bytes from here on would make the first letters likelier than the others.
+/// Random bytes from this value on are rejected: modulo 36, they would make the first letters likelier.
 const UNBIASED_BYTES: u8 = 252;
-/// The names of Secrets that hold tokens: this, and the id.
+/// The prefix of the Secret's name; the token ID follows.
 const NAME_PREFIX: &str = "bootstrap-token-";
 
-/// The public part of a token: six of `a-z` and `0-9`.
+/// The public ID of a token: six characters of `a-z` and `0-9`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenId(String);
 
-/// The secret part of a token: sixteen of `a-z` and `0-9`. Shown nowhere.
+/// The secret of a token: sixteen characters of `a-z` and `0-9`. Its `Debug` output omits it.
 #[derive(Clone)]
 pub struct TokenSecret(SecretString);
 
 /// A bootstrap token.
 #[derive(Debug, Clone)]
 pub struct BootstrapToken {
-    /// Its public part.
+    /// The public ID.
     pub id: TokenId,
-    /// Its secret part.
+    /// The secret.
     pub secret: TokenSecret,
 }
 
-/// It has not the form of a bootstrap token; what it was is not repeated.
+/// The text does not have the format of a bootstrap token. The error omits the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no bootstrap token: that is six characters, a dot and sixteen, all of a-z and 0-9")]
+#[error("not a bootstrap token of the form [a-z0-9]{{6}}.[a-z0-9]{{16}}")]
 pub struct MalformedToken;
 
-/// The system has no randomness to give.
+/// The random number generator failed.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the system gives no random bytes")]
+#[error("the random number generator failed")]
 pub struct RandomnessError;
 
 impl TokenId {
-    /// The id, if it has the form of one.
+    /// Parses an ID.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenIDPattern
     pub fn parse(text: &str) -> Option<Self> {
         fits(text, ID_LENGTH).then(|| Self(text.to_owned()))
     }
 
-    /// The id in the name of a Secret.
+    /// The ID in the name of a Secret.
     // cluster-bootstrap: util/secrets/secrets.go, ParseName
     pub fn of_secret(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(NAME_PREFIX)?)
     }
 
-    /// The name of the Secret of this token.
+    /// The name of the token's Secret.
     // cluster-bootstrap: token/util/helpers.go, BootstrapTokenSecretName
     pub fn secret_name(&self) -> String {
         format!("{NAME_PREFIX}{}", self.0)
     }
 
-    /// The id as text.
+    /// The ID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -71,7 +71,7 @@ impl fmt::Display for TokenId {
 }
 
 impl TokenSecret {
-    /// The secret, to sign with or to hand to its owner.
+    /// The secret as text, for signing and for its owner.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -84,14 +84,14 @@ impl fmt::Debug for TokenSecret {
 }
 
 impl BootstrapToken {
-    /// A token, if it has the form of one: nothing around it is cut off.
+    /// Parses a token; does not trim whitespace.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenPattern
     pub fn parse(text: &str) -> Result<Self, MalformedToken> {
         let (id, secret) = split(text).ok_or(MalformedToken)?;
         Ok(Self { id: TokenId(id.to_owned()), secret: TokenSecret(secret.into()) })
     }
 
-    /// A new token.
+    /// Generates a random token.
     // cluster-bootstrap: token/util/helpers.go, GenerateBootstrapToken
     pub fn generate() -> Result<Self, RandomnessError> {
         let mut random = || {
@@ -110,7 +110,7 @@ impl BootstrapToken {
     }
 }
 
-/// The id and the secret of what has the form of a token.
+/// The ID and the secret of a token; `None` if the text does not have its format.
 pub(crate) fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     (fits(id, ID_LENGTH) && fits(secret, SECRET_LENGTH)).then_some((id, secret))
@@ -120,7 +120,7 @@ fn fits(part: &str, length: usize) -> bool {
     part.len() == length && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// `length` letters, each as likely as any other.
+/// Draws `length` letters with a uniform distribution.
 fn draw(
     length: usize,
     random: &mut impl FnMut() -> Result<[u8; 64], RandomnessError>,
@@ -133,7 +133,7 @@ fn draw(
     Ok(drawn)
 }
 
-/// The letter of a random byte; none for those that would favour some.
+/// The letter of a random byte; `None` for bytes that would bias the distribution.
 fn letter(byte: u8) -> Option<char> {
     let index = usize::from(byte) % ALPHABET.len();
     (byte < UNBIASED_BYTES).then(|| ALPHABET.get(index).copied().map(char::from)).flatten()
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_one_form() {
+    fn tokens_have_one_format() {
         // cluster-bootstrap: token/util/helpers_test.go and util/tokens/tokens_test.go
         for (text, is_one) in [
             ("abcdef.1234567890123456", true),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn unfair_bytes_are_drawn_again() {
+    fn biased_bytes_are_drawn_again() {
         let mut rounds = 0;
         let mut random = || {
             rounds += 1;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_shown_nowhere() {
+    fn debug_and_display_omit_the_secret() {
         let token = BootstrapToken::parse("abcdef.1234567890123456").unwrap();
         let shown = format!("{token:?} {:?} {}", token.secret, token.id);
         assert!(shown.contains("abcdef") && !shown.contains("1234567890123456"), "{shown}");

@@ -1,4 +1,4 @@
-//! Which token goes, and when.
+//! Decides which bootstrap tokens to delete, and when.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use super::expiration::TokenExpiration;
 use super::secret::TokenData;
 use crate::clock::UnixTime;
 
-/// What is to be done about a token.
+/// The action of the token cleaner for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum CleanupAction {
-    /// It has ended, or nobody can tell when it will: it is deleted.
+    /// Delete the Secret: the token has expired, or its expiration does not parse.
     Delete,
-    /// It is looked at again in this time.
+    /// Check again after this time, when the token expires.
     KeepFor(Duration),
-    /// It never ends: it is looked at again when it changes.
+    /// Check again when the Secret changes: the token never expires.
     Keep,
 }
 
-/// What is to be done about a token, whatever else is wrong with its Secret.
+/// The action for a token. Considers the expiration alone, even if the Secret is otherwise invalid.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, evalSecret
 pub fn cleanup_action(token: &TokenData<'_>, now: UnixTime) -> CleanupAction {
     match token.expiration().map(|end| end.map(|end: TokenExpiration| end.remaining(now))) {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_go_when_they_end() {
+    fn tokens_are_deleted_when_they_expire() {
         // 2023-11-14T22:13:20Z
         let now = Duration::from_secs(1_700_000_000);
         for (expiration, expected) in [
@@ -52,7 +52,7 @@ mod tests {
             (Some("2033-11-14T22:13:20Z\n"), CleanupAction::Delete),
             (Some("garbage"), CleanupAction::Delete),
         ] {
-            // Neither id nor secret: the type alone makes it a token.
+            // Without ID and secret: the type of the Secret alone makes it a token.
             let data = expiration.map(|text| ("expiration", text.as_bytes())).into_iter().collect();
             assert_eq!(cleanup_action(&data, now), expected, "{expiration:?}");
         }

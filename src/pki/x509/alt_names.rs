@@ -1,15 +1,15 @@
-//! Subject alternative names, as Go reads them.
+//! Subject alternative names, parsed as Go parses them.
 
 use super::certificate::ParseError;
 use super::der::{DerReader, tag};
 use crate::go::uri::{self, Uri};
 
-/// The names of a subject alternative name extension that Go looks at.
+/// The names of a subject alternative name extension, of the four kinds that Go parses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SubjectAltNames {
     pub(crate) dns: Vec<String>,
     pub(crate) emails: Vec<String>,
-    /// Each as it is written, and as Go reads it.
+    /// Each URI as encoded, and as Go parses it.
     pub(crate) uris: Vec<(String, Uri)>,
     /// Four or sixteen octets each.
     pub(crate) ips: Vec<Vec<u8>>,
@@ -52,7 +52,7 @@ impl SubjectAltNames {
     }
 }
 
-/// Whether Go takes a text for a domain name: no trailing period, no empty label, printable characters.
+/// Whether Go accepts a domain name: no trailing period, no empty label, printable characters.
 // go: crypto/x509/parser.go, domainNameValid
 pub(crate) fn domain_valid(domain: &str, constraint: bool) -> bool {
     if domain.is_empty() {

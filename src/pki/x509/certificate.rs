@@ -1,7 +1,7 @@
-//! One certificate, parsed by the rules of Go's `crypto/x509`.
+//! Parses one certificate by the rules of Go's `crypto/x509`.
 //!
-//! Go aborts the TLS handshake for a client certificate it cannot parse, so this decides which certificates reach a
-//! verdict at all. Nothing here says whether a certificate is to be trusted. The texts of errors are Go's.
+//! Go aborts the TLS handshake when it cannot parse the client certificate, so this parser decides which certificates
+//! reach path validation. It makes no trust decision. Error texts are Go's.
 
 use rustls_pki_types::CertificateDer;
 
@@ -18,18 +18,18 @@ use super::time;
 #[error("{0}")]
 pub struct ParseError(pub(crate) &'static str);
 
-/// A certificate, of which nothing has been verified.
+/// A parsed certificate, not verified.
 #[derive(Debug, Clone)]
 pub(crate) struct Certificate {
     pub(crate) der: CertificateDer<'static>,
-    /// The signed part.
+    /// The encoded TBSCertificate, which the signature covers.
     pub(crate) tbs: Vec<u8>,
     /// 1, 2 or 3.
     pub(crate) version: i64,
     /// Big-endian, without leading zeros except for zero itself.
     pub(crate) serial: Vec<u8>,
     pub(crate) algorithm: SignatureAlgorithm,
-    /// The encoded issuer; names are compared as they are encoded.
+    /// The encoded issuer; names are compared in their encoding.
     pub(crate) issuer: Vec<u8>,
     /// The encoded subject.
     pub(crate) raw_subject: Vec<u8>,
@@ -45,10 +45,10 @@ pub(crate) struct Certificate {
     pub(crate) extensions: CertificateExtensions,
 }
 
-/// What the extensions say, as far as verification asks.
+/// The extensions that path validation uses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CertificateExtensions {
-    /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if there is no such extension.
+    /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if the extension is absent.
     pub(crate) key_usage: u16,
     pub(crate) basic_constraints: Option<BasicConstraints>,
     pub(crate) extended_key_usage: ExtendedKeyUsage,
@@ -70,21 +70,21 @@ pub(crate) struct BasicConstraints {
     pub(crate) path_length: Option<u64>,
 }
 
-/// The purposes a certificate names.
+/// The extended key usage extension.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendedKeyUsage {
-    /// Whether any purpose is named; an empty list says nothing.
+    /// Whether the extension lists a purpose; an empty list does not limit the certificate.
     pub(crate) limited: bool,
     pub(crate) any: bool,
     pub(crate) client_auth: bool,
-    /// The content of each OID, anyExtendedKeyUsage left out.
+    /// The content of each OID, except anyExtendedKeyUsage.
     pub(crate) purposes: Vec<Vec<u8>>,
 }
 
 pub(crate) const KEY_CERT_SIGN: u16 = 1 << 5;
 
 impl Certificate {
-    /// Parses one certificate that fills `der` entirely.
+    /// Parses a certificate; `der` must have no trailing data.
     // go: crypto/x509/parser.go, parseCertificate
     pub(crate) fn parse(der: CertificateDer<'static>) -> Result<Self, ParseError> {
         let mut input = DerReader::new(&der);
@@ -120,7 +120,7 @@ impl Certificate {
         }
         let algorithm = SignatureAlgorithm::parse(inner)?;
         let issuer = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
-        // Decoded only to be refused when it cannot be: the issuer's attributes matter to nobody.
+        // Parsed only to reject a malformed issuer; its attributes are not used.
         CertificateSubject::parse(issuer, NameDecoder::Certificate)?;
         let mut validity = tbs.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed validity"))?;
         let not_before = time::read(&mut validity)?;
@@ -131,8 +131,7 @@ impl Certificate {
         let public_key = PublicKey::parse(
             DerReader::new(spki).read(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?,
         )?;
-        // Extensions in a certificate of another version are not looked at, as in Go; that version limits what the
-        // certificate may sign.
+        // Like Go, ignores extensions of version 1 and 2 certificates; `check_signature` limits what those may sign.
         if version > 1 {
             tbs.optional(tag::context(1))
                 .map_err(|MalformedDer| ParseError("x509: malformed issuerUniqueID"))?;
@@ -166,7 +165,7 @@ impl Certificate {
         })
     }
 
-    /// The name an operator knows the certificate by: its CN, else its first O, else its serial number.
+    /// The certificate's name in error texts: its CN, else its first O, else its serial number.
     pub(crate) fn label(&self) -> String {
         match (self.subject.name.common_name.as_str(), self.subject.name.organization.first()) {
             ("", Some(organization)) => organization.clone(),
@@ -208,7 +207,7 @@ impl CertificateExtensions {
         Ok(extensions)
     }
 
-    /// Reads one extension; `false` if it is not one that is understood.
+    /// Parses one extension; `false` if the extension is not supported.
     // go: crypto/x509/parser.go, processExtensions
     fn take(&mut self, oid: &[u8], critical: bool, content: &[u8]) -> Result<bool, ParseError> {
         let der = DerReader::new(content);
@@ -298,14 +297,14 @@ impl ExtendedKeyUsage {
         Ok(usage)
     }
 
-    /// Whether certificates below an authority that names these purposes are accepted for this one.
+    /// Whether verifiers accept certificates for this purpose below a CA with this extension.
     // go: crypto/x509/verify.go, checkChainForKeyUsage — purposes nest
     pub(crate) fn permits(&self, purpose: &[u8]) -> bool {
         !self.limited || self.any || self.purposes.iter().any(|known| known == purpose)
     }
 }
 
-/// CRL distribution points are not used, but a malformed list makes Go refuse the certificate.
+/// CRL distribution points are not used, but Go rejects a certificate with a malformed list.
 fn check_distribution_points(mut der: DerReader<'_>) -> Option<()> {
     let mut points = der.enter(tag::SEQUENCE)?;
     while !points.is_empty() {
@@ -320,7 +319,7 @@ fn check_distribution_points(mut der: DerReader<'_>) -> Option<()> {
     Some(())
 }
 
-/// Neither is authority information access.
+/// Authority information access is not used, but Go rejects a certificate with a malformed list.
 fn check_information_access(mut der: DerReader<'_>, critical: bool) -> Result<(), ParseError> {
     const INVALID: ParseError = ParseError("x509: invalid authority info access");
     if critical {
@@ -335,7 +334,7 @@ fn check_information_access(mut der: DerReader<'_>, critical: bool) -> Result<()
     Ok(())
 }
 
-/// A big-endian number in decimal digits.
+/// Formats a big-endian number in decimal.
 pub(crate) fn decimal(octets: &[u8]) -> String {
     // Little-endian decimal digits; serial numbers are short.
     let mut digits = vec![0_u32];

@@ -1,10 +1,10 @@
-//! Reading DER, as strictly and as leniently as Go's `cryptobyte` does.
+//! A DER reader, exactly as strict as Go's `cryptobyte`.
 //!
-//! Go refuses a client certificate that it cannot parse by aborting the TLS handshake, so what counts as parsable is
-//! part of the contract. General readers differ from Go in both directions (indefinite lengths, padded integers,
-//! trailing bytes), hence this small one. It never panics: every access is checked.
+//! Go aborts the TLS handshake when it cannot parse the client certificate, so the accepted encodings are part of the
+//! contract. General-purpose readers are stricter than Go in some places and more lenient in others (indefinite lengths,
+//! padded integers, trailing bytes). This reader never panics: every access is checked.
 
-/// Tags, as whole identifier octets.
+/// Identifier octets.
 pub(crate) mod tag {
     pub(crate) const BOOLEAN: u8 = 0x01;
     pub(crate) const INTEGER: u8 = 0x02;
@@ -33,11 +33,11 @@ pub(crate) mod tag {
     }
 }
 
-/// A cursor over encoded elements. Reading takes from the front; `None` means "not what was asked for".
+/// A cursor over encoded elements. Methods read the next element; `None` means a different or malformed element.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DerReader<'a>(&'a [u8]);
 
-/// One element.
+/// An encoded element.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DerElement<'a> {
     pub(crate) tag: u8,
@@ -46,7 +46,7 @@ pub(crate) struct DerElement<'a> {
     pub(crate) whole: &'a [u8],
 }
 
-/// An element begins as expected and is broken.
+/// The element has the expected tag, but is malformed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MalformedDer;
 
@@ -66,7 +66,7 @@ impl<'a> DerReader<'a> {
         self.0.is_empty()
     }
 
-    /// What has not been read yet.
+    /// The unread bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }
@@ -76,7 +76,7 @@ impl<'a> DerReader<'a> {
         self.0.first() == Some(&tag)
     }
 
-    /// The next element, whatever it is. High tag numbers, indefinite and padded lengths are refused.
+    /// The next element, of any tag. Rejects high tag numbers, indefinite and non-minimal lengths.
     pub(crate) fn any(&mut self) -> Option<DerElement<'a>> {
         let [tag, first, rest @ ..] = self.0 else {
             return None;
@@ -104,23 +104,23 @@ impl<'a> DerReader<'a> {
         Some(DerElement { tag: *tag, content, whole })
     }
 
-    /// The content of the next element, if it has this tag. On failure the cursor is spent, as in Go: every caller
-    /// gives up then.
+    /// The content of the next element, if it has this tag. An element of another tag is consumed as well, as in Go:
+    /// every caller fails then.
     pub(crate) fn read(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.any().filter(|element| element.tag == tag).map(|element| element.content)
     }
 
-    /// A cursor over the content of the next element.
+    /// A reader of the content of the next element, if it has this tag.
     pub(crate) fn enter(&mut self, tag: u8) -> Option<Self> {
         self.read(tag).map(DerReader)
     }
 
-    /// The next element with its header.
+    /// The next element with its header, if it has this tag.
     pub(crate) fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.any().filter(|element| element.tag == tag).map(|element| element.whole)
     }
 
-    /// The content of the next element if it has this tag; `Ok(None)` if something else, or nothing, comes next.
+    /// The content of the next element if it has this tag; `Ok(None)` at another tag or at the end.
     pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, MalformedDer> {
         if !self.peek(tag) {
             return Ok(None);
@@ -136,7 +136,7 @@ impl<'a> DerReader<'a> {
         }
     }
 
-    /// The content of a minimally encoded INTEGER, two's complement.
+    /// The two's complement content of a minimally encoded INTEGER.
     pub(crate) fn integer(&mut self) -> Option<&'a [u8]> {
         self.read(tag::INTEGER).filter(|content| minimal(content))
     }
@@ -153,8 +153,8 @@ impl<'a> DerReader<'a> {
         Some(i64::from_be_bytes(octets))
     }
 
-    /// The content of an OBJECT IDENTIFIER whose arcs are minimally encoded and below 2³¹. Two such contents are
-    /// equal exactly when the identifiers are.
+    /// The content of an OBJECT IDENTIFIER whose arcs are minimally encoded and below 2³¹. Equal identifiers have equal
+    /// contents.
     pub(crate) fn oid(&mut self) -> Option<&'a [u8]> {
         self.read(tag::OID).filter(|content| {
             let mut arc = None;
@@ -188,12 +188,12 @@ impl<'a> DerReader<'a> {
 }
 
 impl BitString<'_> {
-    /// Whether bit `index` is set, counted from the highest bit of the first octet.
+    /// Whether bit `index` is set; bit 0 is the most significant bit of the first octet.
     pub(crate) fn at(&self, index: usize) -> bool {
         self.bytes.get(index / 8).is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
     }
 
-    /// The bits as octets, shifted down so that no unused bits are left at the end.
+    /// The bits as octets, shifted right by the number of unused bits.
     pub(crate) fn right_aligned(&self) -> Vec<u8> {
         if self.unused == 0 {
             return self.bytes.to_vec();

@@ -1,8 +1,8 @@
 //! Public keys and signature algorithms of certificates.
 //!
-//! Which key with which algorithm is Go's choice (`crypto/x509`, `checkSignature`); the arithmetic is aws-lc-rs.
-//! MD5 and SHA-1 are refused before anything is computed. Stricter than Go: RSA moduli outside 2048–8192 bits verify
-//! nothing, and P-224 does not parse.
+//! Follows Go's `checkSignature` on which key may verify which algorithm; aws-lc-rs does the cryptography. Rejects MD5
+//! and SHA-1 before any computation. Stricter than Go: RSA moduli outside 2048–8192 bits verify no signature, and P-224
+//! keys do not parse.
 
 use std::fmt;
 
@@ -14,26 +14,26 @@ use aws_lc_rs::signature::{
 use super::certificate::ParseError;
 use super::der::{DerReader, tag};
 
-/// The one curve that Go knows and nobody here does.
+/// P-224, which Go supports and aws-lc-rs does not.
 pub(crate) const P224_UNSUPPORTED: ParseError = ParseError("x509: P-224 keys are not supported");
 
-/// A public key, parsed as far as Go parses it.
+/// A public key, parsed like Go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PublicKey {
-    /// Modulus and exponent, without leading zeros.
+    /// Modulus and exponent, big-endian without leading zeros.
     Rsa {
         modulus: Vec<u8>,
         exponent: Vec<u8>,
     },
-    /// An uncompressed point, known to lie on its curve.
+    /// An uncompressed point that is on its curve.
     Ecdsa {
         curve: EllipticCurve,
         point: Vec<u8>,
     },
     Ed25519(Vec<u8>),
-    /// Parsed, never used.
+    /// Parsed, but never used to verify.
     Dsa,
-    /// An algorithm nobody knows; certificates with it parse, and sign nothing.
+    /// An unknown algorithm: the certificate parses, but its key verifies no signature.
     Unknown,
 }
 
@@ -47,13 +47,13 @@ pub(crate) enum EllipticCurve {
 /// A signature algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignatureAlgorithm {
-    /// With the name Go prints.
+    /// MD5 or SHA-1, with the name that Go prints.
     Insecure(&'static str, KeyFamily),
     RsaPkcs1(HashAlgorithm),
     RsaPss(HashAlgorithm),
     Ecdsa(HashAlgorithm),
     Ed25519,
-    /// DSA and everything else that is never verified.
+    /// DSA with SHA-256, and unknown algorithms.
     Unsupported,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum HashAlgorithm {
     Sha512,
 }
 
-/// The kind of key an algorithm needs.
+/// The kind of key that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyFamily {
     Rsa,
@@ -72,23 +72,23 @@ pub(crate) enum KeyFamily {
     Ecdsa,
 }
 
-/// Why a signature does not count. The texts are Go's.
+/// Why a signature does not verify. The texts are Go's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// MD5 or SHA-1.
     #[error("x509: cannot verify signature: insecure algorithm {0}")]
     Insecure(&'static str),
-    /// No such algorithm here.
+    /// The algorithm is not supported.
     #[error("x509: cannot verify signature: algorithm unimplemented")]
     Unimplemented,
-    /// An ECDSA signature under an RSA key, and the like.
+    /// The key type does not match the algorithm, as for an ECDSA signature under an RSA key.
     #[error(
         "x509: signature algorithm specifies an {algorithm} public key, but have public key of type {key}"
     )]
     Mismatch {
-        /// What the algorithm needs.
+        /// The key type that the algorithm needs.
         algorithm: &'static str,
-        /// What the key is, as Go names its type.
+        /// The Go name of the key's type.
         key: &'static str,
     },
     /// The signature is wrong.
@@ -97,7 +97,7 @@ pub enum SignatureError {
 }
 
 impl SignatureAlgorithm {
-    /// Reads the content of an `AlgorithmIdentifier`. Parameters count for Ed25519 and RSA-PSS alone.
+    /// Parses the content of an `AlgorithmIdentifier`. Ignores the parameters, except for Ed25519 and RSA-PSS.
     // go: crypto/x509/x509.go, getSignatureAlgorithmFromAI
     pub(crate) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
         let (oid, parameters) = algorithm_identifier(identifier)?;
@@ -106,7 +106,7 @@ impl SignatureAlgorithm {
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04] => {
                 Self::Insecure("MD5-RSA", KeyFamily::Rsa)
             }
-            // The second one is ISO's number for the same algorithm.
+            // 1.3.14.3.2.29 is the ISO OID of the same algorithm.
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05] | [0x2b, 0x0e, 0x03, 0x02, 0x1d] => {
                 Self::Insecure("SHA1-RSA", KeyFamily::Rsa)
             }
@@ -139,8 +139,8 @@ impl SignatureAlgorithm {
     }
 }
 
-/// The hash of RSA-PSS parameters in which everything agrees: one hash for message and mask, a salt as long as the
-/// hash, the default trailer.
+/// The hash of RSA-PSS parameters that Go supports: one hash for message and mask, a salt of the hash's length, the
+/// default trailer.
 fn pss_hash(parameters: &[u8]) -> Option<HashAlgorithm> {
     let mut list = DerReader::new(parameters).enter(tag::SEQUENCE)?;
     let hash = hash_identifier(explicit(&mut list, 0)?)?;
@@ -153,7 +153,7 @@ fn pss_hash(parameters: &[u8]) -> Option<HashAlgorithm> {
     let mut salt = list.enter(tag::explicit(2))?;
     let length = salt.int64()?;
     match list.optional(tag::explicit(3)).ok()? {
-        // Nothing else may stand in the trailer's place; what follows the trailer is not looked at, as in Go.
+        // Only a trailer may follow the salt. Like Go, ignores elements after the trailer.
         None if !list.is_empty() => return None,
         Some(trailer) if DerReader::new(trailer).int64()? != 1 => return None,
         _ => {}
@@ -172,7 +172,7 @@ fn explicit<'a>(list: &mut DerReader<'a>, n: u8) -> Option<DerReader<'a>> {
     wrapper.enter(tag::SEQUENCE).filter(|_| wrapper.is_empty())
 }
 
-/// A hash with no parameters, or NULL. What follows them is not looked at, as in Go.
+/// A hash without parameters, or with NULL. Like Go, ignores elements after them.
 fn hash_identifier(mut content: DerReader<'_>) -> Option<HashAlgorithm> {
     let [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, last] = content.oid()? else {
         return None;
@@ -186,7 +186,7 @@ fn hash_identifier(mut content: DerReader<'_>) -> Option<HashAlgorithm> {
     (content.is_empty() || content.any()?.whole == [5, 0]).then_some(hash)
 }
 
-/// The OID and, if there are any, the encoded parameters of an `AlgorithmIdentifier`'s content.
+/// The OID and the encoded parameters, if present, of the content of an `AlgorithmIdentifier`.
 fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseError> {
     let mut content = DerReader::new(content);
     let oid = content.oid().ok_or(ParseError("x509: malformed OID"))?;
@@ -198,7 +198,7 @@ fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseE
 }
 
 impl PublicKey {
-    /// Reads the content of a `SubjectPublicKeyInfo`.
+    /// Parses the content of a `SubjectPublicKeyInfo`.
     // go: crypto/x509/parser.go, parsePublicKey
     pub(crate) fn parse(info: &[u8]) -> Result<Self, ParseError> {
         let mut info = DerReader::new(info);
@@ -254,7 +254,7 @@ impl PublicKey {
             [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(P224_UNSUPPORTED),
             _ => return Err(ParseError("x509: unsupported elliptic curve")),
         };
-        // Length and form are checked here, because aws-lc-rs reads compressed points as well.
+        // Go rejects compressed points, which aws-lc-rs accepts.
         if point.first() != Some(&4) || point.len() != length {
             return Err(ParseError("ecdsa: invalid uncompressed public key"));
         }
@@ -278,22 +278,22 @@ impl PublicKey {
         Ok(Self::Dsa)
     }
 
-    /// Whether a TLS client can prove possession of the key.
+    /// Whether a TLS client can prove possession of the private key.
     pub(crate) fn usable_in_tls(&self) -> bool {
         match self {
-            // Go: larger moduli end the handshake.
+            // Go: larger moduli abort the handshake.
             Self::Rsa { modulus, .. } => bit_length(modulus) <= 8192,
             Self::Ecdsa { .. } | Self::Ed25519(_) => true,
             Self::Dsa | Self::Unknown => false,
         }
     }
 
-    /// Whether a TLS peer may send the key in any certificate of its chain.
+    /// Whether a TLS peer may send a certificate with this key at any place in its chain.
     pub(crate) fn allowed_in_tls(&self) -> bool {
         matches!(self, Self::Dsa | Self::Unknown) || self.usable_in_tls()
     }
 
-    /// Checks a signature made with this key.
+    /// Verifies a signature by this key.
     // go: crypto/x509/x509.go, checkSignature
     pub(crate) fn verify(
         &self,
@@ -402,7 +402,7 @@ impl EllipticCurve {
     }
 }
 
-/// The octets of a positive INTEGER without its sign octet; `None` for zero and below.
+/// The octets of a positive INTEGER without its sign octet; `None` for zero and negative numbers.
 fn positive(content: &[u8]) -> Option<&[u8]> {
     match content {
         [0] => None,
