@@ -253,8 +253,8 @@ impl AuthnInput<'_> {
     }
 }
 
-/// The input of a [`TokenAuthenticator`] beside the token. Contains nothing of the request, so that a verdict on a token
-/// holds for every request that carries it.
+/// The input of a [`TokenAuthenticator`] beside the token. Contains nothing of the request, so that a verdict on a
+/// token holds for every request that carries it.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenContext<'a> {
     /// The token must be valid for one of these audiences; empty disables the check.

@@ -1,8 +1,9 @@
-//! Bootstrap tokens: secrets of type `bootstrap.kubernetes.io/token` in `kube-system` (`--enable-bootstrap-token-auth`).
+//! Bootstrap tokens: secrets of type `bootstrap.kubernetes.io/token` in `kube-system`
+//! (`--enable-bootstrap-token-auth`).
 //!
 //! Follows `k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap/bootstrap.go` and
-//! `k8s.io/cluster-bootstrap`. Every defect of a token or its secret results in no opinion, so that a client cannot find
-//! out which secrets exist.
+//! `k8s.io/cluster-bootstrap`. Every defect of a token or its secret results in no opinion, so that a client cannot
+//! find out which secrets exist.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! Caches verdicts on tokens, so that not every request repeats the check of its token.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is stored under a keyed hash of the token and the
-//! audiences, for the duration set by [`CachePolicy`] and, unlike in kube-apiserver, never past the credential's expiry.
-//! Concurrent requests with the same token share one lookup, which runs on its own runtime and continues if they are
-//! cancelled. The number of concurrent lookups is bounded: a flood of made-up tokens waits, and beyond a limit is refused
-//! unchecked. A cache must never outlive the configuration that it was made for.
+//! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is stored under a keyed hash of the token and
+//! the audiences, for the duration set by [`CachePolicy`] and, unlike in kube-apiserver, never past the credential's
+//! expiry. Concurrent requests with the same token share one lookup, which runs on its own runtime and continues if
+//! they are cancelled. The number of concurrent lookups is bounded: a flood of made-up tokens waits, and beyond a limit
+//! is refused unchecked. A cache must never outlive the configuration that it was made for.
 
 mod key;
 mod shard;
@@ -68,16 +68,16 @@ pub(crate) struct CacheLimits {
     lookups: usize,
     /// Tokens that wait for their lookup. Their requests hold them.
     waiting: usize,
-    /// Further lookups, and as many waiting tokens, reserved for tokens whose last verdict was a success: made-up tokens
-    /// cannot occupy them.
+    /// Further lookups, and as many waiting tokens, reserved for tokens whose last verdict was a success: made-up
+    /// tokens cannot occupy them.
     reserved: usize,
     /// Number of tokens recorded as such.
     good_tokens: usize,
 }
 
 impl CacheLimits {
-    /// For all tokens of a cluster. Most are checked locally at once; the others wait for a remote service and must leave
-    /// slots free. Stricter limits bound them: [`Self::WEBHOOK`], and those of issuers' keys and of live reads.
+    /// For all tokens of a cluster. Most are checked locally at once; the others wait for a remote service and must
+    /// leave slots free. Stricter limits bound them: [`Self::WEBHOOK`], and those of issuers' keys and of live reads.
     pub(crate) const CLUSTER: Self =
         Self { memory: 64 << 20, lookups: 4096, waiting: 4096, reserved: 0, good_tokens: 0 };
     /// For tokens that a remote service checks, which may take long.
@@ -169,7 +169,7 @@ impl CachedTokens {
             let outcome = pending.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
             match outcome {
                 Some(outcome) if is_own || outcome.holds_at(context.now) => return outcome,
-                // The request that registered the lookup was cancelled before it started, or the credential has expired.
+                // The lookup was cancelled before its start, or the credential has expired.
                 _ => entry = state.shard(key).entry(key, context.now, Instant::now()),
             }
         }

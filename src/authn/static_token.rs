@@ -1,8 +1,8 @@
 //! Tokens from a file (`--token-auth-file`): `token,user,uid[,"group,group"]` in each line.
 //!
 //! Follows `k8s.io/apiserver/pkg/authentication/token/tokenfile/tokenfile.go`. The table is keyed by the HMAC of each
-//! token under a random key, and never holds the tokens themselves: neither the timing of a comparison nor the memory of
-//! the process reveals anything about a token that resembles a valid one. A file that is not UTF-8 is refused.
+//! token under a random key, and never holds the tokens themselves: neither the timing of a comparison nor the memory
+//! of the process reveals anything about a token that resembles a valid one. A file that is not UTF-8 is refused.
 
 use std::collections::HashMap;
 use std::fmt;

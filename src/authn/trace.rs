@@ -1,5 +1,5 @@
-//! Side output of authenticators: warnings for the client, annotations for the audit log, and, for `portcullis explain`,
-//! the checks that each authenticator made.
+//! Side output of authenticators: warnings for the client, annotations for the audit log, and, for `portcullis
+//! explain`, the checks that each authenticator made.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,9 @@
 //! Client certificates: verifies chains, derives the user from the subject, and memoizes verdicts per connection.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/request/x509`. The TLS handshake proves possession of the leaf's key and
-//! nothing else; the chain is verified per request against the CA bundle of that request, so removing a CA also affects
-//! open connections. Parser and path builder follow Go's rules (`verify`), because general libraries accept and refuse
-//! other chains than kube-apiserver does.
+//! Follows `k8s.io/apiserver/pkg/authentication/request/x509`. The TLS handshake proves possession of the leaf's key
+//! and nothing else; the chain is verified per request against the CA bundle of that request, so removing a CA also
+//! affects open connections. Parser and path builder follow Go's rules (`verify`), because general libraries accept and
+//! refuse other chains than kube-apiserver does.
 //!
 //! An unverified chain must never yield a subject: only [`CaBundle::verify`] does.
 
@@ -29,8 +29,8 @@ use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 /// Maximum length of a client's chain. Go limits only the size of the message.
 const MAX_CERTIFICATES: usize = 100;
 
-/// Parses a client's leaf certificate with the checks of kube-apiserver's TLS stack. Returns the public key for the proof
-/// of possession; trust is decided later, per request.
+/// Parses a client's leaf certificate with the checks of kube-apiserver's TLS stack. Returns the public key for the
+/// proof of possession; trust is decided later, per request.
 // go: crypto/tls/handshake_server.go, processCertsFromClient
 pub fn parse_for_handshake(
     certificate: &CertificateDer<'_>,
@@ -384,8 +384,8 @@ impl FrontProxyVerifier {
         Self { bundle, allowed_names }
     }
 
-    /// Whether the client is a front proxy: `false` for a client without certificate, an error for a certificate that is
-    /// not a front proxy's.
+    /// Whether the client is a front proxy: `false` for a client without certificate, an error for a certificate that
+    /// is not a front proxy's.
     pub fn verify(&self, input: &AuthnInput<'_>) -> Result<bool, AuthnError> {
         if input.conn.peer_chain.is_empty() {
             return Ok(false);

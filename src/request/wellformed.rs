@@ -1,5 +1,5 @@
-//! Requests that nobody may interpret, because two readers would read them differently: refused with 400 before
-//! anything else, and never forwarded.
+//! Refuses malformed and ambiguous requests before any other processing: two HTTP parsers could read them differently
+//! (request smuggling), so none is ever forwarded.
 
 use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
@@ -7,52 +7,52 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 
 use crate::go::escape::decode_path;
 
-/// How many header lines a request may have, whatever the protocol. Go counts bytes alone; the map that headers are
-/// kept in has an end.
+/// Maximum number of header lines, for every protocol. Go limits only the bytes, but `http::HeaderMap` has a maximum
+/// size.
 pub const MAX_HEADER_LINES: usize = 4096;
 
-/// Why a request is refused before it is read.
+/// Why a request is refused as malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedRequest {
-    /// HTTP/1.1 demands one.
+    /// HTTP/1.1 without a Host header.
     #[error("missing required Host header")]
     NoHost,
-    /// Two readers might pick different ones.
+    /// Several Host headers: two parsers could pick different ones.
     #[error("too many Host headers")]
     ManyHosts,
-    /// Not a host.
+    /// A Host header or authority with invalid characters.
     #[error("malformed Host header")]
     BadHost,
-    /// A name that is no token. The http crate takes `"` in one; Go ends the stream for it, and with what comes after it
-    /// the connection that others share.
+    /// A header name that is not a token. The `http` crate allows `"` in a name; Go resets the stream because of it;
+    /// the frames that follow then end the connection, which other requests share.
     #[error("invalid header name")]
     BadHeaderName,
-    /// The target or the pseudo-header says another host than the header.
+    /// The request target or `:authority` names another host than the header.
     #[error("Host header differs from the request target")]
     HostMismatch,
-    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme; or, over
-    /// HTTP/2, a query without a path.
+    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), an invalid scheme or, over HTTP/2, a
+    /// query without a path.
     #[error("invalid request target")]
     BadTarget,
-    /// A tunnel to anywhere is not what this is for.
+    /// The gateway is not a forward proxy.
     #[error("CONNECT is not supported")]
     Connect,
-    /// A `%` that no two hexadecimal digits follow.
+    /// A `%` without two hexadecimal digits.
     #[error("invalid URL escape in the path")]
     BadEscape,
-    /// A coding beside `chunked`: the receiver would have to undo it, and we pass bodies as they are.
+    /// A transfer coding other than `chunked`: the gateway would have to decode it, but forwards bodies unchanged.
     #[error("unsupported transfer encoding")]
     TransferCoding,
-    /// More header than is read, or than a backend accepts.
+    /// The header exceeds the limit of the gateway or of the backend.
     #[error("header too large")]
     HeaderTooLarge,
-    /// An expectation that nobody can meet.
+    /// An `Expect` header without `100-continue`.
     #[error("unknown expectation")]
     Expectation,
 }
 
 impl MalformedRequest {
-    /// The code and the text of the answer: Go's, which has a reason for some only.
+    /// Status code and body of the answer, as Go's server sends them; some errors have no reason.
     // Go: net/http/server.go, readRequest and conn.serve
     pub fn answer(self) -> (StatusCode, &'static str) {
         match self {
@@ -75,7 +75,7 @@ impl MalformedRequest {
     }
 }
 
-/// Checks what does not depend on who sends it.
+/// Checks a request, independent of its client.
 // threat: request-smuggling
 pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
     if request.method() == Method::CONNECT {
@@ -101,7 +101,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
     if authority.is_some() && !request.uri().scheme_str().is_some_and(is_scheme) {
         return Err(MalformedRequest::BadTarget);
     }
-    // Over HTTP/2 Go ends the stream for these: userinfo_in_authority, bad_path.
+    // Over HTTP/2 Go resets the stream for these: userinfo_in_authority, bad_path.
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
         return Err(MalformedRequest::BadHost);
     }
@@ -113,7 +113,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
         host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
     match (host, authority) {
-        // Also of one whose target says the host: RFC 9112, section 3.2.
+        // Required even with an absolute request target: RFC 9112, section 3.2.
         (None, _) if request.version() == Version::HTTP_11 => return Err(MalformedRequest::NoHost),
         (Some(host), _) if !is_host(host.as_bytes()) => return Err(MalformedRequest::BadHost),
         (Some(host), Some(authority)) if !same(host, authority) => {
@@ -133,7 +133,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
             .split(|byte| *byte == b',')
             .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
     };
-    // HTTP/2 has no use for it, and Go's server does not look there.
+    // Go's server checks `Expect` only over HTTP/1.
     if request.version() < Version::HTTP_2
         && request.headers().get(EXPECT).is_some_and(|value| !value.is_empty() && !continues(value))
     {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_readers_would_read_differently_is_refused() {
+    fn malformed_and_ambiguous_requests_are_refused() {
         struct Case {
             name: &'static str,
             method: Method,

@@ -38,8 +38,8 @@ impl CacheKeyHasher {
         Self(key)
     }
 
-    /// The key of a token and audiences. Each part is prefixed with its length, so that `a` with `bc` differs from `ab` with
-    /// `c`.
+    /// The key of a token and audiences. Each part is prefixed with its length, so that `a` with `bc` differs from `ab`
+    /// with `c`.
     // apiserver: pkg/authentication/token/cache/cached_token_authenticator.go, keyFunc
     pub(super) fn key(&self, token: &BearerToken, audiences: &[Audience]) -> CacheKey {
         let mut context = hmac::Context::with_key(&self.0);

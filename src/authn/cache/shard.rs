@@ -55,7 +55,8 @@ struct StoredOutcome {
 }
 
 impl CacheShard {
-    /// Stores outcomes of `capacity` bytes in total, and the keys of `good_tokens` tokens whose last verdict was a success.
+    /// Stores outcomes of `capacity` bytes in total, and the keys of `good_tokens` tokens whose last verdict was a
+    /// success.
     pub(super) fn new(capacity: usize, good_tokens: usize) -> Self {
         let good = NonZeroUsize::new(good_tokens).map(LruCache::new);
         Self { stored: LruCache::unbounded(), pending: HashMap::new(), good, weight: 0, capacity }
