@@ -1,4 +1,4 @@
-//! `portcullis check`: what `serve` would say, without serving.
+//! `portcullis check`: resolves the configuration and builds a snapshot of it as `serve` does, without serving.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -18,13 +18,13 @@ use crate::cluster::authenticators::Means;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
-use crate::config::inputs::Inputs;
-use crate::config::resolve::{Resolved, resolve};
+use crate::config::inputs::ConfigInputs;
+use crate::config::resolve::{ResolvedConfig, resolve};
 use crate::controllers::settings::{ControllerSettings, SignerSettings};
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 
-/// The flags of `portcullis check`: those of `serve`, and how to print.
+/// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct CheckFlags {
@@ -35,7 +35,7 @@ pub(super) struct CheckFlags {
     output: Output,
 }
 
-/// How to print a result.
+/// The output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// A table, for people.
@@ -47,7 +47,7 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// For programs; `None` if people are to read it.
+    /// JSON or YAML; `None` for [`Self::Text`].
     pub(super) fn rendered(self, value: &impl Serialize) -> Option<String> {
         match self {
             Self::Text => None,
@@ -57,7 +57,7 @@ impl Output {
     }
 }
 
-/// What would be served.
+/// The configuration that `serve` would run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CheckReport {
@@ -68,7 +68,7 @@ struct CheckReport {
     warnings: Vec<String>,
 }
 
-/// Which requests are for a cluster, where they go, and who may make them.
+/// One cluster: its routes, endpoints and authenticators.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ClusterReport {
@@ -114,14 +114,14 @@ struct RoutesReport {
     path_prefix: Option<String>,
 }
 
-/// What is wrong.
+/// The configuration errors, for `--output`.
 #[derive(Debug, Serialize)]
 struct CheckErrors<'a> {
     errors: &'a [ConfigError],
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve, &mut Inputs::default()) {
+    let resolved = match resolve(&flags.serve, &mut ConfigInputs::default()) {
         Ok(resolved) => resolved,
         Err(errors) => {
             if let Some(text) = flags.output.rendered(&CheckErrors { errors: &errors.0 }) {
@@ -130,7 +130,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
             return misconfigured(&errors);
         }
     };
-    // Nothing runs on it: what a snapshot starts is only queued.
+    // Never driven: the tasks that a snapshot spawns stay queued.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
@@ -148,8 +148,8 @@ pub(super) fn print(text: &str) -> ExitCode {
 }
 
 impl CheckReport {
-    fn of(resolved: Resolved) -> Self {
-        let Resolved { settings, warnings } = resolved;
+    fn of(resolved: ResolvedConfig) -> Self {
+        let ResolvedConfig { settings, warnings } = resolved;
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics: match settings.operation.metrics {
@@ -288,7 +288,7 @@ impl IssuerReport {
     }
 }
 
-/// The methods that are on, in the order they are tried.
+/// The enabled authenticators, in the order in which they run.
 fn authenticators(authentication: &Authentication) -> Vec<String> {
     let mut methods = Vec::new();
     if let Some(request_header) = &authentication.request_header {

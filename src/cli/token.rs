@@ -21,7 +21,7 @@ use crate::pki::bootstrap_tokens::secret::NAMESPACE;
 use crate::pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
 use crate::request::deadline::parse_duration;
 
-/// As long as a token and a line end, and then some.
+/// Input that is read for a token, which has 23 bytes.
 const MAX_TOKEN_INPUT: u64 = 1024;
 
 pub(super) const EXAMPLE: &str = "\
@@ -31,25 +31,25 @@ Examples:
   portcullis token list
   portcullis token delete abcdef";
 
-/// What is done with bootstrap tokens.
+/// The commands of `portcullis token`.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum TokenCommand {
-    /// Print a random token, and create nothing.
+    /// Print a random token without creating it in a cluster.
     Generate,
     /// Create a token in the cluster, and print it.
     Create(create::TokenCreateFlags),
-    /// List the tokens of the cluster, with their secrets.
+    /// List the tokens of the cluster, including their secrets.
     List(list::TokenListFlags),
     /// Delete tokens of the cluster.
     ///
-    /// Whoever has used one stays what it has become: a node keeps its certificate.
+    /// Does not affect nodes that have joined with a token: they keep their certificates.
     Delete(TokenDeleteFlags),
 }
 
 /// The flags of `portcullis token delete`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct TokenDeleteFlags {
-    /// The ids of tokens, such as abcdef; a whole token will do, and only its id is used.
+    /// Token IDs, such as abcdef, or whole tokens, of which only the ID is used.
     #[arg(value_name = "TOKEN", required = true)]
     tokens: Vec<String>,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(super) fn run(command: &TokenCommand) -> ExitCode {
     })
 }
 
-/// Says what went wrong, if anything did.
+/// Prints the error, if any, and returns the exit code.
 pub(super) fn finish(done: Result<(), BootstrapError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -78,14 +78,14 @@ pub(super) fn finish(done: Result<(), BootstrapError>) -> ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked.
+/// Why a command of `portcullis token` or `cluster-info` failed.
 #[derive(Debug)]
 pub(super) enum BootstrapError {
-    /// It was asked for nonsense.
+    /// The command line or its input is invalid.
     Usage(String),
-    /// The cluster did not do it.
+    /// An operation on the cluster failed.
     Cluster(String),
-    /// What went wrong has been said.
+    /// The failure was already printed.
     Reported,
 }
 
@@ -102,12 +102,12 @@ pub(super) fn in_runtime(
     runtime().map_err(BootstrapError::cluster)?.block_on(work)
 }
 
-/// Prints, or says that nobody reads.
+/// Prints to standard output; fails if that is closed.
 pub(super) fn say(text: &str) -> Result<(), BootstrapError> {
     if print(text) == ExitCode::SUCCESS { Ok(()) } else { Err(BootstrapError::Reported) }
 }
 
-/// The Secrets of tokens.
+/// The API for the Secrets of tokens.
 fn secrets(client: &Client) -> Api<Secret> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
@@ -119,14 +119,16 @@ fn generate() -> ExitCode {
     }
 }
 
-/// All of them, whatever becomes of one.
+/// Deletes every token, continuing after failures.
 // kubeadm: cmd/token.go, RunDeleteTokens; ends at the first that fails
 async fn delete(flags: &TokenDeleteFlags) -> Result<(), BootstrapError> {
     let id = |text: &String| {
         TokenId::parse(text).or_else(|| BootstrapToken::parse(text).ok().map(|token| token.id))
     };
     let ids = flags.tokens.iter().map(id).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        BootstrapError::Usage("TOKEN: give ids of tokens, six of a-z and 0-9, or whole tokens".to_owned())
+        BootstrapError::Usage(
+            "TOKEN: give token IDs, six characters of a-z and 0-9, or whole tokens".to_owned(),
+        )
     })?;
     let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let (secrets, options) = (secrets(&cluster.client), DeleteParams::default());
@@ -145,13 +147,13 @@ async fn delete(flags: &TokenDeleteFlags) -> Result<(), BootstrapError> {
     outcome
 }
 
-/// A duration as Go writes it, not negative.
+/// Parses a non-negative Go duration.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let nanoseconds = parse_duration(text).map_err(|error| error.to_string())?;
     u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
-/// A token from standard input.
+/// Reads a token from a file or standard input.
 pub(super) fn read_token(mut input: impl std::io::Read) -> Result<BootstrapToken, BootstrapError> {
     let mut text = String::new();
     let read = input.by_ref().take(MAX_TOKEN_INPUT).read_to_string(&mut text);

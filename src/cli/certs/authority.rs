@@ -1,4 +1,4 @@
-//! The authority that signs: one that `init` made, or any other certificate and key.
+//! Loads the CA that signs: one that `init` created, or any other certificate and key.
 
 use std::path::{Path, PathBuf};
 
@@ -12,24 +12,24 @@ use crate::go::pem;
 use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
 use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
-/// The name of the root's files.
+/// The base name of the root's files.
 pub(super) const ROOT: &str = "ca";
 
-/// The authorities below the root.
+/// The CAs below the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum CaRole {
-    /// That of clients: client-ca.
+    /// The CA for clients: client-ca.
     Client,
-    /// That of servers: serving-ca.
+    /// The CA for servers: serving-ca.
     Serving,
-    /// That of front proxies: front-proxy-ca.
+    /// The CA for front proxies: front-proxy-ca.
     FrontProxy,
 }
 
 impl CaRole {
     pub(super) const ALL: [Self; 3] = [Self::Client, Self::Serving, Self::FrontProxy];
 
-    /// The name of its files.
+    /// The base name of its files.
     pub(super) fn file(self) -> &'static str {
         match self {
             Self::Client => "client-ca",
@@ -47,14 +47,14 @@ impl CaRole {
     }
 }
 
-/// Which authority signs.
+/// Flags that select the CA that signs.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Authority")]
 pub(super) struct AuthorityFlags {
-    /// The directory that `init` made the authorities in. The one for the kind of certificate signs.
+    /// The directory with the CAs of `init`; the kind of the certificate selects the one that signs.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     pub(super) dir: PathBuf,
-    /// The certificate of another authority to sign with, PEM.
+    /// The certificate of another CA to sign with, PEM.
     #[arg(long, value_name = "FILE", requires = "ca_key")]
     ca_cert: Option<PathBuf>,
     /// The key of --ca-cert: a PEM file, or an RFC 7512 URI (pkcs11:…) of a key in a token.
@@ -64,33 +64,33 @@ pub(super) struct AuthorityFlags {
     passphrase: PassphraseFlags,
 }
 
-/// An authority that can sign, and the list of what it signed.
+/// A CA with its key, and the index of the certificates that it has signed.
 #[derive(Debug)]
 pub(super) struct IssuingCa {
     pub(super) authority: CertificateAuthority,
     pub(super) index: IssuanceIndex,
-    /// What a server or client shows behind its own certificate; empty for a root, which is no part of a chain.
+    /// The CA certificate that follows a leaf in the chain; empty for a root, which chains do not include.
     pub(super) chain: String,
 }
 
 impl AuthorityFlags {
-    /// The certificate's file.
+    /// The file of the CA certificate.
     pub(super) fn certificate(&self, role: CaRole) -> PathBuf {
         self.ca_cert.clone().unwrap_or_else(|| self.dir.join(role.file()).with_extension("crt"))
     }
 
-    /// Reads the authority for this kind of certificate; asks for the passphrase of its key, if it has one.
+    /// Loads the CA for a role; prompts for the passphrase of an encrypted key.
     pub(super) fn open(&self, role: CaRole) -> Result<IssuingCa, CommandError> {
         let certificate = self.certificate(role);
         let key = match &self.ca_key {
             Some(key) => AuthorityKeySource::parse(key),
             None => AuthorityKeySource::File(self.dir.join(role.file()).with_extension("key")),
         };
-        // Not `exists`: a directory that may not be read is another mistake than a file that is not there.
+        // Not `exists`: an unreadable directory is not a missing file.
         if self.ca_cert.is_none() && matches!(certificate.try_exists(), Ok(false)) {
             return Err(CommandError::Failed(format!(
-                "{}: there is no such authority; make one with: portcullis certs init --dir {}, or name another one \
-                 with --ca-cert and --ca-key",
+                "{}: there is no such CA; create one with: portcullis certs init --dir {}, or give another one with \
+                 --ca-cert and --ca-key",
                 certificate.display(),
                 self.dir.display()
             )));
@@ -129,7 +129,7 @@ impl AuthorityFlags {
 }
 
 impl IssuingCa {
-    /// Writes down what was signed; until then it is not handed out.
+    /// Records a certificate in the index; call it before the certificate is written.
     pub(super) fn record(&self, entry: &IndexEntry) -> Result<(), CommandError> {
         self.index
             .record(std::slice::from_ref(entry))

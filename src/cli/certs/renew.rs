@@ -1,5 +1,5 @@
-//! `portcullis certs renew-ca`: another certificate for an authority, by the root's key; the authority keeps its key or
-//! gets a new one. What an authority is (its name, its purpose, what may stand below it) never changes here.
+//! `portcullis certs renew-ca`: the root signs a new certificate for a CA, with its old key or a new one. Never changes
+//! the subject, purpose or constraints of a CA.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,52 +27,52 @@ use crate::pki::x509::certificate::Certificate as Parsed;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
-  portcullis certs renew-ca client                        # the same key, a new end
-  portcullis certs renew-ca client --new-key              # the key was lost, or may be known to others
+  portcullis certs renew-ca client                        # the same key, a new expiration
+  portcullis certs renew-ca client --new-key              # the key was lost or compromised
   portcullis certs renew-ca serving --root-dir /media/root-ca
   portcullis certs renew-ca root
 
-With the same key, everything that was issued stays good. With a new key, NAME.bundle.crt holds both
-certificates, for those who verify, until what the old key has signed has ended.
-A root with a new key is a new root: make it with `init --dir`, and distribute both.";
+With the same key, issued certificates stay valid. With a new key, NAME.bundle.crt contains both
+certificates: verifiers trust it until the certificates of the old key have expired.
+A root with a new key is a new root: create it with `init --dir`, and distribute both.";
 
-/// Which authority is renewed.
+/// The CAs that can be renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RenewableCa {
     /// The root itself: ca.
     Root,
-    /// That of clients: client-ca.
+    /// The CA for clients: client-ca.
     Client,
-    /// That of servers: serving-ca.
+    /// The CA for servers: serving-ca.
     Serving,
-    /// That of front proxies: front-proxy-ca.
+    /// The CA for front proxies: front-proxy-ca.
     FrontProxy,
 }
 
 /// The flags of `portcullis certs renew-ca`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct RenewFlags {
-    /// The authority that gets another certificate.
+    /// The CA to renew.
     #[arg(value_enum, value_name = "AUTHORITY")]
     which: RenewableCa,
-    /// The directory that `init` made the authorities in.
+    /// The directory with the CAs of `init`.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// The directory with the root's ca.crt and ca.key. Default: that of --dir.
+    /// The directory with the root's ca.crt and ca.key. Default: --dir.
     #[arg(long, value_name = "DIR")]
     root_dir: Option<PathBuf>,
-    /// Make a new key, too: for one that was lost, or that others may know.
+    /// Also generate a new key, because the old one was lost or compromised.
     #[arg(long)]
     new_key: bool,
-    /// The kind of the new key.
+    /// The type of the new key.
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, requires = "new_key")]
     key_type: KeyType,
-    /// How long it is good, at most as long as the root. Default: 5y, and 10y for the root.
+    /// The validity, limited by that of the root. Default: 5y, and 10y for the root.
     #[arg(long, value_name = "DURATION", value_parser = life)]
     validity: Option<Duration>,
     #[command(flatten)]
     passphrase: PassphraseFlags,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
@@ -83,7 +83,7 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 #[serde(rename_all = "camelCase")]
 struct RenewalReport {
     authority: CreatedCa,
-    /// The end of the certificate before it.
+    /// The expiration of the replaced certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced_not_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,11 +93,11 @@ struct RenewalReport {
     role: Option<CaRole>,
 }
 
-/// The root that signs.
+/// The root CA with its key.
 struct RootCa {
     certificate: Parsed,
     key: PemKey,
-    /// None if the key is not encrypted.
+    /// `None` if the key is not encrypted.
     passphrase: Option<SecretString>,
     index: IssuanceIndex,
 }
@@ -117,8 +117,8 @@ pub(super) fn run(flags: &RenewFlags) -> Result<ExitCode, CommandError> {
     let role = flags.which.role();
     if role.is_none() && flags.new_key {
         return Err(CommandError::Usage(
-            "--new-key: a root with a new key is a new root: make it with `portcullis certs init --dir NEW`, have \
-             everybody trust both roots, and issue everything anew before the old one goes"
+            "--new-key: a root with a new key is a new root: create it with `portcullis certs init --dir NEW`, \
+             distribute both roots, and reissue all certificates before you remove the old one"
                 .to_owned(),
         ));
     }
@@ -137,13 +137,13 @@ impl RootCa {
         let [certificate_file, key_file] =
             ["crt", "key"].map(|extension| directory.join(ROOT).with_extension(extension));
         let certificate = parsed(&certificate_file)?.ok_or_else(|| {
-            let hint = "there is no root; give the directory that has ca.crt and ca.key with --root-dir";
+            let hint = "there is no root CA; give the directory with ca.crt and ca.key with --root-dir";
             CommandError::about(certificate_file.display(), hint)
         })?;
         let about = |problem: &dyn std::fmt::Display| CommandError::about(key_file.display(), problem);
         let pem = std::fs::read(&key_file).map(secrecy::zeroize::Zeroizing::new);
         let pem = pem.map_err(|error| {
-            about(&format!("{error}; the root's key is needed: give its directory with --root-dir"))
+            about(&format!("{error}; renewal needs the root's key: give its directory with --root-dir"))
         })?;
         let mut passphrase = None;
         let key = match PemKey::from_pem(&pem) {
@@ -157,7 +157,7 @@ impl RootCa {
         if key.public_key() != certificate.spki {
             return Err(about(&format!("it is not the key of {}", certificate_file.display())));
         }
-        // The root may renew itself after its end; what it signs for others would be good for nothing.
+        // An expired root may renew itself, but certificates that it signs for other CAs would be invalid.
         if flags.which != RenewableCa::Root && end(&certificate) <= now {
             let hint = "the root has expired; renew it first: portcullis certs renew-ca root";
             return Err(CommandError::about(certificate_file.display(), hint));
@@ -169,7 +169,7 @@ impl RootCa {
         KeyPair::from_pem(self.key.to_pem().expose_secret()).map_err(failed)
     }
 
-    /// What it is called, without `root CA`.
+    /// Its name without `root CA`.
     fn name(&self) -> &str {
         let name = self.certificate.subject.name.common_name.as_str();
         name.strip_suffix(" root CA").unwrap_or(name)
@@ -223,7 +223,7 @@ fn renew_intermediate(
         (certificate, made)
     } else {
         let Some(before) = &before else {
-            let hint = "there is no certificate to renew; make the authority with --new-key";
+            let hint = "there is no certificate to renew; create the CA with --new-key";
             return Err(CommandError::about(file.display(), hint));
         };
         plan = like(plan, before);
@@ -237,7 +237,7 @@ fn renew_intermediate(
         must_be_like(&certificate, before, &file)?;
     }
     let new = Parsed::parse(certificate.der().clone())
-        .map_err(|error| CommandError::about("reading the new authority again", error))?;
+        .map_err(|error| CommandError::about("parsing the new CA certificate", error))?;
     if new.issuer != root.certificate.raw_subject {
         return Err(CommandError::about(ROOT, NOT_OF_INIT));
     }
@@ -256,7 +256,7 @@ fn renew_intermediate(
     })
 }
 
-/// The passphrase for a new key: that of the root's, if the key before it was encrypted as well.
+/// The passphrase for a new key, if the old key was encrypted: that of the root's key if it has one.
 fn new_passphrase(
     flags: &RenewFlags,
     root: &RootCa,
@@ -273,7 +273,7 @@ fn new_passphrase(
     }
 }
 
-/// Both certificates, and those of an earlier bundle that are still good: what a verifier trusts for a while.
+/// Stages the bundle that verifiers trust meanwhile: both certificates, and the valid ones of an earlier bundle.
 fn stage_bundle(
     certificate_file: &Path,
     new: &Certificate,
@@ -301,7 +301,7 @@ fn stage_bundle(
     Ok(file)
 }
 
-/// A certificate in a file; `None` if there is no such file.
+/// Reads the certificate of a file; `None` if the file does not exist.
 fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let pem = match std::fs::read(file) {
@@ -315,17 +315,17 @@ fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
     }
 }
 
-/// A plan for the same name and key identifier.
+/// Copies the name and key identifier of the old certificate to a plan.
 fn like(mut plan: CaPlan, before: &Parsed) -> CaPlan {
     plan.common_name.clone_from(&before.subject.name.common_name);
     plan.key_id.clone_from(&before.extensions.subject_key_id);
     plan
 }
 
-const NOT_OF_INIT: &str = "it is not an authority as `certs init` makes them (another subject, purpose, path length, or \
-                           name constraints), and would become another one: renew it with what made it";
+const NOT_OF_INIT: &str = "it is not a CA of `certs init`: its subject, purpose, path length or name constraints differ, \
+                           and renewal would change them; renew it with the tool that created it";
 
-/// Compares what an authority is allowed before and after: nothing of it may be lost on the way.
+/// Fails if the new certificate differs from the old one in subject, usages or constraints.
 fn must_be_like(new: &Certificate, before: &Parsed, file: &Path) -> Result<(), CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let new = Parsed::parse(new.der().clone()).map_err(|error| about(&error))?;
@@ -361,23 +361,23 @@ impl RenewalReport {
             (None, _) => {
                 let root = flags.root_dir.as_ref().unwrap_or(&flags.dir).display();
                 step(format!(
-                    "everybody who trusts the root: the new {root}/{ROOT}.crt in place of the old, before {old_end}"
+                    "distribute the new {root}/{ROOT}.crt to all verifiers of the root, before {old_end}"
                 ));
-                step("name and key are the same: what was issued stays good, under the old and the new certificate".to_owned());
+                step("name and key are unchanged: issued certificates stay valid under the old and the new certificate".to_owned());
             }
             (Some(role), Some(bundle)) => {
                 let (name, bundle) = (role.file(), bundle.display());
-                for line in trusts(role, &format!("{bundle}, which has the old certificate too")) {
+                for line in trusts(role, &format!("{bundle}, which also contains the old certificate")) {
                     step(format!("1. {line}"));
                 }
                 step(format!(
-                    "2. issue anew what {name} has signed: portcullis certs index --ca-cert {dir}/{name}.crt"
+                    "2. reissue the certificates of {name}, listed by: portcullis certs index --ca-cert {dir}/{name}.crt"
                 ));
                 for line in trusts(role, &format!("{dir}/{name}.crt alone; then remove {bundle}")) {
                     step(format!("3. {line}"));
                 }
                 step(format!(
-                    "if others know the old key: take 3. before 1. and 2., for it can sign until {old_end}"
+                    "if the old key is compromised, begin with step 3: it can sign until {old_end}"
                 ));
             }
             (Some(role), None) => {
@@ -387,7 +387,7 @@ impl RenewalReport {
                 }
                 if !old_end.is_empty() && !flags.new_key {
                     step(format!(
-                        "what was issued stays good; what carries the old {name}.crt behind its own certificate is issued anew before {old_end}"
+                        "issued certificates stay valid; reissue those with the old {name}.crt in their chain before {old_end}"
                     ));
                 }
             }
@@ -396,7 +396,7 @@ impl RenewalReport {
     }
 }
 
-/// Who verifies by an authority, and with what.
+/// The configuration of the verifiers of a CA.
 fn trusts(role: CaRole, file: &str) -> Vec<String> {
     match role {
         CaRole::Client => vec![format!("gateways and API servers: --client-ca-file={file}")],
@@ -404,7 +404,7 @@ fn trusts(role: CaRole, file: &str) -> Vec<String> {
             vec![format!("gateways and API servers: --requestheader-client-ca-file={file}")]
         }
         CaRole::Serving => {
-            vec![format!("clients that trust the root need nothing; those that trust this authority: {file}")]
+            vec![format!("clients that trust the root need no change; clients that trust this CA: {file}")]
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Certificate requests in a cluster: the objects, as people want to see them.
+//! CertificateSigningRequests in a cluster: reading, decoding and printing of the objects. An approver must see
+//! everything that another signer could sign.
 
 mod contents;
 pub(super) mod create;
@@ -25,11 +26,11 @@ use crate::go::escape::path_segment;
 use crate::pki::issuance::request::CertificateRequest;
 
 const NONE: &str = "<none>";
-/// With this annotation a signer of cert-manager makes an authority.
+/// With this annotation cert-manager issues a CA certificate.
 // cert-manager: pkg/apis/experimental/v1alpha1/types.go, CertificateSigningRequestIsCAAnnotationKey
 const IS_CA: &str = "experimental.cert-manager.io/request-is-ca";
 
-/// A request, as `kubectl get csr` shows it, and what it asks for.
+/// A request: the columns of `kubectl get csr`, and the contents of the PKCS#10 request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RequestRow {
@@ -46,16 +47,16 @@ struct RequestRow {
     requested_duration: String,
     condition: String,
     usages: Vec<String>,
-    /// What some signers read besides.
+    /// Some signers interpret annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     annotations: BTreeMap<String, String>,
-    /// What the request itself says; the reason why it cannot be read if it cannot.
+    /// The PKCS#10 request, or its parse error.
     #[serde(flatten)]
     asks: RequestedContent,
-    /// What is not shown in `asks`: another signer may take it over.
+    /// Parts that `asks` does not show, and that another signer may copy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     also_asks_for: Vec<String>,
-    /// The parts of which another signer may read more than is shown.
+    /// Parts in which another signer may read more than is shown.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     not_shown: BTreeSet<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -120,7 +121,7 @@ impl RequestRow {
         }
     }
 
-    /// As `kubectl get csr` has them.
+    /// The columns of `kubectl get csr`.
     // kubernetes: pkg/printers/internalversion/printers.go, printCertificateSigningRequest
     fn cells(&self) -> [String; 6] {
         [&self.name, &self.age, &self.signer_name, &self.requestor, &self.requested_duration, &self.condition]
@@ -144,7 +145,7 @@ fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
     conditions(request).any(|condition| condition.type_ == kind)
 }
 
-/// The certificate, once it is there.
+/// The certificate, once issued.
 fn issued(request: &CertificateSigningRequest) -> Option<&[u8]> {
     let ByteString(certificate) = request.status.as_ref()?.certificate.as_ref()?;
     Some(certificate.as_slice()).filter(|certificate| !certificate.is_empty())
@@ -162,7 +163,7 @@ fn condition(request: &CertificateSigningRequest) -> String {
     [Some(decided), failed, issued].into_iter().flatten().collect::<Vec<_>>().join(",")
 }
 
-/// The name of a request, and the segment of a path that leads to that request and no other.
+/// The name of a request, validated as a path segment.
 #[derive(Debug, Clone)]
 struct RequestName {
     name: String,
@@ -175,7 +176,7 @@ impl RequestName {
         Ok(Self { name: name.to_owned(), segment })
     }
 
-    /// The object, if it is the one of this name: a decision is about the request that was named.
+    /// Fails if the API server returned an object of another name.
     // threat: object-name-escape
     fn check(&self, answer: CertificateSigningRequest) -> Result<CertificateSigningRequest, CommandError> {
         if name(&answer) == self.name {

@@ -1,4 +1,4 @@
-//! `portcullis cluster-info verify`: a joining node's way to the cluster, step by step.
+//! `portcullis cluster-info verify`: kubeadm's token-based discovery, step by step.
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -24,15 +24,15 @@ use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
 /// The flags of `portcullis cluster-info verify`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct ClusterInfoVerifyFlags {
-    /// Where a node is told to join: host and port, or a URL.
+    /// The server that nodes join: host and port, or a URL.
     #[arg(long, value_name = "URL", value_parser = super::server)]
     server: Uri,
-    /// A file with the token; - is standard input. There is no flag for the token itself: everybody on the machine sees
-    /// command lines.
+    /// A file with the token; - is standard input. There is no flag for the token itself: every user of the machine can
+    /// read command lines.
     #[arg(long, value_name = "FILE", default_value = "-")]
     token_file: PathBuf,
-    /// The public key of the CA, sha256: and its hash, as `token create --print-join-command` prints it. One of several
-    /// will do; without any, a CA that the token has signed is taken.
+    /// Hashes of the CA's public key, sha256:HEX, as `token create --print-join-command` prints them; one must match.
+    /// Default: trust the CA that the token has signed.
     #[arg(long, value_name = "HASH", value_delimiter = ',')]
     discovery_token_ca_cert_hash: Vec<String>,
     /// How long to wait for the signature of a token that was just created.
@@ -40,7 +40,7 @@ pub(in crate::cli) struct ClusterInfoVerifyFlags {
     timeout: Duration,
 }
 
-/// Between two looks.
+/// Interval between reads while the signature is missing.
 const SIGNATURE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 // kubeadm: discovery/token/token.go, retrieveValidatedConfigInfo
@@ -59,7 +59,7 @@ pub(super) async fn run(flags: &ClusterInfoVerifyFlags) -> Result<(), BootstrapE
         read_token(File::open(&flags.token_file).map_err(bad)?)?
     };
 
-    // Nothing is known of the server yet: nothing is sent to it but the question.
+    // The server is unverified: send no credential.
     let unverified = AnonymousClient::of(&flags.server, None)?;
     let until = Instant::now() + flags.timeout;
     let kubeconfig = loop {
@@ -79,7 +79,7 @@ pub(super) async fn run(flags: &ClusterInfoVerifyFlags) -> Result<(), BootstrapE
         location.is_pinned(&pins).map_err(BootstrapError::cluster)?;
         say("CA         pinned\n")?;
     }
-    // kubeadm reads again only if there are pins; who asks wants to know whether TLS will do.
+    // kubeadm reads again only if there are pins; this command also checks TLS without them.
     let verified = AnonymousClient::of(&flags.server, Some(&location.authorities))?;
     let again = verified.cluster_info().await?;
     let again = again.get(KUBECONFIG).map(String::as_bytes).unwrap_or_default();
@@ -88,15 +88,15 @@ pub(super) async fn run(flags: &ClusterInfoVerifyFlags) -> Result<(), BootstrapE
     say(&format!("TLS        verified with that CA\ncluster    {}\n", location.server))
 }
 
-/// A server that is asked anonymously.
+/// A client without credentials.
 struct AnonymousClient(ClusterClient);
 
 impl AnonymousClient {
-    /// Verified with these CAs, or not at all.
+    /// Verifies the server with these CAs; with `None`, skips verification.
     fn of(server: &Uri, authorities: Option<&[CertificateDer<'_>]>) -> Result<Self, BootstrapError> {
         let mut config = Config::new(server.clone());
         config.accept_invalid_certs = authorities.is_none();
-        // An empty list, not none: the system's own CAs play no part.
+        // An empty list, not `None`, which would trust the system's CAs.
         config.root_cert = Some(authorities.unwrap_or_default().iter().map(|ca| ca.to_vec()).collect());
         let client = Client::try_from(config.clone());
         let client =

@@ -25,38 +25,39 @@ const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 /// The flags of `portcullis token create`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct TokenCreateFlags {
-    /// The token, such as `portcullis token generate` prints one; - reads it from standard input. Default: a random one.
+    /// The token, as `portcullis token generate` prints it; - reads it from standard input. Default: a random token.
     ///
-    /// A token on the command line is seen by everybody on the machine, in the list of processes, and stays in the
-    /// history of the shell. The form is there since `kubeadm token create` has it; prefer - or none at all.
+    /// Every user of the machine can read a token on the command line in the list of processes, and it stays in the
+    /// shell history. Supported for compatibility with `kubeadm token create`; prefer - or the default.
     #[arg(value_name = "TOKEN", hide_default_value = true)]
     token: Option<String>,
-    /// How long it is good for, such as 90m or 2h; 0 is for ever.
+    /// How long the token is valid, such as 90m or 2h; 0 means that it never expires.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = ttl, allow_hyphen_values = true)]
     ttl: Duration,
-    /// What it may be used for, comma-separated: to sign cluster-info, and to authenticate.
+    /// The allowed usages, comma-separated: signing of cluster-info, authentication.
     #[arg(long, value_name = "USAGES", value_delimiter = ',', default_value = "signing,authentication", value_parser = usage)]
     usages: Vec<TokenUsage>,
-    /// The groups of those who authenticate with it, besides system:bootstrappers; comma-separated, and all of the form
-    /// system:bootstrappers:NAME. Default, if it may authenticate: system:bootstrappers:kubeadm:default-node-token.
+    /// Extra groups of clients that authenticate with the token, comma-separated, each of the form
+    /// system:bootstrappers:NAME. Default, if authentication is allowed:
+    /// system:bootstrappers:kubeadm:default-node-token.
     #[arg(long, value_name = "GROUPS", value_delimiter = ',', value_parser = group)]
     groups: Vec<String>,
-    /// What it is for, in your words.
+    /// A human-readable description of the token.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
-    /// Print the whole `kubeadm join` command, not the token alone.
+    /// Print the complete `kubeadm join` command instead of the token.
     #[arg(long, conflicts_with = "dry_run")]
     print_join_command: bool,
-    /// Print the Secret that would be created, and ask no cluster.
+    /// Print the Secret without creating it; contacts no cluster.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     cluster: ClusterFlags,
 }
 
-// kubeadm takes a negative one for none: a token for ever by mistake.
+// kubeadm takes a negative duration for none: a token that never expires, by mistake.
 fn ttl(text: &str) -> Result<Duration, String> {
-    duration(text).map_err(|problem| format!("{problem}; 0 is for ever"))
+    duration(text).map_err(|problem| format!("{problem}; 0 means that it never expires"))
 }
 
 // cluster-bootstrap: token/util/helpers.go, ValidateUsages
@@ -79,7 +80,7 @@ pub(super) async fn run(flags: &TokenCreateFlags, clock: &Clock) -> Result<(), B
         return say(&manifest);
     }
     let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
-    // Asked for before there is a token that nobody would be told.
+    // Read before the token exists: a failure here must not leave a token that was never printed.
     let join = if flags.print_join_command { Some(JoinCommand::of(&cluster).await?) } else { None };
     let id = &new.token.id;
     let doing = format!("create the bootstrap token {id}");
@@ -95,7 +96,7 @@ pub(super) async fn run(flags: &TokenCreateFlags, clock: &Clock) -> Result<(), B
         .map_err(BootstrapError::Cluster)
         // kubeadm: phases/bootstraptoken/node/token.go, UpdateOrCreateTokens
         .and_then(|created| {
-            let fix = format!("take another, or delete that one: portcullis token delete {id}");
+            let fix = format!("use another, or delete that one: portcullis token delete {id}");
             created.then_some(()).ok_or_else(|| {
                 BootstrapError::Cluster(format!("a token with id \"{id}\" already exists\n  fix: {fix}"))
             })
@@ -138,14 +139,14 @@ fn new_token(flags: &TokenCreateFlags, clock: &Clock) -> Result<NewToken, Bootst
     Ok(NewToken { token, expires, description: flags.description.clone(), usages, groups })
 }
 
-/// What a node is told to join with.
+/// The endpoint and CA pins of a `kubeadm join` command.
 struct JoinCommand {
     endpoint: String,
     pins: Vec<String>,
 }
 
 impl JoinCommand {
-    /// What joining nodes are told by the cluster itself; without that, what the kubeconfig says of it.
+    /// Reads them from cluster-info; without it, from the kubeconfig.
     // kubeadm: cmd/util/join.go, getJoinCommand; from the kubeconfig alone
     async fn of(cluster: &ClusterClient) -> Result<Self, BootstrapError> {
         let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), cluster_info::NAMESPACE);
@@ -159,7 +160,7 @@ impl JoinCommand {
             return Self::new(&server, &authorities);
         }
         print_error(&format!(
-            "warning: no node can join yet: there is no ConfigMap {}/{} with a kubeconfig in it\n  fix: portcullis \
+            "warning: nodes cannot join yet: there is no ConfigMap {}/{} with a kubeconfig in it\n  fix: portcullis \
              cluster-info create",
             cluster_info::NAMESPACE,
             cluster_info::NAME
@@ -177,10 +178,10 @@ impl JoinCommand {
             )
         })?;
         let endpoint = server.trim_start_matches("https://").trim_end_matches('/').to_owned();
-        // It is to be pasted into a shell.
+        // Users paste the command into a shell.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]/".contains(&byte);
         if endpoint.is_empty() || !endpoint.bytes().all(plain) {
-            let problem = format!("no join command: {server:?} is no address of a server");
+            let problem = format!("no join command: {server:?} is not a server address");
             return Err(BootstrapError::Cluster(problem));
         }
         Ok(Self { endpoint, pins })
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_join_command_holds_nothing_that_a_shell_would_do() {
+    fn a_join_command_contains_no_shell_metacharacters() {
         let ca = include_bytes!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
         let ca = CertificateDer::from_pem_slice(ca).unwrap();
         for (server, endpoint) in [

@@ -22,7 +22,7 @@ const COLUMNS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", 
 pub(in crate::cli) struct TokenListFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// How to print the tokens; JSON and YAML in the form of `kubeadm token list`, one document for each.
+    /// The output format; JSON and YAML as `kubeadm token list` prints them, one document per token.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
@@ -69,7 +69,7 @@ fn table(tokens: &[TokenDescription], now: UnixTime) -> String {
     columns(COLUMNS, tokens.iter().map(row))
 }
 
-/// How long it is until then, roughly.
+/// The remaining time, in the largest unit.
 // apimachinery: util/duration/duration.go, ShortHumanDuration
 fn left(remaining: Option<Duration>, end: UnixTime, now: UnixTime) -> String {
     const MINUTE: u64 = 60;
@@ -89,7 +89,7 @@ fn left(remaining: Option<Duration>, end: UnixTime, now: UnixTime) -> String {
     }
 }
 
-/// A token in kubeadm's words; the fields in kubeadm's order.
+/// A token in kubeadm's output format; the fields in kubeadm's order.
 // kubeadm: apis/output/v1alpha3/types.go and apis/bootstraptoken/v1/types.go
 #[derive(Serialize)]
 struct BootstrapToken<'a> {
@@ -121,7 +121,7 @@ impl<'a> From<&'a TokenDescription> for BootstrapToken<'a> {
     }
 }
 
-/// One document after the other, as kubeadm prints them.
+/// Concatenated documents, as kubeadm prints them.
 fn json(tokens: &[TokenDescription]) -> serde_json::Result<String> {
     let mut text = Vec::new();
     for token in tokens {
@@ -133,7 +133,7 @@ fn json(tokens: &[TokenDescription]) -> serde_json::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// One document after the other, the keys in order.
+/// A stream of documents with sorted keys.
 fn yaml(tokens: &[TokenDescription]) -> Result<String, String> {
     let one = |token| {
         let value = serde_json::to_value(BootstrapToken::from(token)).map_err(|error| error.to_string())?;
@@ -156,7 +156,7 @@ mod tests {
         data.describe("bootstrap-token-abcdef").unwrap()
     }
 
-    /// A token with everything, one with nothing.
+    /// A token with every field, and one with the required fields only.
     fn two() -> [TokenDescription; 2] {
         let least = [("token-id", "abcdef"), ("token-secret", "1234567890123456")];
         let most = [
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_roughly() {
+    fn the_remaining_time_is_rounded_to_one_unit() {
         // apimachinery: util/duration/duration_test.go, TestShortHumanDuration
         let at = |seconds: u64| {
             let end = NOW + Duration::from_secs(seconds);

@@ -1,5 +1,5 @@
-//! What a kubeconfig holds: each cluster's CA and each user's certificate, embedded or in files. Tokens and passwords are
-//! told of, and not shown.
+//! Inspects kubeconfigs: the CA of each cluster and the certificate of each user, embedded or in files. Names the other
+//! kinds of credentials, and never prints them.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::{Facts, Findings, InspectedItem, material};
 use crate::clock::UnixTime;
 use crate::config::kubeconfig::unreadable;
 
-/// Looks at everything in the kubeconfig.
+/// Inspects every cluster and user of a kubeconfig.
 pub(super) fn inspect(
     path: &Path,
     bytes: &[u8],
@@ -26,12 +26,12 @@ pub(super) fn inspect(
         CommandError::about(
             &name,
             format!(
-                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig (what is \
-                 in PKCS#12 or PKCS#7 becomes PEM by `openssl pkcs12 -in FILE` or `openssl pkcs7 -print_certs -in FILE`)"
+                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig (convert \
+                 PKCS#12 or PKCS#7 with `openssl pkcs12 -in FILE` or `openssl pkcs7 -print_certs -in FILE`)"
             ),
         )
     };
-    // `kube` panics on half a character of UTF-16.
+    // `kube` panics on truncated UTF-16.
     if str::from_utf8(bytes).is_err() {
         return Err(unknown("it is not text".to_owned()));
     }
@@ -51,14 +51,14 @@ pub(super) fn inspect(
         if cluster.insecure_skip_tls_verify == Some(true) {
             findings.error(
                 &item,
-                "insecure-skip-tls-verify: anyone on the way can be this server; give its CA instead",
+                "insecure-skip-tls-verify: any attacker on the network can impersonate the server; give its CA instead",
             );
         }
         let data = cluster.certificate_authority_data.as_deref();
         let file = cluster.certificate_authority.as_deref();
         let held = held(data, file, base);
         if held.is_none() {
-            facts.push(("CA", "none: the system's are taken".into()));
+            facts.push(("CA", "none: the system's CAs are used".into()));
         }
         findings.items.push(InspectedItem { kind: "cluster", name: item.clone(), facts });
         look(&item, "certificate-authority", held, None, now, findings);
@@ -73,7 +73,7 @@ pub(super) fn inspect(
         let others = [
             (user.token.is_some(), "a token"),
             (user.token_file.is_some(), "a token file"),
-            (user.exec.is_some(), "a plugin that is run"),
+            (user.exec.is_some(), "an exec plugin"),
             (user.auth_provider.is_some(), "an auth provider"),
             (user.username.is_some() || user.password.is_some(), "a user name and password"),
         ];
@@ -91,7 +91,7 @@ pub(super) fn inspect(
     Ok(())
 }
 
-/// Content, or why there is none, and the file's name if it is one.
+/// The data, or the error of reading it.
 type KubeconfigData = Result<Vec<u8>, String>;
 
 /// Inline data takes precedence over the file, as for client-go.
@@ -99,7 +99,7 @@ fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<K
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         return Some(STANDARD.decode(data).map_err(|_| "it is not base64".to_owned()));
     }
-    // `kube` joins an empty one with the directory, too.
+    // `kube` joins even an empty path with the directory.
     let file = file.filter(|file| !file.is_empty() && Some(Path::new(file)) != base)?;
     Some(std::fs::read(file).map_err(|error| format!("{file}: {error}")))
 }
@@ -120,7 +120,7 @@ fn read(
         Some(Ok(bytes)) => {
             let pieces = material::pieces(&name, &bytes, None);
             if pieces.is_empty() {
-                findings.error(&name, "it holds no PEM");
+                findings.error(&name, "it contains no PEM");
             }
             pieces
         }

@@ -1,4 +1,5 @@
-//! What a server shows in a TLS handshake, and what a client that verifies would make of it.
+//! Inspects the certificates of a TLS server, and verifies them as a client would. The handshake accepts any
+//! certificate, so no data is ever sent over the connection.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,7 @@ use crate::go::pem;
 
 const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the server, and judges what it shows.
+/// Does a TLS handshake, and inspects the server's chain.
 pub(super) fn inspect(
     address: &str,
     name: Option<&str>,
@@ -43,7 +44,7 @@ pub(super) fn inspect(
     let runtime =
         super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
     let shown = {
-        let _waiting = Spinner::new(&format!("waiting for {address}"));
+        let _spinner = Spinner::new(&format!("waiting for {address}"));
         runtime.block_on(async { timeout(SERVER_PROBE_TIMEOUT, shake(host, port, &server_name)).await })
     };
     let slow = || format!("no TLS handshake within {} s", SERVER_PROBE_TIMEOUT.as_secs());
@@ -55,13 +56,12 @@ pub(super) fn inspect(
         ("ALPN", shown.alpn.into()),
     ];
     match &shown.client_authorities {
-        None => facts.push(("clients", "no certificate is asked for".into())),
+        None => facts.push(("clients", "does not request a certificate".into())),
         Some(names) if names.is_empty() => {
-            facts.push(("clients", "a certificate of any CA is asked for".into()));
+            facts.push(("clients", "requests a certificate of any CA".into()));
         }
-        Some(names) => facts.extend(
-            names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for").into())),
-        ),
+        Some(names) => facts
+            .extend(names.iter().map(|name| ("clients", format!("requests a certificate of {name}").into()))),
     }
     let says = verdict(&shown.chain, &server_name, roots, now);
     let verified = says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"));
@@ -82,13 +82,13 @@ pub(super) fn inspect(
     Ok(findings)
 }
 
-/// What was seen in the handshake.
+/// The parameters of a handshake.
 struct ObservedHandshake {
     chain: Vec<CertificateDer<'static>>,
     protocol: String,
     cipher: String,
     alpn: String,
-    /// Whose certificates the server asks for, if it asks.
+    /// The CAs of a CertificateRequest; `None` if the server sent none.
     client_authorities: Option<Vec<String>>,
 }
 
@@ -135,19 +135,21 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, CommandError> {
         roots.add(certificate).map_err(|error| failed(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(failed("there is no certificate in it".to_owned()));
+        return Err(failed("it contains no certificate".to_owned()));
     }
     Ok(roots)
 }
 
-/// What a client that trusts these roots says.
+/// Verifies a chain as a client that trusts these roots.
 fn verdict(
     chain: &[CertificateDer<'static>],
     name: &ServerName<'_>,
     roots: RootCertStore,
     now: UnixTime,
 ) -> Result<(), String> {
-    let Some((leaf, above)) = chain.split_first() else { return Err("it shows no certificate".to_owned()) };
+    let Some((leaf, above)) = chain.split_first() else {
+        return Err("it presents no certificate".to_owned());
+    };
     if roots.is_empty() {
         return Err("there is no CA to verify it with".to_owned());
     }
@@ -159,7 +161,7 @@ fn verdict(
     verifier.verify_server_cert(leaf, above, name, &[], now).map(drop).map_err(|error| error.to_string())
 }
 
-/// Takes every certificate: this handshake is made to look at it, and nothing else is ever said on it.
+/// Accepts every certificate: the connection is closed after the handshake, without sending data.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
@@ -200,7 +202,7 @@ impl ServerCertVerifier for AcceptAnyCertificate {
     }
 }
 
-/// Has no certificate to show, and remembers whose were asked for.
+/// Presents no client certificate, and records the CAs that the server requests.
 #[derive(Debug, Default)]
 struct ClientCaRecorder(Mutex<Option<Vec<String>>>);
 

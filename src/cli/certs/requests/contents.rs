@@ -1,9 +1,9 @@
-//! What a request asks for beyond the names and the key that are shown of it. Another signer may sign it, so the person
-//! who approves the request sees all of it, or a warning.
+//! The parts of a certificate request beyond its displayed names and key. Another signer may sign them, so the approver
+//! sees each of them, or a warning.
 //!
-//! Go, and our own reader of requests with it, passes over attributes that it cannot read, and over what follows the
-//! last field of a SEQUENCE. Nothing is passed over here: each part has a line in `also`, and one that is malformed or
-//! in another's encoding a line in `not_shown` besides.
+//! Go, and our own parser of requests with it, ignores attributes that it cannot parse, and data after the last field
+//! of a SEQUENCE. This module ignores nothing: each part has a line in `also`, and a malformed or differently encoded
+//! one also a line in `not_shown`.
 // RFC 2986 §4.1, RFC 2985 §5.4.2
 
 use std::collections::BTreeSet;
@@ -22,16 +22,16 @@ use crate::pki::x509::alt_names::ia5;
 use crate::pki::x509::der::{DerReader, tag};
 use crate::pki::x509::name::text;
 
-/// 1.3.6.1.4.1.311.2.1.14, Microsoft's attribute for the same; openssl reads both.
+/// 1.3.6.1.4.1.311.2.1.14, Microsoft's variant of extensionRequest; openssl reads both.
 const CERT_EXTENSIONS: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x0e];
-/// 2.5.4.3 and 2.5.4.5: of several, the last one counts.
+/// 2.5.4.3 and 2.5.4.5: of several values, Go keeps the last.
 // go: crypto/x509/pkix/pkix.go, FillFromRDNSequence
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 3];
 const SERIAL_NUMBER: &[u8] = &[0x55, 0x04, 5];
-/// The longest value that is shown whole, in octets.
+/// Longer values are truncated, in octets.
 const MAX_SHOWN: usize = 64;
 
-/// What kind of name a GeneralName is, by its tag.
+/// The kinds of GeneralName, by tag number.
 // RFC 5280 §4.2.1.6
 const GENERAL_NAMES: [&str; 9] = [
     "otherName",
@@ -107,18 +107,18 @@ const KNOWN: [(&str, &str); 44] = [
     ("2.16.840.1.113730.1.1", "nsCertType"),
 ];
 
-/// What else the request holds, a line for each part; whether a signer that copies it makes an authority.
+/// The undisplayed parts of a request, and whether a signer that copies them would issue a CA certificate.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct UnshownContents {
     pub(super) also: Vec<String>,
-    /// The parts whose lines tell less than another reader may find in them.
+    /// Parts in which another parser may find more than their lines show.
     pub(super) not_shown: BTreeSet<String>,
     pub(super) asks_for_authority: bool,
 }
 
 // threat: csr-unshown-part
 impl UnshownContents {
-    /// Of `spec.request`. `shown` is what is shown of it already, if it could be read.
+    /// Decodes `spec.request`; `shown` is the parsed request, whose names and key are displayed already.
     pub(super) fn of(request: &[u8], shown: Option<&CertificateRequest>) -> Self {
         let mut contents = Self::default();
         let block = pem::decode(request).map(|(block, _)| block.content);
@@ -151,7 +151,7 @@ impl UnshownContents {
         }
     }
 
-    /// A line for what the subject that is shown lacks; for every attribute, if none is shown. `None` if it is
+    /// Adds a line for each attribute that the displayed subject lacks, or for all if none is displayed. `None` if
     /// malformed.
     fn subject(&mut self, encoded: &[u8], is_shown: bool) -> Option<()> {
         let mut attributes = Vec::new();
@@ -217,7 +217,7 @@ impl UnshownContents {
     fn extension(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
         let mut extension = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         let kind = extension.oid()?;
-        // A more lenient reader may find the CA bit in what is malformed.
+        // A more lenient parser may find the CA bit in a malformed extension.
         let is_of_authority = matches!(kind, [0x55, 0x1d, 15 | 19]);
         let mut rest = || {
             let critical = extension.peek(tag::BOOLEAN) && extension.boolean()?;
@@ -303,7 +303,7 @@ fn purposes(value: &[u8]) -> Option<Vec<String>> {
     input.is_empty().then_some(purposes)
 }
 
-/// Each name with its kind, as [`in_words`] has those that signers keep.
+/// Each name with its kind, in the format of [`in_words`].
 fn general_names(value: &[u8]) -> Option<Vec<String>> {
     let mut input = DerReader::new(value);
     let mut list = input.enter(tag::SEQUENCE)?;

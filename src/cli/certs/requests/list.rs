@@ -1,4 +1,4 @@
-//! `portcullis certs list`: the requests of a cluster, as `kubectl get csr` shows them.
+//! `portcullis certs list`: the requests of a cluster, in the format of `kubectl get csr`.
 
 use std::process::ExitCode;
 
@@ -17,10 +17,10 @@ use crate::clock::Clock;
 pub(in crate::cli) struct RequestListFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// Only those that nobody has approved or denied yet.
+    /// List only requests that are neither approved nor denied.
     #[arg(long)]
     pending: bool,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }

@@ -1,4 +1,4 @@
-//! `portcullis certs watch`: a line for each request that is there, and for each change, until Ctrl-C.
+//! `portcullis certs watch`: prints a line for each request and each change, until Ctrl-C.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -24,12 +24,12 @@ use crate::clock::{self, Clock};
 pub(in crate::cli) struct WatchFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// How to print each change; json is one document on a line.
+    /// The output format; json prints one document per line.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
-/// What was seen.
+/// One change, for the output.
 #[derive(Debug, Serialize)]
 struct RequestEvent<'a> {
     time: String,
@@ -60,10 +60,10 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
                     let event = match before {
                         None => "added",
                         Some(before) if before != row.condition => "changed",
-                        // Somebody touched it, and nothing came of it.
+                        // The condition is unchanged.
                         Some(_) => continue,
                     };
-                    if !tell(flags.output, event, &row) {
+                    if !print_event(flags.output, event, &row) {
                         return Ok(ExitCode::SUCCESS);
                     }
                 }
@@ -77,7 +77,7 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
                         let told = cluster.refusal("watch certificate signing requests", error);
                         return Err(CommandError::Failed(told));
                     }
-                    super::super::super::print_error(&format!("{error}; trying again"));
+                    super::super::super::print_error(&format!("{error}; retrying"));
                 }
             }
         }
@@ -85,11 +85,11 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
 }
 
 fn deleted(output: Output, request: &CertificateSigningRequest) {
-    tell(output, "deleted", &RequestRow::of(request, Clock::system().now()));
+    print_event(output, "deleted", &RequestRow::of(request, Clock::system().now()));
 }
 
-/// Whether anybody still reads it.
-fn tell(output: Output, event: &'static str, request: &RequestRow) -> bool {
+/// Prints a change; `false` if standard output is closed.
+fn print_event(output: Output, event: &'static str, request: &RequestRow) -> bool {
     let time = clock::rfc3339(Clock::system().now());
     let text = match output {
         Output::Text => {
@@ -110,7 +110,7 @@ fn tell(output: Output, event: &'static str, request: &RequestRow) -> bool {
     print(&text) == ExitCode::SUCCESS
 }
 
-/// Columns that cannot know what is still to come.
+/// Columns of fixed width, since later rows are unknown.
 fn line([time, event, name, signer, requestor, condition]: [String; 6]) -> String {
     let text = format!("{time:<20}  {event:<7}  {name:<24}  {signer:<44}  {requestor:<28}  {condition}");
     sanitized(text.trim_end()) + "\n"
