@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::cluster::authenticators::Means;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
-use crate::config::source::Source;
+use crate::config::source::ConfigSource;
 use crate::listener::{
     Drain, Draining, Gate, Listener, WatchTermination, Worker, accept_into, accept_the_rest, raise_file_limit,
 };
@@ -82,7 +82,7 @@ pub struct Server {
 impl Server {
     /// Binds, starts the threads and serves `settings`, which `source` was resolved to. The port is open when this
     /// returns.
-    pub fn start(settings: &Settings, source: Source) -> Result<Self, StartError> {
+    pub fn start(settings: &Settings, source: ConfigSource) -> Result<Self, StartError> {
         raise_file_limit();
         let metrics = Arc::new(Metrics::new());
         let (drain, draining) = watch::channel(Drain::Serving);

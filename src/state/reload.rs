@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::cluster::authenticators::Means;
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
-use crate::config::source::Source;
+use crate::config::source::ConfigSource;
 use crate::state::snapshot::Snapshot;
 
 /// How often files are compared with what was read of them.
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Keeps the snapshot up to date.
 pub(crate) struct Reloader {
-    source: Arc<Mutex<Source>>,
+    source: Arc<Mutex<ConfigSource>>,
     current: Arc<ArcSwap<Snapshot>>,
     fixed: Fixed,
     /// What the configuration says of it; differs from `fixed` until the next start.
@@ -80,7 +80,7 @@ impl Fixed {
 impl Reloader {
     /// For what `source` was last resolved to.
     pub(crate) fn new(
-        source: Source,
+        source: ConfigSource,
         settings: &Settings,
         current: Arc<ArcSwap<Snapshot>>,
         means: Means,
