@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::authn::oidc::OidcAuthenticator;
-use crate::authn::oidc::settings::{Issuer, JwtAuthenticator};
-use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
+use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::clock::Clock;
 use crate::cluster::authenticators::Means;
 use crate::http::client_tls::{Roots, Tls};
@@ -47,7 +47,7 @@ impl Issuers {
             let Self(before) = before;
             match before.iter().find(|member| member.settings.issuer.url == settings.issuer.url) {
                 Some(known) if *known.settings == **settings => Ok(known.again()),
-                Some(known) => known.judging_by(settings, means),
+                Some(known) => known.with_settings(settings, means),
                 None => {
                     let judge = Judge::new(Self::authenticator(settings, means)?, means);
                     Ok(Member { settings: Arc::clone(settings), judge, meanwhile: None })
@@ -86,7 +86,7 @@ impl Issuers {
     pub(crate) async fn tried(&self, issuer: &str) {
         let Self(members) = self;
         for Member { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer) {
-            judge.authenticator.tried().await;
+            judge.authenticator.try_initialize().await;
         }
     }
 
@@ -105,19 +105,19 @@ impl Member {
     }
 
     /// The same issuer by other settings.
-    fn judging_by(&self, settings: &Arc<JwtAuthenticator>, means: &Means) -> Result<Self, rustls::Error> {
-        fn place(issuer: &Issuer) -> (&String, Option<&String>, Option<&Roots>) {
-            let Issuer { url, discovery_url, certificate_authority, .. } = issuer;
+    fn with_settings(&self, settings: &Arc<JwtAuthenticator>, means: &Means) -> Result<Self, rustls::Error> {
+        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&Roots>) {
+            let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
             (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }
         let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
-            self.judge.judging_by(settings)
+            self.judge.with_settings(settings)
         } else {
             Judge::new(Issuers::authenticator(settings, means)?, means)
         };
         // Nobody goes on looking where the configuration is said to be no more.
         let known = Some(self.judge()).filter(|known| known.is_known() && !judge.is_known());
-        let meanwhile = known.map(|known| known.judging_by(settings));
+        let meanwhile = known.map(|known| known.with_settings(settings));
         Ok(Self { settings: Arc::clone(settings), judge, meanwhile })
     }
 
@@ -141,7 +141,7 @@ impl TokenAuthenticator for Member {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         self.judge().authenticator.authenticate(token, context)
     }
 }
@@ -160,8 +160,8 @@ impl Judge {
     }
 
     /// What is known stays known.
-    fn judging_by(&self, settings: &JwtAuthenticator) -> Self {
-        let authenticator = Arc::new(self.authenticator.judging_by(settings.clone()));
+    fn with_settings(&self, settings: &JwtAuthenticator) -> Self {
+        let authenticator = Arc::new(self.authenticator.with_settings(settings.clone()));
         Self { authenticator, upkeep: Arc::clone(&self.upkeep) }
     }
 

@@ -1,20 +1,20 @@
-//! Notes each check under the name of its issuer, and passes its outcome on.
+//! Records the checks of one issuer in the authentication trace.
 
 use std::fmt::Display;
 
 use crate::authn::trace::{AuthnTrace, StepOutcome};
 
-/// Where the steps of one authenticator are noted.
+/// Records checks under the label of one authenticator and passes their results on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepRecorder<'a> {
-    /// What authenticators leave.
+    /// The trace of the request.
     pub(super) trace: &'a AuthnTrace,
-    /// The name and the issuer.
+    /// The authenticator's name and issuer.
     pub(super) label: &'a str,
 }
 
 impl StepRecorder<'_> {
-    /// Notes a check: its error, or what was found. Neither may be a usable part of a token.
+    /// Records a check: the error, or the detail of the value. Neither may contain a usable part of a token.
     pub(super) fn check<T, E: Display>(
         self,
         check: impl Into<String>,
@@ -28,7 +28,7 @@ impl StepRecorder<'_> {
         found
     }
 
-    /// Notes that there is nothing to be checked.
+    /// Records a check without input.
     pub(super) fn skip(self, check: &str, why: &str) {
         self.trace.step(self.label, check, StepOutcome::NotApplicable, || why.to_owned());
     }

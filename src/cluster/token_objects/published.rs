@@ -12,7 +12,7 @@ use kube::client::Body;
 use tokio::time::timeout;
 
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::KeySource;
+use crate::authn::jwt::key_set::JwksSource;
 use crate::metrics::Metrics;
 
 const PATH: &str = "/openid/v1/jwks";
@@ -45,7 +45,7 @@ impl PublishedKeys {
     }
 }
 
-impl KeySource for PublishedKeys {
+impl JwksSource for PublishedKeys {
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async move {
             let late = |_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"));
