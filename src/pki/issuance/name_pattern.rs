@@ -1,8 +1,8 @@
-//! Patterns of names: which names a signer of an operator's own signs.
+//! Name patterns: the names that a custom signer signs.
 //!
-//! A pattern is a text with at most one `*`, and each kind of name says how far its `*` reaches, so that it cannot stand
-//! for another host, mailbox or part of a cluster than an operator reads in it. Whether a text is such a name at all is
-//! a check of its own, which every name must pass besides.
+//! A pattern is a text with at most one `*`. The rules for the `*` depend on the kind of name, so that it cannot match
+//! another host, mailbox or reserved Kubernetes name than the operator expects. Every name must also pass the syntax
+//! check of its kind, which is separate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,48 +10,48 @@ use std::str::FromStr;
 use super::dns::{self, NotDnsName};
 use super::pattern::NamePattern;
 use super::profile::SYSTEM_MASTERS;
-use super::subject::{self, NotPlainName};
+use super::subject::{self, InvalidIdentityName};
 
-/// How names begin that Kubernetes gives a meaning to; kubeadm binds `kubeadm:cluster-admins` to the role cluster-admin.
+/// Prefixes that Kubernetes reserves; kubeadm binds `kubeadm:cluster-admins` to the ClusterRole cluster-admin.
 const RESERVED: [&str; 2] = ["system:", "kubeadm:"];
 
-/// Why a listed name is not signed even so.
+/// Why a name that matches a pattern is not signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidName {
     #[error(transparent)]
     Dns(#[from] NotDnsName),
     #[error(transparent)]
-    Identity(#[from] NotPlainName),
-    #[error("it is not a mail address of a plain local part, one @ and a DNS name")]
+    Identity(#[from] InvalidIdentityName),
+    #[error("it is not an email address of an unquoted local part, one @ and a DNS name")]
     Email,
-    #[error("it is not an absolute URI of plain characters, without user, dot segments or empty ones")]
+    #[error(
+        "it is not an absolute URI in normal form, without user information, dot segments or empty segments"
+    )]
     Uri,
 }
 
-/// A text is no pattern for such names.
+/// Why a text is not a pattern for a kind of name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamePatternError {
-    /// It is no pattern for names of any kind.
-    #[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
+    /// The text is not a pattern of any kind.
+    #[error("{0:?} is not a pattern: use at most one *, at the beginning or at the end")]
     NotPattern(String),
     /// No DNS name could match it.
-    #[error("{0:?} matches no DNS name: labels have letters, digits and hyphens")]
+    #[error("{0:?} cannot match a DNS name: labels have letters, digits and hyphens")]
     Dns(String),
-    /// The `*` could stand for a part of a label, and so for another domain.
-    #[error(
-        "the * of {0:?} could stand for the beginning of another domain: put a dot behind it, as in *.example.com"
-    )]
+    /// The `*` could match part of a label, and so another domain.
+    #[error("the * of {0:?} could match part of another domain: put a dot after it, as in *.example.com")]
     DnsLabel(String),
-    /// The `*` could stand for another domain or mailbox.
+    /// The `*` could match another domain or mailbox.
     #[error(
-        "{0:?} matches no mail address, or its * is not one whole side of the @: write *@example.com, or * for every \
-         address"
+        "{0:?} cannot match an email address, or its * is not one whole side of the @: write *@example.com, or * for \
+    every address"
     )]
     Email(String),
-    /// The `*` could stand for another host.
+    /// The `*` could match another host.
     #[error(
-        "{0:?} matches no URI, or leaves a part of the host to the *: write it as spiffe://example.com/ns/a/* or \
-         urn:example:*, with the * at the end, or * for every URI"
+        "{0:?} cannot match a URI, or its * could match part of the host: write it as spiffe://example.com/ns/a/* or \
+    urn:example:*, with the * at the end, or * for every URI"
     )]
     Uri(String),
 }
@@ -60,7 +60,7 @@ fn parse(text: &str) -> Result<NamePattern, NamePatternError> {
     text.parse().map_err(|_| NamePatternError::NotPattern(text.to_owned()))
 }
 
-/// Names of users and groups.
+/// A pattern for names of users and groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityPattern(NamePattern);
 
@@ -73,8 +73,8 @@ impl FromStr for IdentityPattern {
 }
 
 impl IdentityPattern {
-    /// Whether the name is one of the pattern's. A `*` never stands for the prefix of a reserved name, and
-    /// `system:masters` must be spelled out.
+    /// Whether the pattern matches the name. A `*` never matches a reserved prefix, and only a literal pattern matches
+    /// `system:masters`.
     // threat: custom-signer-names
     pub(super) fn covers(&self, name: &str) -> bool {
         let reserved = RESERVED.iter().find(|prefix| name.starts_with(**prefix));
@@ -88,12 +88,12 @@ impl IdentityPattern {
     }
 }
 
-/// Checks the name of a user or group: what is shown of it must be what it is.
+/// Checks the name of a user or group: it must have no invisible characters.
 pub(super) fn identity(name: &str) -> Result<(), InvalidName> {
     Ok(subject::check_name(name)?)
 }
 
-/// DNS names.
+/// A pattern for DNS names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsPattern(NamePattern);
 
@@ -118,15 +118,15 @@ impl FromStr for DnsPattern {
 }
 
 impl DnsPattern {
-    /// Whether the name is one of the pattern's. At the end of a pattern a `*` stands for the rest of a label, and not for
-    /// another domain; at its beginning, for any number of labels.
+    /// Whether the pattern matches the name. A trailing `*` matches the rest of a label, but not another domain; a leading
+    /// `*` matches any number of labels.
     pub(super) fn covers(&self, name: &str) -> bool {
         let within_label = matches!(self.0, NamePattern::Prefix(_)) && !self.0.is_star();
         self.0.star(name).is_some_and(|star| !(within_label && star.contains('.')))
     }
 }
 
-/// Mail addresses.
+/// A pattern for email addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmailPattern(NamePattern);
 
@@ -151,7 +151,7 @@ impl EmailPattern {
     }
 }
 
-/// Checks a mail address: a dot-string of RFC 5321 §4.1.2, one @, and a domain.
+/// Checks an email address: a Dot-string of RFC 5321 §4.1.2, one @, and a domain.
 pub(super) fn email(address: &str) -> Result<(), InvalidName> {
     let (local, domain) = address.split_once('@').ok_or(InvalidName::Email)?;
     let atom = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
@@ -159,7 +159,7 @@ pub(super) fn email(address: &str) -> Result<(), InvalidName> {
     if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(InvalidName::Email) }
 }
 
-/// URIs.
+/// A pattern for URIs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UriPattern(NamePattern);
 
@@ -170,7 +170,7 @@ impl FromStr for UriPattern {
         let pattern = parse(text)?;
         let possible = match &pattern {
             NamePattern::Exact(exact) => uri(exact).is_ok(),
-            // The host must have ended before the `*` begins. Without `//`, its scheme says what is a host.
+            // The host must end before the `*`. Without `//`, the scheme defines which part is a host.
             NamePattern::Prefix(prefix) => {
                 let host_ended = |parts: UriParts<'_>| match parts.authority {
                     Some(_) => parts.path.is_some(),
@@ -186,17 +186,17 @@ impl FromStr for UriPattern {
 }
 
 impl UriPattern {
-    /// Whether the URI is one of the pattern's. A `*` stands for no query and no fragment, unless it is all there is.
+    /// Whether the pattern matches the URI. A `*` does not match a query or a fragment, unless the pattern is `*` alone.
     pub(super) fn covers(&self, uri: &str) -> bool {
         self.0.star(uri).is_some_and(|star| self.0.is_star() || !star.contains(['?', '#']))
     }
 }
 
-/// The parts of a URI that a pattern is about.
+/// The parts of a URI that matter to patterns.
 struct UriParts<'a> {
-    /// Behind `//`; `None` for `urn:…` and the like.
+    /// The part after `//`; `None` for `urn:…` and similar.
     authority: Option<&'a str>,
-    /// From the first `/` behind the authority on, or what follows the scheme; with query and fragment.
+    /// The part after the authority, or after the scheme if there is no authority; with query and fragment.
     path: Option<&'a str>,
 }
 
@@ -207,7 +207,7 @@ fn split(uri: &str) -> Option<UriParts<'_>> {
         return None;
     }
     let Some(hierarchical) = rest.strip_prefix("//") else {
-        // `scheme:/path` is read in different ways, so it is not read at all.
+        // Rejects `scheme:/path`, which parsers interpret differently.
         return (!rest.is_empty() && !rest.starts_with('/'))
             .then_some(UriParts { authority: None, path: Some(rest) });
     };
@@ -216,21 +216,21 @@ fn split(uri: &str) -> Option<UriParts<'_>> {
     Some(UriParts { authority: Some(authority), path: (!path.is_empty()).then_some(path) })
 }
 
-/// Checks a URI: one that every reader takes for the same, whether or not it normalises paths (RFC 3986 §6.2.2).
+/// Checks that every parser interprets the URI alike, whether or not it normalizes (RFC 3986 §6.2.2).
 pub(super) fn uri(text: &str) -> Result<(), InvalidName> {
     let parts = split(text).ok_or(InvalidName::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
-    // A port that is empty is one that a reader leaves out.
+    // Normalization removes an empty port.
     let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
-    // A reader that normalises puts a `/` before it.
+    // Normalization inserts a `/` before the query or fragment.
     let has_path = parts.authority.is_none() || !path.starts_with(['?', '#']);
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segments: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let last = segments.len().saturating_sub(1);
     let plain = segments.iter().enumerate().all(|(place, segment)| {
-        // The last one is empty behind a `/` at the end.
+        // A trailing `/` makes the last segment empty.
         !matches!(*segment, "." | "..") && (!segment.is_empty() || place == last)
     });
     let good = host
@@ -241,8 +241,8 @@ pub(super) fn uri(text: &str) -> Result<(), InvalidName> {
     if good { Ok(()) } else { Err(InvalidName::Uri) }
 }
 
-/// Whether the escape at the beginning of `after` is one that no reader decodes to something that parts a path, or that
-/// could have been written without it.
+/// Whether the escape at the beginning of `after` is needed and safe: it must not decode to an unreserved character, a
+/// path separator, `%` or a control character.
 fn is_needed_escape(after: &str) -> bool {
     let decoded = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     decoded.is_some_and(|octet| {

@@ -1,7 +1,7 @@
-//! Profiles: what a signer may sign.
+//! Profiles: the rules of each signer on the requests that it signs.
 //!
-//! The rules and texts of the four signers of Kubernetes are kube-controller-manager's. A profile has no public fields
-//! and cannot be changed once made.
+//! The rules and error texts of the four Kubernetes signers are kube-controller-manager's. A profile has no public
+//! fields and is immutable.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,11 +23,11 @@ pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// `kubernetes.io/legacy-unknown`
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
-/// The group that may do everything: no rule of RBAC takes anything from it.
+/// The group of superusers, which bypasses authorization: RBAC cannot restrict it.
 // apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
 pub const SYSTEM_MASTERS: &str = "system:masters";
 
-/// What one signer may sign.
+/// The rules of one signer.
 #[derive(Debug, Clone)]
 pub struct CertificateProfile {
     name: String,
@@ -41,43 +41,43 @@ enum ProfileRules {
     KubeletServing,
     Anything,
     Custom(Box<CustomRules>),
-    /// Issued by hand to a client.
+    /// A client certificate of the `certs` command.
     Client,
-    /// Issued by hand to a server.
+    /// A serving certificate of the `certs` command.
     Serving,
 }
 
-/// Why a profile does not allow a request; what it displays is the message of the Failed condition.
+/// Why a profile rejects a request. The text becomes the message of the Failed condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ProfileViolation(String);
 
-/// What a signer of an operator's own may sign. Everything that is not listed is refused.
+/// The rules of a custom signer. Rejects everything that they do not list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CustomRules {
-    /// The common name must match one; with none, only requests without a common name pass.
+    /// The common name must match one of these; if there are none, the request must not have a common name.
     pub common_names: Vec<IdentityPattern>,
-    /// Each organisation must match one. `system:masters` is matched only by a pattern that spells it out.
+    /// Each organization must match one of these. Only a literal pattern matches `system:masters`.
     pub organizations: Vec<IdentityPattern>,
-    /// Each DNS name must match one.
+    /// Each DNS name must match one of these.
     pub dns_names: Vec<DnsPattern>,
-    /// Whether a DNS name may begin with `*.`, and so stand for every name one label below.
+    /// Whether DNS names may be wildcards, `*.example.com`.
     pub allow_wildcards: bool,
-    /// Each address must lie in one.
+    /// Each IP address must be in one of these.
     pub ip_ranges: Vec<IpRange>,
-    /// Each mailbox must match one.
+    /// Each email address must match one of these.
     pub emails: Vec<EmailPattern>,
-    /// Each URI must match one, as Go's `net/url` writes it.
+    /// Each URI, as Go's `net/url` formats it, must match one of these.
     pub uris: Vec<UriPattern>,
-    /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities. A request for no
-    /// extended usage would be good for all of them, and is refused unless `any` is here.
+    /// Each usage must be one of these. `cert sign` is always rejected: only CA certificates may have it. A certificate
+    /// without extended key usage would be valid for all purposes, so such a request is rejected unless `any` is allowed.
     pub allowed_usages: BTreeSet<CertificateUsage>,
-    /// Each of these must be asked for.
+    /// The request must have each of these.
     pub required_usages: BTreeSet<CertificateUsage>,
-    /// The longest life a certificate gets, whatever the flags say; a request for more gets this. Without it, the
-    /// signing duration of the flags.
+    /// The maximum lifetime, to which longer requests are cut; overrides `--cluster-signing-duration`, which is the
+    /// default.
     pub max_duration: Option<Duration>,
-    /// The life a certificate gets that asks for none; without it, the longest one.
+    /// The lifetime if the request has no `expirationSeconds`; the maximum by default.
     pub default_duration: Option<Duration>,
 }
 
@@ -106,7 +106,7 @@ impl CertificateProfile {
         Self::new(LEGACY_UNKNOWN, ProfileRules::Anything)
     }
 
-    /// The profile of a signer of Kubernetes.
+    /// The profile of a Kubernetes signer.
     pub fn kubernetes(signer_name: &str) -> Option<Self> {
         match signer_name {
             KUBE_APISERVER_CLIENT => Some(Self::kube_apiserver_client()),
@@ -117,17 +117,17 @@ impl CertificateProfile {
         }
     }
 
-    /// A signer of an operator's own.
+    /// The profile of a custom signer.
     pub fn custom(name: &SignerName, rules: CustomRules) -> Self {
         Self::new(name.as_str(), ProfileRules::Custom(Box::new(rules)))
     }
 
-    /// A client certificate issued by hand: any subject with a common name.
+    /// The `certs` command's client certificates: any subject with a common name.
     pub fn client() -> Self {
         Self::new("client", ProfileRules::Client)
     }
 
-    /// A serving certificate issued by hand: any subject, with a DNS name or an address.
+    /// The `certs` command's serving certificates: any subject, with a DNS name or an IP address.
     pub fn serving() -> Self {
         Self::new("serving", ProfileRules::Serving)
     }
@@ -142,7 +142,7 @@ impl CertificateProfile {
         &self.name
     }
 
-    /// Whether the request may be signed with these usages.
+    /// Checks a request with these usages.
     // threat: request-beyond-rules
     pub fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), ProfileViolation> {
         match &self.rules {
@@ -169,13 +169,13 @@ impl CertificateProfile {
         }
     }
 
-    /// Whether certificates without the CA bit may carry `cert sign`: kube-controller-manager signs that for the
-    /// legacy signer, which cannot be asked for any more.
+    /// Whether certificates without the CA bit may have `cert sign`: kube-controller-manager signs them for
+    /// `kubernetes.io/legacy-unknown`, which `certificates.k8s.io/v1` no longer accepts.
     pub(super) fn signs_cert_sign(&self) -> bool {
         matches!(self.rules, ProfileRules::Anything)
     }
 
-    /// The usages this profile can sign at most, by its own rules; `None` if it has none.
+    /// The allowed usages; `None` if the profile does not limit them.
     pub(super) fn allowed_usages(&self) -> Option<BTreeSet<CertificateUsage>> {
         match &self.rules {
             ProfileRules::ApiServerClient | ProfileRules::KubeletClient | ProfileRules::Client => {
@@ -187,20 +187,20 @@ impl CertificateProfile {
         }
     }
 
-    /// The purposes that what is signed by this profile is for: its authority must be for each of them.
+    /// The purposes of the profile's certificates. The CA certificate must allow each of them.
     pub(super) fn purposes(&self) -> BTreeSet<CertificateUsage> {
         match &self.rules {
             ProfileRules::ApiServerClient | ProfileRules::KubeletClient | ProfileRules::Client => {
                 [CertificateUsage::ClientAuth].into()
             }
             ProfileRules::KubeletServing | ProfileRules::Serving => [CertificateUsage::ServerAuth].into(),
-            // The request decides, and the authority's limits hold for each certificate.
+            // Depends on the request; `limits` checks each certificate.
             ProfileRules::Anything => BTreeSet::new(),
             ProfileRules::Custom(rules) => rules.allowed_usages.clone(),
         }
     }
 
-    /// The most that this profile lets a certificate live, by its own rules; `None` if it has none.
+    /// The profile's own maximum lifetime, if it has one.
     pub(super) fn max_duration(&self) -> Option<Duration> {
         match &self.rules {
             ProfileRules::Custom(rules) => rules.max_duration,
@@ -208,11 +208,11 @@ impl CertificateProfile {
         }
     }
 
-    /// The longest life, and the one that is given when none is asked for.
+    /// The maximum and the default lifetime.
     pub(super) fn durations(&self, signing_duration: Duration) -> (Duration, Duration) {
         let ProfileRules::Custom(rules) = &self.rules else { return (signing_duration, signing_duration) };
-        let longest = rules.max_duration.unwrap_or(signing_duration);
-        (longest, rules.default_duration.unwrap_or(longest).min(longest))
+        let max = rules.max_duration.unwrap_or(signing_duration);
+        (max, rules.default_duration.unwrap_or(max).min(max))
     }
 }
 
@@ -242,7 +242,7 @@ fn usages_within(
     Ok(())
 }
 
-/// Whether the set of usages is the wanted one, or the wanted one without key encipherment.
+/// Checks that the usages are exactly these, or these without key encipherment.
 // kubernetes: pkg/apis/certificates/helpers.go — the text names the longer set
 fn usages_equal(words: &[String], wanted: [CertificateUsage; 3]) -> Result<(), ProfileViolation> {
     let words: BTreeSet<&str> = words.iter().map(String::as_str).collect();
@@ -304,7 +304,7 @@ fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<()
 impl CustomRules {
     fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), ProfileViolation> {
         let (subject, names) = (request.subject(), request.alt_names());
-        // There is no rule by which these could be allowed.
+        // No rule can allow these.
         let others: [(&str, bool); 7] = [
             ("country", subject.country.is_empty()),
             ("province", subject.province.is_empty()),
@@ -351,17 +351,17 @@ impl CustomRules {
         if let Some(missing) = self.required_usages.difference(&asked).next() {
             return refuse(format!("missing required usage: {missing}"));
         }
-        // RFC 5280 §4.2.1.12: a certificate that names no purpose is good for every one.
+        // RFC 5280 §4.2.1.12: a certificate without extended key usage is valid for every purpose.
         if !self.allowed_usages.contains(&CertificateUsage::Any)
             && !asked.iter().any(|usage| usage.is_extended())
         {
-            return refuse("missing usage: ask for an extended one, such as client auth");
+            return refuse("missing extended key usage: request one, such as client auth");
         }
         Ok(())
     }
 }
 
-/// Checks that each text is listed, and is what it claims to be: a pattern speaks of names, not of texts.
+/// Checks that each text matches a pattern and is a valid name: patterns do not check the syntax of names.
 fn listed(
     texts: &[String],
     what: &str,

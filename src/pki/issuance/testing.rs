@@ -1,4 +1,4 @@
-//! Authorities and requests for tests.
+//! CAs and requests for tests.
 
 use std::process::Command;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) const YEAR: Duration = Duration::from_hours(8760);
 pub(crate) const KINDS: [KeyKind; 5] =
     [KeyKind::Rsa2048, KeyKind::EcdsaP256, KeyKind::EcdsaP384, KeyKind::EcdsaP521, KeyKind::Ed25519];
 
-/// Parameters of an authority that began a year ago and lives for ten more.
+/// Parameters of a CA certificate, valid from a year ago for eleven years.
 pub(crate) fn ca_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -41,7 +41,7 @@ pub(crate) fn date(time: Duration) -> time::OffsetDateTime {
     time::OffsetDateTime::from_unix_timestamp(i64::try_from(time.as_secs()).unwrap()).unwrap()
 }
 
-/// The certificate of an authority, in PEM.
+/// A CA certificate, in PEM.
 pub(crate) fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
     let key = KeyPair::from_pem(key.to_pem().expose_secret()).unwrap();
     params.self_signed(&key).unwrap().pem()
@@ -72,7 +72,7 @@ pub(crate) fn request(subject: &Subject, alt_names: &AltNames) -> CertificateReq
     request::build(subject, alt_names, &PemKey::generate(KeyKind::EcdsaP256).unwrap()).unwrap()
 }
 
-/// Prepares and signs for a year.
+/// Prepares and signs a certificate for a year.
 pub(crate) fn issue(
     authority: &CertificateAuthority,
     profile: &CertificateProfile,
@@ -84,14 +84,14 @@ pub(crate) fn issue(
     authority.issue(authority.prepare(profile, &wanted, NOW)?)
 }
 
-/// An element of DER.
+/// A DER element.
 pub(crate) fn element(kind: u8, content: &[u8]) -> Vec<u8> {
     let mut element = Any::new(Tag::OctetString, content).unwrap().to_der().unwrap();
     element[0] = kind;
     element
 }
 
-/// A request with whatever subject and attributes, signed by its key.
+/// A request with any subject and attributes, even malformed ones, signed by its key.
 pub(crate) fn raw_request(subject: &[u8], attributes: &[u8], key: &PemKey) -> Vec<u8> {
     let attributes = element(0xa0, attributes);
     let info = element(0x30, &[&[2, 1, 0], subject, key.public_key(), &attributes].concat());
@@ -99,7 +99,7 @@ pub(crate) fn raw_request(subject: &[u8], attributes: &[u8], key: &PemKey) -> Ve
     tbs::signed(&info, key.algorithm().identifier().unwrap(), &signature).unwrap()
 }
 
-/// Runs openssl and gives what it printed.
+/// Runs openssl and returns its output.
 pub(crate) fn openssl(arguments: &[&str]) -> String {
     let output = Command::new("openssl").args(arguments).output().expect("openssl is on the PATH");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! Certificates from end to end: what is issued, read back by other libraries, and what can never be issued.
+//! End-to-end tests of issuance: other libraries parse and verify the certificates.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -75,7 +75,7 @@ fn every_kind_of_authority_signs_every_kind_of_key() {
 }
 
 #[test]
-fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
+fn a_certificate_equals_that_of_kube_controller_manager() {
     let authority = authority(KeyKind::EcdsaP256);
     let request = request(&subject("alice", &["ops", "dev", "dev"]), &every_name());
     let usages = [
@@ -137,10 +137,10 @@ fn extension_of(der: &[u8], oid: &str) -> Option<(bool, Vec<u8>)> {
 }
 
 #[test]
-fn alternative_names_are_critical_exactly_without_a_subject() {
+fn alternative_names_are_critical_only_without_a_subject() {
     let authority = authority(KeyKind::EcdsaP256);
     let profile = CertificateProfile::legacy_unknown();
-    // An empty CN is none; an empty O is one.
+    // An empty CN is omitted; an empty O is encoded.
     let cases = [
         ("a subject", subject("alice", &[]), Some(false)),
         ("no subject", Subject::default(), Some(true)),
@@ -159,7 +159,7 @@ fn alternative_names_are_critical_exactly_without_a_subject() {
 }
 
 #[test]
-fn an_ipv4_address_written_as_ipv6_is_one() {
+fn an_ipv4_mapped_address_becomes_ipv4() {
     let names = AltNames { ips: vec!["::ffff:192.0.2.1".parse::<IpAddr>().unwrap()], ..AltNames::default() };
     let request = request(&subject("a", &[]), &names);
     assert_eq!(request.alt_names().ips, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
@@ -171,7 +171,7 @@ fn an_ipv4_address_written_as_ipv6_is_one() {
 }
 
 #[test]
-fn an_authority_without_a_key_identifier_gives_none() {
+fn an_authority_without_a_key_identifier_issues_certificates_without_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     openssl(&[
@@ -196,7 +196,7 @@ fn an_authority_without_a_key_identifier_gives_none() {
     let (crt, key) = (std::fs::read(path("crt")).unwrap(), std::fs::read(path("key")).unwrap());
     let plain = CertificateAuthority::new(&crt, Box::new(PemKey::from_pem(&key).unwrap())).unwrap();
     let alice = request(&subject("alice", &[]), &AltNames::default());
-    // openssl's authority begins now.
+    // The CA certificate by openssl is valid from now on.
     let usages = strings(&["client auth"]);
     let wanted =
         IssuanceRequest { request: &alice, usages: &usages, expiration: None, signing_duration: YEAR };
@@ -207,7 +207,7 @@ fn an_authority_without_a_key_identifier_gives_none() {
         issue(&authority(KeyKind::EcdsaP256), &CertificateProfile::client(), &alice, &["client auth"])
             .unwrap();
     assert!(extension_of(issued.der(), "2.5.29.35").is_some());
-    // Nor does an authority identify itself.
+    // A certificate with the name of its CA has no authority key identifier either.
     let mut params = ca_params("");
     params.distinguished_name = rcgen::DistinguishedName::new();
     let name = rcgen::DnValue::PrintableString("namesake".try_into().unwrap());
@@ -238,7 +238,7 @@ fn an_expired_authority_is_accepted_and_signs_nothing() {
 }
 
 #[test]
-fn a_life_ends_with_the_authority() {
+fn a_lifetime_ends_with_that_of_the_authority() {
     let mut params = ca_params("short");
     params.not_after = date(NOW + Duration::from_hours(3));
     let authority = authority_of(&params, KeyKind::EcdsaP256);
@@ -249,7 +249,7 @@ fn a_life_ends_with_the_authority() {
 }
 
 #[test]
-fn what_was_prepared_is_signed_by_its_own_authority_alone() {
+fn only_the_authority_that_prepared_a_certificate_signs_it() {
     let (own, other) = (authority(KeyKind::EcdsaP256), authority(KeyKind::EcdsaP256));
     let request = request(&subject("alice", &[]), &AltNames::default());
     let usages = strings(&["client auth"]);
@@ -261,7 +261,7 @@ fn what_was_prepared_is_signed_by_its_own_authority_alone() {
 }
 
 #[test]
-fn unknown_usages_are_no_refusal() {
+fn unknown_usages_are_not_a_profile_violation() {
     let request = request(&subject("alice", &[]), &AltNames::default());
     let authority = authority(KeyKind::EcdsaP256);
     let refused =
@@ -271,11 +271,11 @@ fn unknown_usages_are_no_refusal() {
     assert_eq!(refused.to_string(), r#"unrecognized usage values: ["x" "y\"z"]"#);
 }
 
-/// A certificate that an authority's own limits forbid, or not.
+/// The case, the CA, a DNS name, usages, and whether the limits of the CA certificate allow them.
 type Case = (&'static str, CertificateAuthority, &'static str, &'static [&'static str], bool);
 
 #[test]
-fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
+fn a_certificate_beyond_the_limits_of_its_authority_is_not_signed() {
     use rcgen::{ExtendedKeyUsagePurpose, GeneralSubtree, NameConstraints};
     let limited = |purposes: Vec<ExtendedKeyUsagePurpose>, domain: Option<&str>| {
         let mut params = ca_params("limited");
@@ -301,9 +301,9 @@ fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
             true,
         ),
         ("any", limited(vec![ExtendedKeyUsagePurpose::Any], None), "a.test", &["server auth"], true),
-        ("none is as good as its authority's", limited(vec![client], None), "a.test", &["signing"], true),
+        ("no purpose", limited(vec![client], None), "a.test", &["signing"], true),
         ("a name within", limited(vec![], Some("test")), "a.test", &["server auth"], true),
-        ("a name without", limited(vec![], Some("example")), "a.test", &["server auth"], false),
+        ("a name outside", limited(vec![], Some("example")), "a.test", &["server auth"], false),
     ];
     for (case, authority, name, usages, good) in cases {
         let request = request(&subject("a", &[]), &named(name));

@@ -1,6 +1,6 @@
-//! What a certificate may be used for, in the words of the certificates API.
+//! Key usages and extended key usages, by their names in the certificates API.
 //!
-//! The words come from `spec.usages` alone, never from the request itself. Several words may mean one bit.
+//! The names come only from `spec.usages`, never from the PKCS#10 request. Several names may stand for one bit.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 use crate::go::quote::Quoted;
 
-/// A usage the certificates API knows. Closed by `certificates.k8s.io/v1`; ordered by its word.
+/// A usage of `certificates.k8s.io/v1`, which defines a closed set; ordered by name.
 // api: certificates/v1/types.go, KeyUsage
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CertificateUsage {
@@ -53,29 +53,29 @@ pub enum CertificateUsage {
     NetscapeSgc,
     /// `ocsp signing`
     OcspSigning,
-    /// `s/mime`, another word for `email protection`
+    /// `s/mime`, another name of `email protection`
     Smime,
     /// `server auth`
     ServerAuth,
-    /// `signing`, another word for `digital signature`
+    /// `signing`, another name of `digital signature`
     Signing,
     /// `timestamping`
     Timestamping,
 }
 
-/// Where a usage is written in a certificate.
+/// The encoding of a usage in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UsageEncoding {
-    /// A bit of keyUsage, counted as RFC 5280 §4.2.1.3 does.
+    /// A bit of keyUsage, with its number in RFC 5280 §4.2.1.3.
     KeyUsage(u8),
-    /// An entry of extKeyUsage: its rank in Go's enumeration, by which entries are sorted, and its OID.
+    /// A purpose of extKeyUsage: its value in Go's enumeration, by which purposes are sorted, and its OID.
     // go: crypto/x509/x509.go, ExtKeyUsage
     Extended(u8, &'static str),
 }
 
 use UsageEncoding::{Extended, KeyUsage};
 
-/// Ordered by their words, as [`CertificateUsage`] is.
+/// Ordered by name, as [`CertificateUsage`] is.
 const TABLE: [(CertificateUsage, &str, UsageEncoding); 23] = [
     (CertificateUsage::Any, "any", Extended(0, "2.5.29.37.0")),
     (CertificateUsage::CertSign, "cert sign", KeyUsage(5)),
@@ -106,22 +106,22 @@ static ALL: LazyLock<Vec<CertificateUsage>> =
     LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
 
 impl CertificateUsage {
-    /// Every usage, ordered by its word.
+    /// All usages, ordered by name.
     pub fn all() -> &'static [Self] {
         &ALL
     }
 
-    /// The word of the certificates API.
+    /// The name in the certificates API.
     pub fn word(self) -> &'static str {
         TABLE.iter().find(|(usage, ..)| *usage == self).map_or("", |(_, word, _)| word)
     }
 
-    /// Whether it names a purpose (extKeyUsage) rather than what the key does (keyUsage).
+    /// Whether the usage is a purpose of extKeyUsage, not a bit of keyUsage.
     pub fn is_extended(self) -> bool {
         matches!(self.place(), Extended(..))
     }
 
-    /// The OID of a purpose; `None` for `any`, and for what the key does.
+    /// The OID of a purpose; `None` for `any` and for bits of keyUsage.
     pub(super) fn purpose(self) -> Option<ObjectIdentifier> {
         match self.place() {
             Extended(_, oid) if self != Self::Any => ObjectIdentifier::new(oid).ok(),
@@ -153,7 +153,7 @@ impl FromStr for CertificateUsage {
     }
 }
 
-/// Words that are no usages, in the order in which they were given.
+/// Names that are not usages, in their original order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unrecognized usage values: [{}]", quoted(.0))]
 pub struct UnknownUsages(pub Vec<String>);
@@ -162,12 +162,12 @@ fn quoted(words: &[String]) -> String {
     words.iter().map(|word| Quoted(word).to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// The usages of one request, in its order.
+/// The usages of a request, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateUsages(Vec<CertificateUsage>);
 
 impl CertificateUsages {
-    /// Reads the words of `spec.usages`; the error names every unknown one.
+    /// Parses `spec.usages`; the error lists every unknown name.
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsagesFromStrings
     pub fn parse(words: &[String]) -> Result<Self, UnknownUsages> {
         let (known, unknown): (Vec<_>, Vec<_>) =
@@ -180,12 +180,12 @@ impl CertificateUsages {
         Ok(Self(known.into_iter().filter_map(Result::ok).collect()))
     }
 
-    /// The usages, in the order in which they were given.
+    /// The usages, in order.
     pub fn as_slice(&self) -> &[CertificateUsage] {
         &self.0
     }
 
-    /// The bits of keyUsage: bit n of the number is bit n of RFC 5280.
+    /// The bits of keyUsage; bit n of the number is bit n of RFC 5280.
     pub(super) fn key_usage(&self) -> u16 {
         self.0.iter().fold(0, |bits, usage| match usage.place() {
             KeyUsage(bit) => bits | 1 << bit,
@@ -193,7 +193,7 @@ impl CertificateUsages {
         })
     }
 
-    /// The OIDs of extKeyUsage, each once, in Go's order.
+    /// The OIDs of extKeyUsage, without duplicates, in Go's order.
     pub(super) fn extended(&self) -> Vec<&'static str> {
         let places: BTreeSet<(u8, &'static str)> = self
             .0

@@ -134,8 +134,8 @@ fn a_pin_is_the_hash_of_a_public_key() {
     assert_eq!(location(one.cert.pem()).is_pinned(&pins), Ok(()));
     // One pinned CA of several is enough.
     assert_eq!(location(other.cert.pem() + &one.cert.pem()).is_pinned(&pins), Ok(()));
-    let told = PublicKeyPins::of(other.cert.der()).unwrap();
-    assert_eq!(location(other.cert.pem()).is_pinned(&pins), Err(ClusterInfoError::NotPinned(told)));
+    let found = PublicKeyPins::of(other.cert.der()).unwrap();
+    assert_eq!(location(other.cert.pem()).is_pinned(&pins), Err(ClusterInfoError::NotPinned(found)));
     // The key counts, not the certificate.
     let again =
         rcgen::CertificateParams::new(["other".to_owned()]).unwrap().self_signed(&one.signing_key).unwrap();

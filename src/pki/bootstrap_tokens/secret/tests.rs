@@ -107,11 +107,11 @@ fn a_token_is_described_as_kubeadm_does() {
         ("usage-bootstrap-none", "false"),
         (EXTRA_GROUPS, "system:bootstrappers:b,anything"),
     ];
-    let told = data(&full).describe(name).unwrap();
-    assert_eq!(told.description, "foo");
-    assert_eq!(told.expires.unwrap().as_str(), "2033-11-14T23:13:20+01:00");
-    assert_eq!(told.usages, ["authentication", "other", "signing"]);
-    assert_eq!(told.groups, ["system:bootstrappers:b", "anything"]);
+    let token = data(&full).describe(name).unwrap();
+    assert_eq!(token.description, "foo");
+    assert_eq!(token.expires.unwrap().as_str(), "2033-11-14T23:13:20+01:00");
+    assert_eq!(token.usages, ["authentication", "other", "signing"]);
+    assert_eq!(token.groups, ["system:bootstrappers:b", "anything"]);
 
     let least = data(&full[..2]).describe(name).unwrap();
     assert!(least.expires.is_none() && least.usages.is_empty() && least.groups.is_empty());

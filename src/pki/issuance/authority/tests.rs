@@ -1,4 +1,4 @@
-//! Which files make an authority, and what happens when they change.
+//! Loading of CA certificates and keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::pki::issuance::profile::CertificateProfile;
 use crate::pki::issuance::signer::{KeyKind, PemKey, SignError, Signer, SigningAlgorithm};
 use crate::pki::issuance::testing::{NOW, YEAR, ca_params, ca_pem, date, request, strings, subject};
 
-/// A certificate and the key that fits it, in PEM.
+/// A certificate and the matching key, in PEM.
 fn pair(name: &str) -> (String, String) {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     (ca_pem(&ca_params(name), &key), key.to_pem().expose_secret().to_owned())
@@ -40,7 +40,7 @@ impl Dir {
 }
 
 #[test]
-fn files_that_make_no_authority_say_why_as_upstream_does() {
+fn unusable_files_give_the_errors_of_kube_controller_manager() {
     let dir = Dir::new();
     let (crt, key) = (dir.path("crt").display().to_string(), dir.path("key").display().to_string());
     let ((one, one_key), (other, other_key)) = (pair("one"), pair("other"));
@@ -50,7 +50,7 @@ fn files_that_make_no_authority_say_why_as_upstream_does() {
     let mut no_sign = ca_params("no cert sign");
     no_sign.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
     let own_key = PemKey::from_pem(one_key.as_bytes()).unwrap();
-    let not_authority = "the certificate is not that of an authority: its basicConstraints must say CA, and its keyUsage cert sign";
+    let not_authority = "the certificate is not a CA certificate: it needs CA:TRUE in basicConstraints, and keyCertSign in keyUsage";
     let cases = [
         ("good", one.clone(), one_key.clone(), None),
         ("text around", format!("one\n{one}two"), one_key.clone(), None),
@@ -116,7 +116,7 @@ fn files_that_make_no_authority_say_why_as_upstream_does() {
 }
 
 #[test]
-fn what_an_authority_tells_of_itself() {
+fn an_authority_exposes_its_certificate_and_validity() {
     let mut params = ca_params("test-ca");
     params.not_after = date(NOW + YEAR);
     let key = PemKey::generate(KeyKind::EcdsaP384).unwrap();
@@ -129,7 +129,7 @@ fn what_an_authority_tells_of_itself() {
 }
 
 #[test]
-fn a_uri_of_a_token_is_no_path() {
+fn a_pkcs11_uri_is_not_a_path() {
     assert_eq!(
         AuthorityKeySource::parse("/a/pkcs11:b"),
         AuthorityKeySource::File(PathBuf::from("/a/pkcs11:b"))
@@ -141,7 +141,7 @@ fn a_uri_of_a_token_is_no_path() {
 }
 
 #[test]
-fn a_pin_in_a_uri_is_repeated_nowhere() {
+fn a_pin_in_a_uri_is_never_shown() {
     let dir = Dir::new();
     dir.write("", "");
     for uri in ["pkcs11:object=a?pin-value=hunter2", "pkcs11:pin-value=hunter2;object=a"] {
@@ -155,7 +155,7 @@ fn a_pin_in_a_uri_is_repeated_nowhere() {
     assert_eq!(format!("{source:?}"), "pkcs11:object=a?module-path=/m");
 }
 
-/// A key whose signatures are wrong, as those of broken hardware are.
+/// A key with wrong signatures, as faulty hardware makes them.
 #[derive(Debug)]
 struct Faulty(PemKey);
 
@@ -172,7 +172,7 @@ impl Signer for Faulty {
 }
 
 #[test]
-fn a_wrong_signature_is_given_to_nobody() {
+fn a_wrong_signature_is_never_returned() {
     let key = PemKey::generate(KeyKind::Rsa2048).unwrap();
     let pem = ca_pem(&ca_params("faulty"), &key);
     let authority = CertificateAuthority::new(pem.as_bytes(), Box::new(Faulty(key))).unwrap();

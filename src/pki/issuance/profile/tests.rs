@@ -1,4 +1,4 @@
-//! What each profile signs, and the texts of what it does not.
+//! The requests that each profile accepts, and the error texts for the others.
 
 mod custom;
 
@@ -284,13 +284,13 @@ fn clients_of_the_api_server() {
 }
 
 #[test]
-fn what_is_issued_by_hand() {
+fn profiles_of_the_certs_command() {
     let name = Some("subject common name is required");
     run(
         &CertificateProfile::client(),
         vec![
             case("good", subject("alice", &["a", "b"]), nothing(), CLIENT, None),
-            case("nobody", subject("", &["a"]), nothing(), CLIENT, name),
+            case("no common name", subject("", &["a"]), nothing(), CLIENT, name),
             case(
                 "a server",
                 subject("alice", &[]),
@@ -304,7 +304,7 @@ fn what_is_issued_by_hand() {
         &CertificateProfile::front_proxy(),
         vec![
             case("good", subject("front-proxy", &[]), nothing(), CLIENT, None),
-            case("nobody", Subject::default(), nothing(), CLIENT, name),
+            case("no subject", Subject::default(), nothing(), CLIENT, name),
         ],
     );
     run(

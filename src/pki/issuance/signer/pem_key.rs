@@ -1,4 +1,4 @@
-//! Private keys in memory: read from PEM, or made here.
+//! Private keys in memory, parsed from PEM or generated.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ enum SigningKeyPair {
     Ed25519(Ed25519KeyPair),
 }
 
-/// The curves, each with the algorithm by which its keys sign.
+/// The supported curves, each with the algorithm of its keys.
 const CURVES: [(SigningAlgorithm, &EcdsaSigningAlgorithm); 3] = [
     (SigningAlgorithm::EcdsaSha256, &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
     (SigningAlgorithm::EcdsaSha384, &signature::ECDSA_P384_SHA384_ASN1_SIGNING),
@@ -45,21 +45,21 @@ impl fmt::Debug for PemKey {
 }
 
 impl PemKey {
-    /// Reads PKCS#8, PKCS#1 or SEC1: the first block that is a private key; others are passed over.
+    /// Parses the first private key of a PEM file, as PKCS#8, PKCS#1 or SEC 1. Skips other blocks.
     // go: crypto/tls/tls.go, X509KeyPair, parsePrivateKey
     pub fn from_pem(pem: &[u8]) -> Result<Self, PrivateKeyError> {
         let block = pem::private_key_block(pem).map_err(PrivateKeyError::NoKey)?;
         let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
-        // Headers may say something else, and Go does not read them.
+        // Go ignores headers, so a key with headers is encrypted only if it does not parse.
         Self::from_der(&Zeroizing::new(block.content))
             .map_err(|error| if encrypted { PrivateKeyError::Encrypted } else { error })
     }
 
-    /// Reads an encrypted PKCS#8 key (PBES2, RFC 8018).
+    /// Parses an encrypted PKCS#8 key (PBES2, RFC 8018).
     pub fn from_encrypted_pem(pem: &[u8], passphrase: &SecretString) -> Result<Self, PrivateKeyError> {
         let block = pem::private_key_block(pem).map_err(PrivateKeyError::NoKey)?;
         if block.headers {
-            // RFC 1421 headers: OpenSSL's own encryption, which derives its key by one round of MD5.
+            // RFC 1421 headers: OpenSSL's legacy encryption, which derives its key with one round of MD5.
             return Err(PrivateKeyError::Decrypt);
         }
         if block.kind != b"ENCRYPTED PRIVATE KEY" {
@@ -71,9 +71,9 @@ impl PemKey {
         Self::from_der(key.as_bytes())
     }
 
-    /// Makes a key.
+    /// Generates a key.
     pub fn generate(kind: KeyKind) -> Result<Self, PrivateKeyError> {
-        let failed = |_| PrivateKeyError::Failed("the private key could not be made".to_owned());
+        let failed = |_| PrivateKeyError::Failed("the private key could not be generated".to_owned());
         let rsa = |size| rsa::KeyPair::generate(size).map(SigningKeyPair::Rsa);
         let ecdsa = |(algorithm, curve)| {
             EcdsaKeyPair::generate(curve).map(|pair| SigningKeyPair::Ecdsa(algorithm, pair))
@@ -91,7 +91,7 @@ impl PemKey {
         Self::new(pair.map_err(failed)?)
     }
 
-    /// Whatever of PKCS#8, PKCS#1 and SEC1 it is.
+    /// Parses PKCS#8, PKCS#1 or SEC 1.
     fn from_der(der: &[u8]) -> Result<Self, PrivateKeyError> {
         if let Ok(pair) = rsa::KeyPair::from_pkcs8(der).or_else(|_| rsa::KeyPair::from_der(der)) {
             return Self::new(SigningKeyPair::Rsa(pair));
@@ -146,7 +146,7 @@ impl PemKey {
         let (mut salt, mut iv) = ([0; 16], [0; 16]);
         rand::fill(&mut salt).map_err(|_| failed())?;
         rand::fill(&mut iv).map_err(|_| failed())?;
-        // 16 MiB: twice as much is more than OpenSSL grants when it reads the key.
+        // 16 MiB of memory: OpenSSL rejects parameters that need twice as much.
         let cost = scrypt::Params::new(14, 8, 1).map_err(|_| failed())?;
         let parameters =
             pbes2::Parameters::generate_scrypt_aes256cbc(cost, &salt, iv).map_err(|_| failed())?;
@@ -166,7 +166,7 @@ impl Signer for PemKey {
         if algorithm != self.algorithm() {
             return Err(SignError::Algorithm(algorithm));
         }
-        let failed = |_| SignError::Failed("the private key did not sign".to_owned());
+        let failed = |_| SignError::Failed("the private key failed to sign".to_owned());
         let random = SystemRandom::new();
         match &self.pair {
             SigningKeyPair::Rsa(pair) => {
@@ -197,14 +197,14 @@ mod tests {
     use crate::pki::issuance::testing::{KINDS, openssl};
 
     #[test]
-    fn every_form_that_openssl_writes_is_read() {
+    fn every_key_format_of_openssl_parses() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
         for kind in KINDS {
             let key = PemKey::generate(kind).unwrap();
             let (pkcs8, traditional) = (path("pkcs8"), path("traditional"));
             std::fs::write(&pkcs8, key.to_pem().expose_secret()).unwrap();
-            // Ed25519 has no form but PKCS#8.
+            // Ed25519 keys have PKCS#8 as their only format.
             let form: &[&str] = if kind == KeyKind::Ed25519 { &[] } else { &["-traditional"] };
             openssl(&[&["pkey", "-in", &pkcs8, "-out", &traditional], form].concat());
             let text = std::fs::read_to_string(&traditional).unwrap();
@@ -214,7 +214,7 @@ mod tests {
                 _ => "-----BEGIN EC PRIVATE KEY-----",
             };
             assert!(text.starts_with(first), "{kind:?}");
-            // As `openssl ecparam -genkey` writes it: parameters before the key.
+            // `openssl ecparam -genkey` writes parameters before the key.
             let text = format!(
                 "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{text}"
             );
@@ -266,7 +266,7 @@ mod tests {
         ]);
         let theirs = std::fs::read(path("theirs")).unwrap();
         assert_eq!(PemKey::from_encrypted_pem(&theirs, &passphrase).unwrap().public_key(), key.public_key());
-        // The old encryption with headers is not read, and says that it is encrypted.
+        // The legacy encryption with headers is not supported, but the error identifies the key as encrypted.
         let status = Command::new("openssl")
             .args([
                 "ec",
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told_as_go_tells_it() {
+    fn unusable_keys_give_the_errors_of_go() {
         let block = |kind: &str| format!("-----BEGIN {kind}-----\nMAA=\n-----END {kind}-----\n");
         let cases = [
             (String::new(), "tls: failed to find any PEM data in key input"),

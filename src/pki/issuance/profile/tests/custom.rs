@@ -1,4 +1,4 @@
-//! Signers of an operator's own.
+//! Custom signers.
 
 use std::time::Duration;
 
@@ -34,9 +34,9 @@ fn team() -> CustomRules {
 }
 
 #[test]
-fn an_operator_s_own_signer() {
+fn custom_rules() {
     const USAGES: &[&str] = &["client auth", "digital signature"];
-    const NO_PURPOSE: Option<&str> = Some("missing usage: ask for an extended one, such as client auth");
+    const NO_PURPOSE: Option<&str> = Some("missing extended key usage: request one, such as client auth");
     let a = || subject("team-a", &[]);
     let odd = |change: fn(&mut Subject)| {
         let mut subject = a();
@@ -63,7 +63,7 @@ fn an_operator_s_own_signer() {
                 Some("subject common name \"\" is not allowed"),
             ),
             case(
-                "masters are no star",
+                "a star does not match system:masters",
                 subject("team-a", &["b", "system:masters"]),
                 nothing(),
                 USAGES,
@@ -209,7 +209,7 @@ fn an_operator_s_own_signer() {
     run(
         &custom(CustomRules::default()),
         vec![
-            case("nothing is asked for", Subject::default(), nothing(), &[], NO_PURPOSE),
+            case("an empty request", Subject::default(), nothing(), &[], NO_PURPOSE),
             case(
                 "a name",
                 subject("a", &[]),
@@ -230,21 +230,21 @@ fn an_operator_s_own_signer() {
 }
 
 #[test]
-fn an_operator_s_own_durations() {
+fn custom_durations() {
     let hours = |hours: u64| Some(Duration::from_hours(hours));
     let minutes = |minutes: u64| Some(Duration::from_mins(minutes));
     let authority = authority(KeyKind::EcdsaP256);
     let request = request(&subject("boss", &[]), &nothing());
-    // Longest, usual, asked, and the life after the backdate of five minutes.
+    // Maximum, default, requested, and the lifetime after the backdate of five minutes.
     let cases = [
         ("flags", None, None, None, YEAR),
-        ("longest", hours(48), None, None, Duration::from_hours(48)),
-        ("usual", hours(48), hours(24), None, Duration::from_hours(24)),
-        ("usual above the longest", hours(24), hours(48), None, Duration::from_hours(24)),
-        ("asked", hours(48), hours(24), hours(36), Duration::from_hours(36)),
-        ("asked for too much", hours(48), hours(24), hours(72), Duration::from_hours(48)),
-        // So short a life is not cut by the backdate.
-        ("longest below the shortest", minutes(7), None, Some(Duration::ZERO), Duration::from_mins(12)),
+        ("maximum", hours(48), None, None, Duration::from_hours(48)),
+        ("default", hours(48), hours(24), None, Duration::from_hours(24)),
+        ("default above the maximum", hours(24), hours(48), None, Duration::from_hours(24)),
+        ("requested", hours(48), hours(24), hours(36), Duration::from_hours(36)),
+        ("requested above the maximum", hours(48), hours(24), hours(72), Duration::from_hours(48)),
+        // The backdate does not shorten so short a lifetime.
+        ("maximum below the minimum", minutes(7), None, Some(Duration::ZERO), Duration::from_mins(12)),
         ("longer than the flags", hours(17_520), None, None, 2 * YEAR),
     ];
     for (name, max_duration, default_duration, expiration, want) in cases {

@@ -1,11 +1,11 @@
-//! The name of a key in a token: an RFC 7512 URI.
+//! RFC 7512 URIs of keys in PKCS#11 tokens.
 
 use std::path::PathBuf;
 
 use crate::go::escape::{Mode, unescape_bytes};
 use crate::pki::issuance::signer::PrivateKeyError;
 
-/// Which module, which token, which key, and where the PIN is.
+/// A parsed URI: the module, the token, the key, and the file of the PIN.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Pkcs11Uri {
     pub(super) token: Option<String>,
@@ -18,13 +18,12 @@ pub(super) struct Pkcs11Uri {
     /// The key's identifier, `CKA_ID`.
     pub(super) id: Option<Vec<u8>>,
     pub(super) module_path: PathBuf,
-    /// The file that holds the PIN; without it there is no login.
+    /// The file of the PIN; without it, the gateway does not log in.
     pub(super) pin_source: Option<PathBuf>,
 }
 
 impl Pkcs11Uri {
-    /// Reads a URI. Attributes that would be ignored are refused: a key that is named by more than is looked at is
-    /// perhaps another key.
+    /// Parses a URI. Rejects unsupported attributes: if they were ignored, the URI could select another key.
     // RFC 7512 §2.3
     pub(super) fn parse(uri: &str) -> Result<Self, PrivateKeyError> {
         let rest = uri.strip_prefix("pkcs11:").ok_or_else(|| wrong("it must begin with pkcs11:"))?;
@@ -44,10 +43,10 @@ impl Pkcs11Uri {
                 return Err(wrong(&format!("{name} is given twice")));
             }
             seen.push(name);
-            // What stands behind these names is a secret: it is not looked at, not even to say what is wrong.
+            // The value is a secret: rejects the attribute before any error could quote it.
             if name == "pin-value" {
                 return Err(wrong(
-                    "pin-value would show the PIN to everybody who can list processes: put it into a file and name that with pin-source=file:…",
+                    "pin-value would expose the PIN in the process list: write it to a file and set pin-source=file:…",
                 ));
             }
             let octets = octets(name, value)?;
@@ -59,7 +58,7 @@ impl Pkcs11Uri {
                 ("manufacturer", false) => parsed.manufacturer = Some(string()?),
                 ("model", false) => parsed.model = Some(string()?),
                 ("slot-id", false) => {
-                    let number = string()?.parse().map_err(|_| wrong("slot-id is no number"))?;
+                    let number = string()?.parse().map_err(|_| wrong("slot-id is not a number"))?;
                     parsed.slot_id = Some(number);
                 }
                 ("object", false) => parsed.object = Some(string()?),
@@ -72,14 +71,14 @@ impl Pkcs11Uri {
                 ("pin-source", true) => {
                     let source = string()?;
                     let file = source.strip_prefix("file:").unwrap_or(&source);
-                    // file:///path is the same file as file:/path.
+                    // file:///path and file:/path are the same file.
                     let file = file.strip_prefix("//").unwrap_or(file);
                     if !file.starts_with('/') {
                         return Err(wrong("pin-source must be file: and an absolute path"));
                     }
                     parsed.pin_source = Some(PathBuf::from(file));
                 }
-                _ => return Err(wrong(&format!("the attribute {name} is not understood"))),
+                _ => return Err(wrong(&format!("the attribute {name} is not supported"))),
             }
         }
         parsed.module_path =
@@ -107,7 +106,7 @@ mod tests {
     use super::Pkcs11Uri;
 
     #[test]
-    fn uris_name_a_key() {
+    fn uris_identify_a_key() {
         let uri = "pkcs11:token=My%20token;object=ca;id=%01%ff;type=private?module-path=/usr/lib/m.so&pin-source=file:/run/pin";
         let parsed = Pkcs11Uri::parse(uri).unwrap();
         assert_eq!(parsed.token.as_deref(), Some("My token"));
@@ -124,22 +123,22 @@ mod tests {
     }
 
     #[test]
-    fn uris_that_leave_something_open_are_refused() {
+    fn ambiguous_uris_are_rejected() {
         const CASES: &[(&str, &str)] = &[
             ("file:/x", "must begin with pkcs11:"),
             ("pkcs11:object=a", "module-path must name"),
             ("pkcs11:token=a?module-path=/m", "object or id must name"),
             ("pkcs11:object=a;object=b?module-path=/m", "object is given twice"),
-            ("pkcs11:object=a;x-vendor=b?module-path=/m", "x-vendor is not understood"),
-            ("pkcs11:object=a;module-path=/m", "module-path is not understood"),
-            ("pkcs11:object=a?module-path=/m&module-name=b", "module-name is not understood"),
+            ("pkcs11:object=a;x-vendor=b?module-path=/m", "x-vendor is not supported"),
+            ("pkcs11:object=a;module-path=/m", "module-path is not supported"),
+            ("pkcs11:object=a?module-path=/m&module-name=b", "module-name is not supported"),
             ("pkcs11:object=a?module-path=/m&pin-source=|cat", "pin-source must be file:"),
             ("pkcs11:object=a?module-path=/m&pin-source=https://h/", "pin-source must be file:"),
             ("pkcs11:object=a;type=public?module-path=/m", "type must be private"),
             ("pkcs11:object=%zz?module-path=/m", "without two hexadecimal digits"),
             ("pkcs11:object=%ff?module-path=/m", "object is not UTF-8"),
             ("pkcs11:object?module-path=/m", "every attribute needs"),
-            ("pkcs11:slot-id=a;object=a?module-path=/m", "slot-id is no number"),
+            ("pkcs11:slot-id=a;object=a?module-path=/m", "slot-id is not a number"),
             ("pkcs11:object=a?module-path=/m&pin-value=hunter2", "pin-source=file:"),
             ("pkcs11:pin-value=hunter2;object=a?module-path=/m", "pin-source=file:"),
         ];
