@@ -13,7 +13,7 @@ use super::token::TokenId;
 /// Signs a payload.
 // cluster-bootstrap: token/jws/jws.go, ComputeDetachedSignature
 pub fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
-    // No letter of an id is escaped in JSON.
+    // A token ID has no characters that JSON escapes.
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(payload));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);

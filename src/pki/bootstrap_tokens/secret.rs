@@ -117,8 +117,8 @@ impl<'a> TokenData<'a> {
         self.get(usage.key()) == b"true"
     }
 
-    /// The groups of clients that authenticate with the token, sorted and without duplicates; `None` if one of the extra
-    /// groups is not allowed.
+    /// The groups of clients that authenticate with the token, sorted, without duplicates; `None` if an extra group is not
+    /// allowed.
     // cluster-bootstrap: util/secrets/secrets.go, GetGroups
     pub fn groups(&self) -> Option<Vec<String>> {
         let extra = std::str::from_utf8(self.get(EXTRA_GROUPS)).ok()?;

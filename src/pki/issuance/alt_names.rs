@@ -22,7 +22,7 @@ pub struct AltNames {
 }
 
 impl AltNames {
-    /// Whether there are no names of any kind.
+    /// Whether the lists are all empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

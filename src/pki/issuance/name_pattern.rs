@@ -17,7 +17,7 @@ const RESERVED: [&str; 2] = ["system:", "kubeadm:"];
 
 /// Why a name that matches a pattern is not signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidName {
+pub(super) enum RejectedName {
     #[error(transparent)]
     Dns(#[from] NotDnsName),
     #[error(transparent)]
@@ -89,7 +89,7 @@ impl IdentityPattern {
 }
 
 /// Checks the name of a user or group: it must have no invisible characters.
-pub(super) fn identity(name: &str) -> Result<(), InvalidName> {
+pub(super) fn identity(name: &str) -> Result<(), RejectedName> {
     Ok(subject::check_name(name)?)
 }
 
@@ -118,8 +118,8 @@ impl FromStr for DnsPattern {
 }
 
 impl DnsPattern {
-    /// Whether the pattern matches the name. A trailing `*` matches the rest of a label, but not another domain; a leading
-    /// `*` matches any number of labels.
+    /// Whether the pattern matches the name. A trailing `*` matches the rest of a label, but not another domain; a
+    /// leading `*` matches any number of labels.
     pub(super) fn covers(&self, name: &str) -> bool {
         let within_label = matches!(self.0, NamePattern::Prefix(_)) && !self.0.is_star();
         self.0.star(name).is_some_and(|star| !(within_label && star.contains('.')))
@@ -152,11 +152,11 @@ impl EmailPattern {
 }
 
 /// Checks an email address: a Dot-string of RFC 5321 §4.1.2, one @, and a domain.
-pub(super) fn email(address: &str) -> Result<(), InvalidName> {
-    let (local, domain) = address.split_once('@').ok_or(InvalidName::Email)?;
+pub(super) fn email(address: &str) -> Result<(), RejectedName> {
+    let (local, domain) = address.split_once('@').ok_or(RejectedName::Email)?;
     let atom = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
     let plain = local.split('.').all(|part| !part.is_empty() && part.bytes().all(atom));
-    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(InvalidName::Email) }
+    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(RejectedName::Email) }
 }
 
 /// A pattern for URIs.
@@ -186,7 +186,7 @@ impl FromStr for UriPattern {
 }
 
 impl UriPattern {
-    /// Whether the pattern matches the URI. A `*` does not match a query or a fragment, unless the pattern is `*` alone.
+    /// Whether the pattern matches the URI. A `*` matches no query and no fragment, unless the pattern is `*` alone.
     pub(super) fn covers(&self, uri: &str) -> bool {
         self.0.star(uri).is_some_and(|star| self.0.is_star() || !star.contains(['?', '#']))
     }
@@ -196,7 +196,7 @@ impl UriPattern {
 struct UriParts<'a> {
     /// The part after `//`; `None` for `urn:…` and similar.
     authority: Option<&'a str>,
-    /// The part after the authority, or after the scheme if there is no authority; with query and fragment.
+    /// The part after the authority (or after the scheme without one), with query and fragment.
     path: Option<&'a str>,
 }
 
@@ -217,8 +217,8 @@ fn split(uri: &str) -> Option<UriParts<'_>> {
 }
 
 /// Checks that every parser interprets the URI alike, whether or not it normalizes (RFC 3986 §6.2.2).
-pub(super) fn uri(text: &str) -> Result<(), InvalidName> {
-    let parts = split(text).ok_or(InvalidName::Uri)?;
+pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
+    let parts = split(text).ok_or(RejectedName::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     // Normalization removes an empty port.
     let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
@@ -238,7 +238,7 @@ pub(super) fn uri(text: &str) -> Result<(), InvalidName> {
         && plain
         && text.bytes().all(allowed)
         && text.split('%').skip(1).all(is_needed_escape);
-    if good { Ok(()) } else { Err(InvalidName::Uri) }
+    if good { Ok(()) } else { Err(RejectedName::Uri) }
 }
 
 /// Whether the escape at the beginning of `after` is needed and safe: it must not decode to an unreserved character, a

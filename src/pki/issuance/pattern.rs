@@ -34,7 +34,7 @@ impl FromStr for NamePattern {
 }
 
 impl NamePattern {
-    /// The part of the text that the `*` matches, empty for a literal; `None` if the text does not match. Case-sensitive.
+    /// The part of the text that the `*` matches, empty for a literal; `None` without a match. Case-sensitive.
     pub(super) fn star<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
             Self::Exact(exact) => (text == exact).then_some(""),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::dns;
 pub use super::name_pattern::{DnsPattern, EmailPattern, IdentityPattern, NamePatternError, UriPattern};
-use super::name_pattern::{InvalidName, email, identity, uri};
+use super::name_pattern::{RejectedName, email, identity, uri};
 pub use super::pattern::{IpRange, IpRangeError};
 use super::request::CertificateRequest;
 pub use super::signer_name::{SignerName, SignerNameError};
@@ -70,7 +70,7 @@ pub struct CustomRules {
     /// Each URI, as Go's `net/url` formats it, must match one of these.
     pub uris: Vec<UriPattern>,
     /// Each usage must be one of these. `cert sign` is always rejected: only CA certificates may have it. A certificate
-    /// without extended key usage would be valid for all purposes, so such a request is rejected unless `any` is allowed.
+    /// without extended key usage would be valid for all purposes, so such a request needs `any` here.
     pub allowed_usages: BTreeSet<CertificateUsage>,
     /// The request must have each of these.
     pub required_usages: BTreeSet<CertificateUsage>,
@@ -324,7 +324,7 @@ impl CustomRules {
         }
         let covers = |text: &str| self.organizations.iter().any(|pattern| pattern.covers(text));
         listed(&subject.organization, "subject organization", identity, covers)?;
-        let dns = |text: &str| dns::check(text, self.allow_wildcards).map_err(InvalidName::from);
+        let dns = |text: &str| dns::check(text, self.allow_wildcards).map_err(RejectedName::from);
         let covers = |text: &str| self.dns_names.iter().any(|pattern| pattern.covers(text));
         listed(&names.dns, "DNS subjectAltName", dns, covers)?;
         let covers = |text: &str| self.emails.iter().any(|pattern| pattern.covers(text));
@@ -365,7 +365,7 @@ impl CustomRules {
 fn listed(
     texts: &[String],
     what: &str,
-    check: impl Fn(&str) -> Result<(), InvalidName>,
+    check: impl Fn(&str) -> Result<(), RejectedName>,
     covers: impl Fn(&str) -> bool,
 ) -> Result<(), ProfileViolation> {
     for text in texts {

@@ -75,8 +75,8 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// Whether our policy rejects the request, rather than the parser or verifier. The controller sets a Failed condition
-    /// for such a request, and retries the others, as kube-controller-manager does.
+    /// Whether our policy rejects the request, rather than the parser or verifier. The controller sets a Failed
+    /// condition for such a request, and retries the others, as kube-controller-manager does.
     pub fn is_policy(&self) -> bool {
         match self {
             Self::WeakKey(_) | Self::WeakSignature(_) | Self::TooLarge | Self::NotBare => true,

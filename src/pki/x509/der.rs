@@ -1,8 +1,8 @@
 //! A DER reader, exactly as strict as Go's `cryptobyte`.
 //!
 //! Go aborts the TLS handshake when it cannot parse the client certificate, so the accepted encodings are part of the
-//! contract. General-purpose readers are stricter than Go in some places and more lenient in others (indefinite lengths,
-//! padded integers, trailing bytes). This reader never panics: every access is checked.
+//! contract. General-purpose readers are stricter than Go in some places and more lenient in others (indefinite
+//! lengths, padded integers, trailing bytes). This reader never panics: every access is checked.
 
 /// Identifier octets.
 pub(crate) mod tag {

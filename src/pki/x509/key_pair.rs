@@ -141,7 +141,7 @@ impl fmt::Debug for CertificateKeyPair {
     }
 }
 
-/// Parses PKCS#8, PKCS#1 or SEC 1, like Go, which tries each. `leaf` gives the size of a rejected RSA key for the error.
+/// Parses PKCS#8, PKCS#1 or SEC 1, like Go, which tries each. `leaf` gives the size of a rejected RSA key.
 fn signing_key(block: pem::Block, leaf: Option<&Certificate>) -> Result<Arc<dyn SigningKey>, KeyPairError> {
     let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
     let key = PrivateKeyDer::try_from(block.content).ok();

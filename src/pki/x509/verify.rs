@@ -145,8 +145,8 @@ struct PathSearch<'a> {
 }
 
 impl<'a> PathSearch<'a> {
-    /// Tries every possible issuer of the last certificate of `path`. `Ok(None)` means that paths reached a root, but all
-    /// were rejected.
+    /// Tries every possible issuer of the last certificate of `path`. `Ok(None)`: paths reached a root, but all were
+    /// rejected.
     // go: crypto/x509/verify.go, buildChains
     fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<PathValidity>, VerifyError> {
         let Some(child) = path.last().copied() else {

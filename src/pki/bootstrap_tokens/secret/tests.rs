@@ -1,4 +1,4 @@
-//! Cases of Kubernetes' `secrets_test.go`, `helpers_test.go`, `utils_test.go` (kubeadm) and `util_test.go` (controllers).
+//! Cases of Kubernetes' `secrets_test.go` and `helpers_test.go`, `utils_test.go` (kubeadm), `util_test.go` (controllers).
 
 use std::time::Duration;
 

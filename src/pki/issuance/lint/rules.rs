@@ -118,7 +118,7 @@ fn public_key(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), S
 }
 
 fn unique_ids(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
-    ensure(tbs.issuer_uid.is_none() && tbs.subject_uid.is_none(), || "there is one".to_owned())
+    ensure(tbs.issuer_uid.is_none() && tbs.subject_uid.is_none(), || "present".to_owned())
 }
 
 /// Only the five known extensions, each at most once, in order.
@@ -130,7 +130,7 @@ fn extensions(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> 
 
 /// Basic constraints must be present and critical, and must not have the CA bit.
 fn basic_constraints(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
-    let extension = extension(tbs, BASIC_CONSTRAINTS).ok_or("there is none")?;
+    let extension = extension(tbs, BASIC_CONSTRAINTS).ok_or("absent")?;
     let ParsedExtension::BasicConstraints(constraints) = extension.parsed_extension() else {
         return Err("it does not parse".to_owned());
     };
@@ -156,7 +156,7 @@ fn cert_sign(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), St
 fn extended_key_usage(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let asked: BTreeSet<String> = expected.usages.extended().into_iter().map(str::to_owned).collect();
     let Some(extension) = extension(tbs, EXTENDED_KEY_USAGE) else {
-        return ensure(asked.is_empty(), || "there is none".to_owned());
+        return ensure(asked.is_empty(), || "absent".to_owned());
     };
     let ParsedExtension::ExtendedKeyUsage(usage) = extension.parsed_extension() else {
         return Err("it does not parse".to_owned());
@@ -183,7 +183,7 @@ fn usages_of_profile(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Resul
 fn authority_key_id(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let wanted = if expected.subject == expected.issuer { &[] } else { expected.authority_key_id };
     let Some(extension) = extension(tbs, AUTHORITY_KEY_ID) else {
-        return ensure(wanted.is_empty(), || "there is none".to_owned());
+        return ensure(wanted.is_empty(), || "absent".to_owned());
     };
     let ParsedExtension::AuthorityKeyIdentifier(id) = extension.parsed_extension() else {
         return Err("it does not parse".to_owned());
@@ -197,7 +197,7 @@ fn authority_key_id(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result
 fn alt_names(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let wanted = expected.alt_names;
     let Some(extension) = extension(tbs, ALT_NAMES) else {
-        return ensure(wanted.is_empty(), || "there is none".to_owned());
+        return ensure(wanted.is_empty(), || "absent".to_owned());
     };
     let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() else {
         return Err("it does not parse".to_owned());

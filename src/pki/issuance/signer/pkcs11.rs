@@ -115,7 +115,7 @@ impl TokenSession {
             let tag = hmac::sign(key, pin.expose_secret().as_bytes());
             if refused.iter().any(|(known, refused)| *known == token && refused.as_ref() == tag.as_ref()) {
                 return Err(failed(&format!(
-                    "login: the token rejected this PIN before; it is not retried, which could lock the token: correct {}",
+                    "login: the token rejected this PIN before; not retried, to avoid locking the token: correct {}",
                     file.display()
                 )));
             }
