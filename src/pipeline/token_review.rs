@@ -27,7 +27,7 @@ use crate::http::body::Body;
 use crate::http::transport::BodyError;
 use crate::pipeline::forward::ForwardError;
 use crate::pipeline::stages::Admitted;
-use crate::request::info::{RequestKind, Resource};
+use crate::request::info::{RequestKind, RequestResource};
 
 /// The largest answer that is read. An object has 3 MiB at most; JSON may be longer than what it was sent as.
 const LARGEST_ANSWER: usize = 16 << 20;
@@ -46,7 +46,7 @@ impl Reviewing {
             return None;
         }
         let RequestKind::Resource(resource) = info.kind() else { return None };
-        let Resource { group, version, namespace, resource, subresource, name, .. } = resource;
+        let RequestResource { group, version, namespace, resource, subresource, name, .. } = resource;
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = admitted.cluster();

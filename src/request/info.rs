@@ -31,14 +31,14 @@ pub struct RequestInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind<'a> {
     /// A path of the resource API. The resource need not exist.
-    Resource(Resource<'a>),
+    Resource(RequestResource<'a>),
     /// Any other path: discovery, health, version, …
     NonResource,
 }
 
 /// A resource as named by a path. Absent parts are empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Resource<'a> {
+pub struct RequestResource<'a> {
     /// `api` or `apis`.
     pub api_prefix: &'a str,
     /// The API group; empty for the core group.
@@ -192,11 +192,11 @@ impl RequestInfo {
     }
 
     /// The resource, for a resource request.
-    pub fn resource(&self) -> Option<Resource<'_>> {
+    pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
         let text = |range: &Range<usize>| self.path.get(range.clone()).unwrap_or_default();
         let name = text(&spans.name);
-        Some(Resource {
+        Some(RequestResource {
             api_prefix: text(&spans.api_prefix),
             group: text(&spans.group),
             version: text(&spans.version),
@@ -231,15 +231,15 @@ impl RequestInfo {
     pub fn attempt<'a>(&'a self, user: &'a str) -> Attempt<'a> {
         let on = match self.kind() {
             RequestKind::NonResource => AttemptTarget::Path(&self.path),
-            RequestKind::Resource(Resource { group, resource, subresource, namespace, name, .. }) => {
-                AttemptTarget::Resource { group, resource, subresource, namespace, name }
-            }
+            RequestKind::Resource(RequestResource {
+                group, resource, subresource, namespace, name, ..
+            }) => AttemptTarget::Resource { group, resource, subresource, namespace, name },
         };
         Attempt { user, verb: self.verb(), on }
     }
 }
 
-impl<'a> Resource<'a> {
+impl<'a> RequestResource<'a> {
     /// The path segments from the resource on.
     pub fn segments(&self) -> impl Iterator<Item = &'a str> {
         self.parts.split('/')

@@ -140,7 +140,7 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
         CASES
     {
         let info = parse(method, target).expect("a resource");
-        let expected = Resource {
+        let expected = RequestResource {
             api_prefix: prefix,
             group,
             version,
