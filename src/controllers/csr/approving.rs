@@ -1,6 +1,6 @@
-//! The controller that approves the client certificates of kubelets, if the requester may have them.
+//! The controller that approves requests for kubelet client certificates, if the requester is authorized.
 //!
-//! Follows `pkg/controller/certificates/approver/sarapprove.go`. One thing is stricter: a request whose key or signature
+//! Follows `pkg/controller/certificates/approver/sarapprove.go`. One rule is stricter: a request whose key or signature
 //! is too weak is never approved, since it would never be signed.
 
 use std::sync::Arc;
@@ -30,17 +30,17 @@ use crate::controllers::worker::work;
 use crate::pki::issuance::profile::{CertificateProfile, KUBELET_CLIENT};
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
-/// How many signatures of requests are verified at once: whoever may create requests decides how many there are.
+/// The maximum number of concurrent signature verifications: clients that may create requests control the load.
 const MAX_CONCURRENT_VERIFICATIONS: usize = 2;
-/// The cause of problems with reviews.
+/// The cause of problems with subject access reviews.
 const REVIEWS: &str = "subject access reviews";
 
-/// A kind of request that is approved if its requester may create the virtual subresource.
+/// A kind of kubelet request. The requester must be allowed to create its virtual subresource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KubeletCsrKind {
-    /// A node asks for its own next certificate.
+    /// A node requests its own next certificate.
     SelfNodeClient,
-    /// Somebody asks for a node.
+    /// Any client requests a certificate for a node.
     NodeClient,
 }
 
@@ -61,7 +61,7 @@ impl KubeletCsrKind {
         }
     }
 
-    /// Which kinds a request is of, in the order in which they are tried.
+    /// The kinds that match a request, in the order in which the controller tries them.
     fn all_of(spec: &CertificateSigningRequestSpec, request: &CertificateRequest) -> Vec<Self> {
         let is_kubelets = spec.signer_name == KUBELET_CLIENT
             && CertificateProfile::kubelet_client().check(request, usages(spec)).is_ok();
@@ -73,7 +73,7 @@ impl KubeletCsrKind {
     }
 }
 
-/// Approves for as long as it is polled.
+/// Runs the controller.
 pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
     let forgotten = AtomicU64::new(0);
     let feed = CsrFeed {
@@ -99,7 +99,7 @@ fn is_undecided(summary: &CsrSummary) -> bool {
     !approved.is_there && !denied.is_there && !summary.is_issued()
 }
 
-/// `permits` are the requests that may be verified at once, those included whose attempts were given up.
+/// Processes a request. A verification holds one of `permits` until it ends, even if its attempt has timed out.
 async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
     let csr = match super::read_unissued(context, ControllerName::CsrApproving, &key).await {
         Ok(csr) => Arc::new(csr),
@@ -107,14 +107,14 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     };
     let cluster = &*context.cluster;
     let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
-    let judged = Arc::clone(&csr);
-    // To verify a signature takes as long as the requester's choice of a key lets it take.
-    let judging = spawn_blocking(move || {
-        let kinds = kinds(&judged);
+    let checked = Arc::clone(&csr);
+    // The requester chooses the key, and so the duration of the verification.
+    let checking = spawn_blocking(move || {
+        let kinds = kinds(&checked);
         drop(permit);
         kinds
     });
-    let Ok(kinds) = judging.await else {
+    let Ok(kinds) = checking.await else {
         context.metrics.panics.inc();
         error!(cluster, csr = &*key.name, "reading the request panicked");
         return AttemptOutcome::Retry;
@@ -154,7 +154,7 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
             }
             Ok(false) => {}
             Err(problem) => {
-                unreviewed(context, &key, &problem);
+                log_review_failure(context, &key, &problem);
                 return AttemptOutcome::Retry;
             }
         }
@@ -162,27 +162,27 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     if kinds.is_empty() {
         return AttemptOutcome::Done;
     }
-    // The right may be given later, and there is nothing to be told by.
+    // An administrator may grant the permission later, and no event would report it.
     debug!(cluster, csr = &*key.name, ?kinds, "recognized, but subject access review was not approved");
     AttemptOutcome::Retry
 }
 
-/// Logs, once, that the API server does not say what requesters may do.
-fn unreviewed(context: &ControllerContext, key: &RequestKey, problem: &kube::Error) {
+/// Logs once that the API server does not answer subject access reviews.
+fn log_review_failure(context: &ControllerContext, key: &RequestKey, problem: &kube::Error) {
     let (cluster, csr, problem) = (&*context.cluster, &*key.name, error_message(problem));
     if context.problems.begins(REVIEWS) {
         error!(
             cluster,
             csr,
-            "cannot ask who may have a certificate: {problem}; the gateway needs the verb create on \
+            "cannot create a SubjectAccessReview: {problem}; the gateway needs the verb create on \
              subjectaccessreviews.authorization.k8s.io (deploy/rbac-controllers.yaml)"
         );
     } else {
-        debug!(cluster, csr, "cannot ask who may have a certificate: {problem}");
+        debug!(cluster, csr, "cannot create a SubjectAccessReview: {problem}");
     }
 }
 
-/// What a request that nobody has decided on is.
+/// The kinds that match a pending request.
 fn kinds(csr: &Csr) -> Result<Vec<KubeletCsrKind>, RequestError> {
     if has_condition(csr, APPROVED) || has_condition(csr, DENIED) {
         return Ok(Vec::new());
@@ -191,7 +191,7 @@ fn kinds(csr: &Csr) -> Result<Vec<KubeletCsrKind>, RequestError> {
     Ok(KubeletCsrKind::all_of(&csr.spec, &request))
 }
 
-/// Asks the API server for the requester.
+/// Asks the API server whether the requester is allowed to create the virtual subresource.
 // threat: own-approval
 async fn is_allowed(
     context: &ControllerContext,
@@ -208,7 +208,7 @@ async fn is_allowed(
     Ok(reviewed.status.is_some_and(|status| status.allowed))
 }
 
-/// What is read of the answer.
+/// The parsed part of the response.
 #[derive(Debug, Deserialize)]
 struct AccessReviewResponse {
     status: Option<AccessReviewStatus>,
@@ -256,7 +256,7 @@ mod tests {
     // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
     // encipherment
     #[test]
-    fn kinds_are_those_of_upstream() {
+    fn kinds_match_kube_controller_manager() {
         let (own, both) = (
             vec![KubeletCsrKind::NodeClient],
             vec![KubeletCsrKind::SelfNodeClient, KubeletCsrKind::NodeClient],
@@ -283,25 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_is_not_looked_at() {
+    fn a_decided_request_has_no_kinds() {
         let csr = Wanted::default().csr();
         for decision in [APPROVED, DENIED] {
             assert!(kinds(&decided(csr.clone(), &[decision])).unwrap().is_empty(), "{decision}");
         }
-        // As upstream: a failed request is approved, and never signed.
+        // As in kube-controller-manager: a failed request is approved, and never signed.
         assert_eq!(kinds(&decided(csr.clone(), &["Failed"])).unwrap().len(), 2);
         let mut broken = csr;
         broken.spec.request.0 = b"garbage".to_vec();
-        assert!(!kinds(&broken).unwrap_err().is_policy(), "what cannot be read is tried again");
+        assert!(!kinds(&broken).unwrap_err().is_policy(), "an unreadable request is retried");
     }
 
     #[test]
-    fn the_requester_is_asked_for_as_upstream_asks() {
+    fn the_review_is_kube_controller_managers() {
         let mut csr = Wanted::default().csr();
         csr.spec.uid = Some("8".to_owned());
         csr.spec.groups = Some(vec!["system:bootstrappers".to_owned()]);
         csr.spec.extra = Some([("k".to_owned(), vec!["v".to_owned()])].into());
-        let asked = serde_json::to_value(review(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
+        let sent = serde_json::to_value(review(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
         let expected = serde_json::json!({
             "user": "system:node:foo", "uid": "8", "groups": ["system:bootstrappers"], "extra": {"k": ["v"]},
             "resourceAttributes": {
@@ -309,11 +309,11 @@ mod tests {
                 "subresource": "selfnodeclient", "version": "*",
             },
         });
-        assert_eq!(asked["spec"], expected);
+        assert_eq!(sent["spec"], expected);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_review_that_is_never_answered_approves_nothing_and_is_asked_again() {
+    async fn a_review_that_is_never_answered_approves_nothing_and_is_retried() {
         let csr = Wanted::default().csr();
         let service = service_fn(move |request: http::Request<Body>| {
             let held = serde_json::to_vec(&csr).unwrap();
@@ -331,12 +331,12 @@ mod tests {
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let permits = Arc::new(Semaphore::new(1));
-        let asking = async {
+        let attempts = async {
             for _ in 0..3 {
                 assert_eq!(handle(&context, &permits, RequestKey::of("csr")).await, AttemptOutcome::Retry);
             }
         };
-        asking.with_subscriber(log).await;
+        attempts.with_subscriber(log).await;
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains("does not answer in time") && text.contains("subjectaccessreviews"), "{text}");

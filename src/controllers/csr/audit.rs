@@ -1,7 +1,7 @@
-//! The audit trail of certificates: a line before each is written, and one that tells what became of it.
+//! The audit trail of certificates: a log line before each write, and one with its result.
 //!
-//! The first line is on standard error before the API server hears of the certificate, so that no certificate is without
-//! one, however the process ends. A line `signing` without a second one is a certificate that may be in the API.
+//! The first line is on standard error before the certificate is sent to the API server, so that every certificate has
+//! one, however the process ends. After a line `signing` without a second one, the certificate may be in the API.
 
 use aws_lc_rs::digest;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
@@ -14,7 +14,7 @@ use crate::go::escape::hex;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::issue::IssuedCertificate;
 
-/// A certificate that is being written.
+/// The audit record of a certificate that is being written.
 pub(super) struct AuditLine<'a> {
     cluster: &'a str,
     csr: &'a Csr,

@@ -1,7 +1,7 @@
-//! The events of a watch of certificate signing requests, one at a time.
+//! Reads the events of a watch of certificate signing requests, one at a time.
 //!
-//! Whoever may create requests decides how large an event is. One that is larger than any request that is looked at is
-//! passed over as it comes, and of the others a few fields are kept: so a watch takes little memory, whatever it says.
+//! Any client that may create requests controls the size of an event. The reader discards events that exceed the maximum
+//! size of a request while they arrive, and keeps only a few fields of others, so that the memory of a watch is bounded.
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt as _};
 use http::Request;
@@ -13,18 +13,18 @@ use serde::de::IgnoredAny;
 use super::MAX_REQUEST;
 use super::feed::CsrSummary;
 
-/// The largest event that is read: a request with a frame around it.
+/// The maximum size of an event: a request and its envelope.
 const MAX_EVENT: usize = MAX_REQUEST + 1024;
 
-/// What a watch tells.
+/// An event of a watch.
 pub(super) enum CsrEvent {
-    /// A request was made or changed.
+    /// A request was created or changed.
     Changed(CsrSummary),
-    /// One is gone, or nothing has happened; the summary has the version from which a later watch goes on.
+    /// A deletion or a bookmark; the summary has the version from which a later watch resumes.
     Passed(CsrSummary),
-    /// The watch is over.
+    /// The watch failed.
     Failed(Box<Status>),
-    /// Something was that is larger than any request that is looked at.
+    /// An event exceeded the maximum size.
     TooLarge,
 }
 
@@ -38,7 +38,7 @@ enum WatchEventType {
     Error,
 }
 
-/// An event whose object is not looked at: what it is depends on the kind, which may come after it.
+/// An event without its object: the type of the object depends on `kind`, which may follow it.
 #[derive(Deserialize)]
 struct EventHead {
     #[serde(rename = "type")]
@@ -60,15 +60,15 @@ struct WatchErrorStatus {
     message: String,
 }
 
-/// A watch.
+/// An open watch.
 pub(super) struct CsrWatch<R> {
     body: R,
-    /// The line that is read, unless it is too large.
+    /// The current line, up to the maximum size.
     line: Vec<u8>,
     length: usize,
 }
 
-/// Begins to watch.
+/// Opens a watch.
 pub(super) async fn watch(
     client: &Client,
     request: Request<Vec<u8>>,
@@ -79,7 +79,7 @@ pub(super) async fn watch(
 
 // threat: pending-requests-flood
 impl<R: AsyncBufRead + Unpin> CsrWatch<R> {
-    /// The next event; `None` once the watch has ended. It may be given up and called again.
+    /// The next event; `None` once the watch has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> kube::Result<Option<CsrEvent>> {
         loop {
             let part = match self.body.fill_buf().await {
@@ -96,8 +96,8 @@ impl<R: AsyncBufRead + Unpin> CsrWatch<R> {
             if self.length <= MAX_EVENT {
                 self.line.extend_from_slice(part);
             }
-            let taken = part.len() + usize::from(end.is_some());
-            self.body.consume_unpin(taken);
+            let consumed = part.len() + usize::from(end.is_some());
+            self.body.consume_unpin(consumed);
             if end.is_some() {
                 let (line, length) = (std::mem::take(&mut self.line), std::mem::take(&mut self.length));
                 if length > MAX_EVENT {
@@ -125,7 +125,7 @@ fn object<'de, T: Deserialize<'de>>(line: &'de [u8]) -> serde_json::Result<T> {
     serde_json::from_slice(line).map(|EventObject { object }| object)
 }
 
-/// Whether a connection ended in the midst of a watch, which is no failure.
+/// Whether a connection closed during a watch, which is not a failure.
 // kube: client/mod.rs, request_events
 fn is_end(error: &std::io::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);

@@ -1,8 +1,8 @@
 //! The controller that signs approved requests.
 //!
-//! Follows `pkg/controller/certificates/signer/signer.go`. What a request breaks of its signer's rules becomes a Failed
-//! condition, for good; everything else is tried again. One thing is stricter than there: a request whose key or
-//! signature is too weak fails for good, too.
+//! Follows `pkg/controller/certificates/signer/signer.go`. A request that violates a rule of its signer gets a
+//! Failed condition, which is final; any other failure is retried. One rule is stricter: a request whose key or signature
+//! is too weak fails, too.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -33,20 +33,20 @@ use crate::pki::issuance::request::CertificateRequest;
 /// The reason of a Failed condition.
 const FAILED_REASON: &str = "SignerValidationFailure";
 
-/// What is to be done about a request.
+/// The decision about a request.
 #[derive(Debug)]
 enum SigningDecision {
-    /// It is not approved, has failed, or is another signer's.
+    /// The request is not approved, has failed, or is for another signer.
     NotOurs,
-    /// It breaks a rule.
+    /// The request violates a rule of its signer.
     Refused(String),
-    /// It has its certificate, for these alternative names.
+    /// The certificate, and the alternative names of the request.
     Issued(Box<(IssuedCertificate, AltNames)>),
-    /// It could not be signed now.
+    /// Signing failed, and is retried.
     Later(String),
 }
 
-/// Signs for as long as it is polled.
+/// Runs the controller.
 pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
     let _expirations = ExpirationGauges::show(&context);
     let forgotten = AtomicU64::new(0);
@@ -69,14 +69,14 @@ pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible 
     }
 }
 
-/// Whether a request may be one to sign, by what is known before it is read.
+/// Whether a request may need a signature, by its summary.
 fn is_signable(summary: &CsrSummary) -> bool {
     let Conditions { approved, denied, failed, .. } = summary.conditions();
     approved.is_there && !denied.is_there && !failed.is_true && !summary.is_issued()
 }
 
-/// `permits` are the signatures that may be in the making, those included whose attempts were given up: a token that does
-/// not answer must not take ever more threads.
+/// Processes a request. A signature holds one of `permits` until it ends, even if its attempt has timed out: a PKCS#11
+/// token that does not answer must not block more and more threads.
 // threat: signing-twice
 async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
     let csr = match super::read_unissued(context, ControllerName::CsrSigning, &key).await {
@@ -85,20 +85,20 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     };
     let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let (settings, now) = (Arc::clone(&context.settings), context.clock.now());
-    let judged = Arc::clone(&csr);
-    // The key may be in an HSM. A signature whose controller is gone is forgotten: only what follows here writes.
-    let judging = spawn_blocking(move || {
-        let decision = decision(&judged, &settings, now);
+    let checked = Arc::clone(&csr);
+    // The key may be in an HSM, so signing may block. Only this future writes: once it is dropped, the signature is lost.
+    let signing = spawn_blocking(move || {
+        let decision = decision(&checked, &settings, now);
         drop(permit);
         decision
     });
-    let Ok(decision) = judging.await else {
+    let Ok(decision) = signing.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, csr = &*key.name, "signing panicked");
         return AttemptOutcome::Retry;
     };
     if context.writes.is_closed() {
-        // The replica stops: what it has not begun to write is the next one's.
+        // The replica is stopping: the next leader signs the request.
         return AttemptOutcome::Retry;
     }
     let spec = &csr.spec;
@@ -108,7 +108,7 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     match decision {
         SigningDecision::NotOurs => AttemptOutcome::Done,
         SigningDecision::Later(problem) => {
-            error!(cluster, csr = &*key.name, signer, requester, "not signed, tried again later: {problem}");
+            error!(cluster, csr = &*key.name, signer, requester, "signing failed, will retry: {problem}");
             AttemptOutcome::Retry
         }
         SigningDecision::Refused(message) => {
@@ -137,7 +137,7 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     }
 }
 
-/// Judges and signs one request. Blocks.
+/// Checks and signs a request. Blocks.
 fn decision(csr: &Csr, settings: &ControllerSettings, now: UnixTime) -> SigningDecision {
     if !has_condition(csr, APPROVED) || has_condition(csr, DENIED) || has_true_condition(csr, FAILED) {
         return SigningDecision::NotOurs;
@@ -166,7 +166,7 @@ fn issue(
     let wanted = IssuanceRequest {
         request: &request,
         usages: usages(&csr.spec),
-        // What is negative is as short as can be.
+        // A negative duration counts as zero, and gives the minimum.
         expiration: csr
             .spec
             .expiration_seconds
@@ -177,7 +177,7 @@ fn issue(
     Ok((signer.authority.issue(prepared)?, request.alt_names().clone()))
 }
 
-/// The ends of all authorities, shown for as long as they sign.
+/// The gauges of CA expiration, exposed while the controller runs.
 struct ExpirationGauges<'a>(&'a ControllerContext);
 
 impl<'a> ExpirationGauges<'a> {
@@ -223,10 +223,10 @@ mod tests {
     use crate::pki::issuance::signer::{PemKey, SignError, Signer, SigningAlgorithm};
     use crate::telemetry::QuotedFields;
 
-    /// 2030-01-01T00:00:00Z, when the authority is good.
+    /// 2030-01-01T00:00:00Z, when the authority is valid.
     const NOW: UnixTime = Duration::from_hours(525_960);
 
-    /// Settings with the signer of kubelets' client certificates alone.
+    /// Settings with only the signer of kubelet client certificates.
     fn settings() -> ControllerSettings {
         settings_by(|key| Box::new(key))
     }
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What a request comes to: `-`, `issued`, `refused: …` or `later: …`.
+    /// The decision about a request as text: `-`, `issued`, `refused: …` or `later: …`.
     fn outcome(csr: &Csr, settings: &ControllerSettings, now: UnixTime) -> String {
         match decision(csr, settings, now) {
             SigningDecision::NotOurs => "-".to_owned(),
@@ -261,9 +261,9 @@ mod tests {
         }
     }
 
-    // kubernetes: pkg/controller/certificates/signer/signer_test.go, TestHandle; the last ones are of our own
+    // kubernetes: pkg/controller/certificates/signer/signer_test.go, TestHandle; the last cases are our own
     #[test]
-    fn what_is_approved_is_signed_or_fails_or_waits() {
+    fn an_approved_request_is_signed_or_fails_or_is_retried() {
         let settings = settings();
         let good = || Wanted::default().csr();
         let approved = |wanted: Wanted| decided(wanted.csr(), &[APPROVED]);
@@ -276,14 +276,14 @@ mod tests {
         let masters = Wanted { organizations: &["system:masters"], ..Wanted::default() };
         let cases = [
             ("approved", approved(Wanted::default()), "issued"),
-            ("nobody has decided", good(), "-"),
+            ("pending", good(), "-"),
             ("denied", decided(good(), &[DENIED]), "-"),
             ("approved and denied", decided(good(), &[APPROVED, DENIED]), "-"),
             ("failed", decided(good(), &[APPROVED, FAILED]), "-"),
             ("failed without a status", edited(|csr| failed(csr, "")), "-"),
-            ("failed, which is false", edited(|csr| failed(csr, "False")), "issued"),
-            ("another signer's", approved(serving), "-"),
-            ("a rule is broken", approved(masters), "refused: subject organization is not system:nodes"),
+            ("failed with status False", edited(|csr| failed(csr, "False")), "issued"),
+            ("another signer", approved(serving), "-"),
+            ("a violated rule", approved(masters), "refused: subject organization is not system:nodes"),
             (
                 "garbage",
                 edited(|csr| csr.spec.request.0 = b"garbage".to_vec()),
@@ -292,7 +292,7 @@ mod tests {
             (
                 "a weak key",
                 edited(|csr| csr.spec.request.0 = WEAK.as_bytes().to_vec()),
-                "refused: RSA keys of 1024 bits are not signed: use 2048 bits or more",
+                "refused: RSA keys of 1024 bits are not accepted: use 2048 bits or more",
             ),
         ];
         for (name, csr, expected) in cases {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_has_ended_makes_requests_wait() {
+    fn requests_are_retried_while_the_authority_is_expired() {
         let settings = settings();
         let csr = decided(Wanted::default().csr(), &[APPROVED]);
         // A year and an hour later.
@@ -319,17 +319,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_ask_for_less_than_the_longest_life() {
+    fn a_request_may_ask_for_less_than_the_maximum_duration() {
         let settings = settings();
-        for (asked, minutes) in [(None, 60), (Some(1200), 20), (Some(86_400), 60), (Some(-1), 10)] {
+        for (seconds, minutes) in [(None, 60), (Some(1200), 20), (Some(86_400), 60), (Some(-1), 10)] {
             let mut csr = decided(Wanted::default().csr(), &[APPROVED]);
-            csr.spec.expiration_seconds = asked;
-            let SigningDecision::Issued(issued) = decision(&csr, &settings, NOW) else { panic!("{asked:?}") };
-            assert_eq!(issued.0.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
+            csr.spec.expiration_seconds = seconds;
+            let SigningDecision::Issued(issued) = decision(&csr, &settings, NOW) else {
+                panic!("{seconds:?}")
+            };
+            assert_eq!(issued.0.not_after(), NOW + Duration::from_mins(minutes), "{seconds:?}");
         }
     }
 
-    /// What the log has once a request with this name and common name was signed.
+    /// The log of signing a request with this name and common name.
     async fn logged(name: &str, common_name: &'static str) -> String {
         let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
         csr.metadata.name = Some(name.to_owned());
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_audit_trail_has_the_whole_of_a_certificate() {
+    async fn audit_lines_are_not_truncated() {
         let mut params = CertificateParams::default();
         let name = &mut params.distinguished_name;
         name.push(DnType::StateOrProvinceName, "s".repeat(1100));
@@ -376,7 +378,7 @@ mod tests {
         }
     }
 
-    /// An API server with this request, which takes whatever is written.
+    /// A client of an API server that has this request, and accepts every write.
     fn holding(csr: Csr) -> kube::Client {
         let service = service_fn(move |request: Request<Body>| {
             let held = serde_json::to_vec(&csr).unwrap();
@@ -389,7 +391,7 @@ mod tests {
         kube::Client::new(service, "default")
     }
 
-    /// A key in a token that does not answer until it is told to.
+    /// A key in a token that does not answer until the sender of `answers` is dropped.
     #[derive(Debug)]
     struct Silent {
         key: PemKey,
@@ -404,14 +406,14 @@ mod tests {
 
         fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
-            // Until there is nobody who could send any more.
+            // Returns when the sender is dropped.
             self.answers.lock().unwrap().recv().ok();
             self.key.sign(algorithm, message)
         }
     }
 
     #[tokio::test]
-    async fn a_token_that_does_not_answer_takes_no_more_threads_than_there_are_workers() {
+    async fn a_token_that_does_not_answer_blocks_at_most_one_thread_for_each_worker() {
         let (asked, (answering, answers)) = (Arc::new(AtomicUsize::new(0)), std::sync::mpsc::channel());
         let counted = Arc::clone(&asked);
         let settings =
@@ -421,7 +423,7 @@ mod tests {
         context.client = holding(decided(Wanted::default().csr(), &[APPROVED]));
         let permits = Arc::new(Semaphore::new(WORKERS));
         for _ in 0..3 * WORKERS {
-            // An attempt that is given up.
+            // The attempt times out.
             let attempt = handle(&context, &permits, RequestKey::of("csr"));
             assert!(tokio::time::timeout(Duration::from_millis(50), attempt).await.is_err());
         }
@@ -434,16 +436,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_writes_lines_of_the_log_with_names() {
+    async fn names_cannot_forge_log_lines() {
         let forged = "a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued csr=b\u{1b}[2J";
         let text =
             logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
-        // Before it is written, and after.
+        // One line before the write, one after.
         assert_eq!((text.lines().count(), text.contains('\u{1b}')), (2, false), "{text}");
         assert!(text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r"CN=system:node:a\n2030"), "{text}");
     }
 
-    /// With an RSA key of 1024 bits.
+    /// A request with an RSA key of 1024 bits.
     const WEAK: &str = "-----BEGIN CERTIFICATE REQUEST-----\n\
 MIIBcDCB2gIBADAxMRUwEwYDVQQKDAxzeXN0ZW06bm9kZXMxGDAWBgNVBAMMD3N5\n\
 c3RlbTpub2RlOmZvbzCBnzANBgkqhkiG9w0BAQEFAAOBjQAwgYkCgYEA0sw8GyGz\n\
