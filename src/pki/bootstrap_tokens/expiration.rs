@@ -96,7 +96,7 @@ impl TimestampReader<'_> {
             self.after(b'-')?;
         }
         let (hours, minutes) = (self.number(2)?, self.after(b':')?.number(2)?);
-        // Go: accepts 24 hours and 60 minutes.
+        // Go: 24 hours and 60 minutes are taken.
         if hours > 24 || minutes > 60 {
             return None;
         }

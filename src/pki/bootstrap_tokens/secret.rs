@@ -170,7 +170,7 @@ impl<'a> TokenData<'a> {
             description: text(DESCRIPTION),
             expires,
             usages: usages.collect(),
-            // kubeadm: ignores a list whose first group is empty.
+            // kubeadm: a list whose first group is empty is none.
             groups: groups
                 .clone()
                 .next()

@@ -153,7 +153,7 @@ impl CertificateIssuer {
         let validity = Validity::of(now, lifetime, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
-        // go: crypto/x509/x509.go, CreateCertificate — omitted if the subject is the issuer's name
+        // go: crypto/x509/x509.go, CreateCertificate — who has the authority's own name gets no identifier of it
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
         let encoded = TbsFields {
             serial: &serial,

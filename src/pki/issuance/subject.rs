@@ -70,7 +70,7 @@ impl Subject {
         for (_, oid, values) in self.attributes() {
             let mut set: Vec<Vec<u8>> =
                 values.iter().map(|value| attribute(oid, value)).collect::<Result<_, _>>()?;
-            // go: encoding/asn1/marshal.go, setEncoder — keeps duplicates
+            // go: encoding/asn1/marshal.go, setEncoder — a value that is there twice stays twice
             set.sort_unstable();
             Any::new(Tag::Set, set.concat())?.encode_to_vec(&mut rdns)?;
         }

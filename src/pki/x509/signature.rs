@@ -281,7 +281,7 @@ impl PublicKey {
     /// Whether a TLS client can prove possession of the private key.
     pub(crate) fn usable_in_tls(&self) -> bool {
         match self {
-            // Go: larger moduli abort the handshake.
+            // Go: larger moduli end the handshake.
             Self::Rsa { modulus, .. } => bit_length(modulus) <= 8192,
             Self::Ecdsa { .. } | Self::Ed25519(_) => true,
             Self::Dsa | Self::Unknown => false,
