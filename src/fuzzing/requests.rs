@@ -1,5 +1,5 @@
-//! Certificate requests: what is read was signed by its own key, another reader reads the same, it can be written
-//! again, and no certificate for it breaks a lint.
+//! Certificate requests: a parsed request is signed by its own key, another parser agrees, its names round-trip, and
+//! certificates for it pass every lint.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const NOW: Duration = Duration::new(1_767_225_600, 0);
 /// The input is one request, in DER.
 pub fn csr(data: &[u8]) {
     let Ok(request) = CertificateRequest::from_der(data) else { return };
-    // What a key has not signed is not read: with another octet in it, it is no request any more.
+    // A modified octet within the signed part invalidates the signature.
     let mut other = data.to_vec();
     if let Some(octet) = other.get_mut(data.len() / 2) {
         *octet ^= 1;
@@ -31,12 +31,12 @@ pub fn csr(data: &[u8]) {
         assert_eq!(changed.subject(), request.subject(), "changed and still signed");
         assert_eq!(changed.public_key(), request.public_key(), "changed and still signed");
     }
-    // A name that was written again is written the same the next time.
+    // Encoding and parsing a name again yields the same encoding.
     let written = request.subject().to_der();
     let again = written.as_ref().map(|der| CertificateSubject::parse(der, NameDecoder::Certificate));
     let Ok(Ok(again)) = again else { unreachable!("{again:?}") };
     assert_eq!(again.name.to_der(), written);
-    // Another reader finds the same names, if it reads the request at all.
+    // x509-parser finds the same names, if it accepts the request.
     if let Ok((_, parsed)) = X509CertificationRequest::from_der(data) {
         let names =
             parsed.requested_extensions().into_iter().flatten().find_map(|extension| match extension {
@@ -62,7 +62,7 @@ pub fn csr(data: &[u8]) {
     }
 }
 
-/// An authority that nobody else has.
+/// A CA with a fresh key.
 fn authority() -> Option<&'static CertificateAuthority> {
     static AUTHORITY: OnceLock<Option<CertificateAuthority>> = OnceLock::new();
     let made = || {
