@@ -34,7 +34,7 @@ pub(super) struct IndexEntry {
     pub(super) not_after: String,
     /// SHA-256 of the certificate, in hexadecimal.
     pub(super) sha256: String,
-    /// SHA-256 of the CA certificate, which tells entries of a former CA apart: a renewed `client-ca.crt` keeps its
+    /// SHA-256 of the CA certificate, which identifies entries of a former CA: a renewed `client-ca.crt` keeps its
     /// index. Missing in older lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) issuer_sha256: Option<String>,

@@ -92,7 +92,7 @@ fn left(remaining: Option<Duration>, end: UnixTime, now: UnixTime) -> String {
 /// A token in kubeadm's output format; the fields in kubeadm's order.
 // kubeadm: apis/output/v1alpha3/types.go and apis/bootstraptoken/v1/types.go
 #[derive(Serialize)]
-struct BootstrapToken<'a> {
+struct BootstrapTokenDocument<'a> {
     kind: &'static str,
     #[serde(rename = "apiVersion")]
     api_version: &'static str,
@@ -107,7 +107,7 @@ struct BootstrapToken<'a> {
     groups: &'a [String],
 }
 
-impl<'a> From<&'a TokenDescription> for BootstrapToken<'a> {
+impl<'a> From<&'a TokenDescription> for BootstrapTokenDocument<'a> {
     fn from(token: &'a TokenDescription) -> Self {
         Self {
             kind: "BootstrapToken",
@@ -127,7 +127,7 @@ fn json(tokens: &[TokenDescription]) -> serde_json::Result<String> {
     for token in tokens {
         let style = serde_json::ser::PrettyFormatter::with_indent(b"    ");
         let mut writer = serde_json::Serializer::with_formatter(&mut text, style);
-        BootstrapToken::from(token).serialize(&mut writer)?;
+        BootstrapTokenDocument::from(token).serialize(&mut writer)?;
         text.push(b'\n');
     }
     Ok(String::from_utf8_lossy(&text).into_owned())
@@ -136,7 +136,8 @@ fn json(tokens: &[TokenDescription]) -> serde_json::Result<String> {
 /// A stream of documents with sorted keys.
 fn yaml(tokens: &[TokenDescription]) -> Result<String, String> {
     let one = |token| {
-        let value = serde_json::to_value(BootstrapToken::from(token)).map_err(|error| error.to_string())?;
+        let value =
+            serde_json::to_value(BootstrapTokenDocument::from(token)).map_err(|error| error.to_string())?;
         serde_saphyr::to_string(&value).map_err(|error| error.to_string())
     };
     let documents: Result<Vec<_>, _> = tokens.iter().map(one).collect();
