@@ -212,12 +212,12 @@ impl Accepted<TcpStream> {
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, %error, "TLS handshake failed");
                 return;
             }
             Err(_) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, "TLS handshake took too long");
                 return;
             }

@@ -105,7 +105,7 @@ impl<'a> Driver<'a> {
     /// The client has reset too many streams (HTTP/2 rapid reset).
     async fn end_for_resets(&mut self) {
         let peer = self.connection.info.peer;
-        self.metrics.abused_connections.inc();
+        self.metrics.connections.reset_limit_closed.inc();
         info!(%peer, "connection closed: client exceeded the stream reset limit (HTTP/2 rapid reset)");
         self.serving.as_mut().calm_down();
         timeout(DRAIN_LINGER_TIMEOUT, poll_fn(|cx| self.serving.as_mut().poll(cx))).await.ok();

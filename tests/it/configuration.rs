@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portcullis::authn::anonymous::Anonymous;
+use portcullis::authn::anonymous::AnonymousAuth;
 use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
 
 use crate::support::{Pki, flags, resolved};
@@ -75,7 +75,7 @@ fn several_clusters_come_of_one_file() {
     let endpoints = prod.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string());
     assert_eq!(endpoints.collect::<Vec<_>>(), ["10.0.0.1:6443", "10.0.0.2:6443"]);
     assert!(prod.authentication.client_ca.is_some() && prod.authentication.static_tokens.is_none());
-    assert_eq!(prod.authentication.anonymous, Anonymous::Nowhere);
+    assert_eq!(prod.authentication.anonymous, AnonymousAuth::Disabled);
     assert_eq!(
         prod.routes,
         Routes::Matching {
@@ -88,7 +88,7 @@ fn several_clusters_come_of_one_file() {
     assert_eq!(staging.backend.identity, IdentityMode::Impersonate);
     assert!(staging.authentication.client_ca.is_none(), "null turns off what the template has on");
     assert_eq!(staging.authentication.static_tokens.as_ref().unwrap().count(), 3);
-    assert_eq!(staging.authentication.anonymous, Anonymous::Everywhere);
+    assert_eq!(staging.authentication.anonymous, AnonymousAuth::AllPaths);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_flag_wins_over_the_file() {
         .unwrap();
     assert_eq!(settings.serving.address.port(), 1);
     for cluster in &settings.clusters {
-        assert_eq!(cluster.authentication.anonymous, Anonymous::Nowhere, "{}", cluster.name);
+        assert_eq!(cluster.authentication.anonymous, AnonymousAuth::Disabled, "{}", cluster.name);
         assert!(cluster.authentication.static_tokens.is_some(), "{}", cluster.name);
     }
 }
@@ -161,8 +161,8 @@ fn issuers_of_a_cluster_may_come_from_kubernetes_own_file() {
     assert_eq!(issuers("prod"), ["https://other.test"]);
     assert_eq!(issuers("staging"), ["https://idp.test"]);
     let paths = ["/livez", "/readyz"].map(str::to_owned);
-    assert_eq!(cluster(&settings, "staging").authentication.anonymous, Anonymous::At(paths.into()));
-    assert_eq!(cluster(&settings, "prod").authentication.anonymous, Anonymous::Nowhere);
+    assert_eq!(cluster(&settings, "staging").authentication.anonymous, AnonymousAuth::Paths(paths.into()));
+    assert_eq!(cluster(&settings, "prod").authentication.anonymous, AnonymousAuth::Disabled);
 }
 
 /// Each kind of mistake, and every word that is said of it.

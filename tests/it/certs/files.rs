@@ -143,7 +143,7 @@ fn keys_are_encrypted_with_a_passphrase_that_is_on_no_command_line() {
     fs::write(dir.join("passphrase"), "correct horse\nbattery\n").unwrap();
     fs::write(dir.join("wrong"), "battery\n").unwrap();
     fs::write(dir.join("empty"), "\n").unwrap();
-    certs(dir, &["init", "--passphrase-file", "empty"]).bad(1, &["its first line is empty"]);
+    certs(dir, &["init", "--passphrase-file", "empty"]).bad(1, &["the first line is empty"]);
     let said = certs(dir, &["init", "--passphrase-file", "passphrase"]).good();
     assert!(said.contains("are encrypted"), "{said}");
     for name in ["ca", "client-ca", "serving-ca", "front-proxy-ca"] {
@@ -179,7 +179,8 @@ fn a_certificate_that_cannot_be_recorded_is_not_handed_out() {
     certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl: line 1 is not an entry"]);
     fs::remove_file(&index).unwrap();
     fs::create_dir(&index).unwrap();
-    certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl", "is not handed out"]);
+    certs(directory.path(), &issue)
+        .bad(1, &["pki/client-ca.index.jsonl", "cannot be recorded are not issued"]);
     assert_eq!(names(directory.path()), ["pki"]);
 }
 
@@ -187,7 +188,7 @@ fn a_certificate_that_cannot_be_recorded_is_not_handed_out() {
 fn the_index_lists_what_was_signed() {
     let directory = authorities();
     let empty = certs(directory.path(), &["index", "--ca-cert", "pki/client-ca.crt"]).good();
-    assert_eq!(empty, "nothing was signed yet\n");
+    assert_eq!(empty, "no certificates signed yet\n");
     certs(directory.path(), &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).good();
     let serve = ["issue", "serving", "--cn", "gateway", "--dns", "gateway.test", "--out", "gateway"];
     certs(directory.path(), &serve).good();
@@ -211,8 +212,8 @@ fn an_authority_that_is_not_there_has_no_empty_list() {
 fn a_directory_that_takes_no_files_is_told_from_one_that_is_not_there() {
     let directory = authorities();
     let issue = ["issue", "client", "--cn", "a", "--out", "/proc/x"];
-    let said = certs(directory.path(), &issue).bad(1, &["no file can be made in /proc"]);
-    assert!(!said.contains("make it first"), "{said}");
+    let said = certs(directory.path(), &issue).bad(1, &["cannot create a file in /proc"]);
+    assert!(!said.contains("create it first"), "{said}");
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
     assert!(issue("short", "10d").is_empty());
     shell(directory.path(), "openssl x509 -noout -checkend $((9*86400)) -in short.crt");
     shell(directory.path(), "! openssl x509 -noout -checkend $((11*86400)) -in short.crt");
-    assert_eq!(issue("long", "365d"), ["it ends before its time, with its authority"]);
+    assert_eq!(issue("long", "365d"), ["the validity is limited by that of the CA"]);
     let end = |name: &str| shell(directory.path(), &format!("openssl x509 -noout -enddate -in {name}.crt"));
     assert_eq!(end("long"), end("pki/client-ca"));
 }
@@ -121,7 +121,11 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (&["issue", "serving", "--cn", "a", "--out", "a"], 64, "give --dns or --ip"),
         (&["issue", "client", "--out", "a"], 64, "--common-name"),
         (&["issue", "client", "--cn", "a"], 64, "--out"),
-        (&["issue", "client", "--cn", "a", "--out", "no/a"], 1, "there is no directory no; make it first"),
+        (
+            &["issue", "client", "--cn", "a", "--out", "no/a"],
+            1,
+            "the directory no does not exist; create it first",
+        ),
         (&["issue", "client", "--cn", "a", "--out", "a", "--duration", "0"], 64, "8h, 90d or 10y"),
         (
             &["issue", "client", "--cn", "a", "--out", "a", "--dir", "none"],
@@ -163,12 +167,12 @@ fn masters_are_told_of() {
     let directory = authorities();
     let flags = ["issue", "client", "--cn", "root", "-O", "system:masters", "--out", "root"];
     let said = certs(directory.path(), &flags).good();
-    assert!(said.contains("system:masters may do everything"), "{said}");
+    assert!(said.contains("system:masters has full access"), "{said}");
     // What another wrote is signed only if that is said.
     request(directory.path(), "mallory", "/O=system:masters/CN=mallory", "");
     let sign = ["sign", "mallory.csr", "--profile", "client"];
     certs(directory.path(), &sign)
-        .bad(1, &["system:masters, which may do everything", "--allow-system-masters"]);
+        .bad(1, &["system:masters, which has full access", "--allow-system-masters"]);
     assert!(!directory.path().join("mallory.crt").exists());
     certs(directory.path(), &[&sign[..], &["--profile", "serving"]].concat()).bad(64, &["--profile"]);
     certs(directory.path(), &[&sign[..], &["--allow-system-masters"]].concat()).good();
