@@ -121,7 +121,7 @@ impl Gateway {
             _ if let Some(reviewing) = reviewing => {
                 Box::pin(reviewing.answer(answer, self.clock.now())).await?
             }
-            _ if is_watch => answer.map(|body| body.ending(connection.watch_end())),
+            _ if is_watch => answer.map(|body| body.end_when(connection.watch_end())),
             _ => answer,
         })
     }

@@ -13,8 +13,8 @@ use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
 use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::clock::Clock;
 use crate::cluster::authenticators::Means;
-use crate::http::client_tls::{Roots, Tls};
-use crate::http::https_client::Client;
+use crate::http::client_tls::{ClientTls, TrustedRoots};
+use crate::http::https_client::HttpsClient;
 
 /// The issuers of one generation.
 #[derive(Debug, Default)]
@@ -58,9 +58,9 @@ impl Issuers {
     }
 
     fn authenticator(settings: &JwtAuthenticator, means: &Means) -> Result<OidcAuthenticator, rustls::Error> {
-        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(Roots::system);
-        let tls = Tls { roots, client_certificate: None, server_name: None };
-        let client = Arc::new(Client::new(&tls, &means.provider)?);
+        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(TrustedRoots::system);
+        let tls = ClientTls { roots, client_certificate: None, server_name: None };
+        let client = Arc::new(HttpsClient::new(&tls, &means.provider)?);
         Ok(OidcAuthenticator::new(settings.clone(), client, &means.metrics.jwt, Clock::system()))
     }
 
@@ -106,7 +106,7 @@ impl Member {
 
     /// The same issuer by other settings.
     fn with_settings(&self, settings: &Arc<JwtAuthenticator>, means: &Means) -> Result<Self, rustls::Error> {
-        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&Roots>) {
+        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
             let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
             (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }

@@ -28,7 +28,7 @@ use super::settings::Limits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::http::transport::{Corked, Drained, TransportError};
+use crate::http::transport::{CorkedStream, TransportError, UncorkOnPoll};
 use crate::listener::http_on_tls_port::expect_tls;
 use crate::listener::unauthenticated_quota::Newcomer;
 use crate::metrics::Metrics;
@@ -342,9 +342,9 @@ fn serving<H: Handler>(
 ) -> Pin<Box<dyn Serving>> {
     let stream = Watched::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
-        let corked = Corked::new(stream);
+        let corked = CorkedStream::new(stream);
         let serving = Http2::new(corked.clone(), handler, Arc::clone(connection), limits);
-        return Box::pin(Drained::new(serving, corked));
+        return Box::pin(UncorkOnPoll::new(serving, corked));
     }
     Box::pin(http1::serve(stream, Arc::clone(connection), handler))
 }
@@ -467,7 +467,7 @@ pub(super) trait Serving: Send {
     fn calm_down(self: Pin<&mut Self>) {}
 }
 
-impl<H: Handler> Serving for Drained<Http2<H>, Stream> {
+impl<H: Handler> Serving for UncorkOnPoll<Http2<H>, Stream> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Future::poll(self, cx).map_err(TransportError::from)
     }

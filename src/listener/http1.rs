@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use super::Handler;
 use super::connection::{Connection, MAX_HEADER_BYTES, Serving, Stream};
 use crate::http::body::Body;
-use crate::http::transport::{Incoming, TransportError, Upload};
+use crate::http::transport::{Http1Upload, Incoming, TransportError};
 use crate::request::wellformed::MAX_HEADER_LINES;
 
 /// Answers the requests of a connection.
@@ -53,7 +53,7 @@ async fn answer<H: Handler>(
         if body.is_end_stream() {
             return Incoming::Http1(body);
         }
-        let (upload, remainder) = Upload::new(body);
+        let (upload, remainder) = Http1Upload::new(body);
         unread = Some(remainder);
         Incoming::Upload(upload)
     });

@@ -180,7 +180,7 @@ pub(crate) async fn send(
         }
     }
     let deadline = body_deadline(response.status(), deadline);
-    Ok(response.map(|body| body.until(deadline)))
+    Ok(response.map(|body| body.with_deadline(deadline)))
 }
 
 /// Refuses an answer that is not passed on.
@@ -190,7 +190,7 @@ fn check_answer(
     response: &Response<Body>,
     info: &RequestInfo,
 ) -> Result<(), ForwardError> {
-    if hop_by_hop::list_size(response.headers()) > MAX_HEADER_LIST {
+    if hop_by_hop::header_list_size(response.headers()) > MAX_HEADER_LIST {
         return Err(ForwardError::AnswerTooLarge);
     }
     if response.status() == StatusCode::UNAUTHORIZED && may_be_about_us(response.headers(), info) {
@@ -247,7 +247,7 @@ async fn deliver(
         };
     }
     let failed = Arc::new(AtomicBool::new(false));
-    request.body_mut().tell_failure(Arc::clone(&failed));
+    request.body_mut().set_failure_flag(Arc::clone(&failed));
     match pools.send(upstream, request, kind).await {
         // The backend's stream broke because the client's did.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
@@ -339,7 +339,7 @@ fn readdress(
         .build()
         .map_err(ForwardError::Target)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::from_client(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it a receiver of HTTP/1.1 cannot tell an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));

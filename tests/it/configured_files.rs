@@ -436,7 +436,12 @@ impl Verdict {
     }
 
     /// An error is clear if it names one of `keys`, one of `files` and the way out.
-    fn of(loaded: &Result<ResolvedConfig, ConfigErrors>, keys: &[&str], files: &[PathBuf], form: Form) -> Self {
+    fn of(
+        loaded: &Result<ResolvedConfig, ConfigErrors>,
+        keys: &[&str],
+        files: &[PathBuf],
+        form: Form,
+    ) -> Self {
         match loaded {
             Ok(resolved) if resolved.warnings.is_empty() => Self::Taken,
             Ok(resolved) => Self::Warned(resolved.warnings.clone()),

@@ -3,12 +3,12 @@ use http::{HeaderMap, HeaderValue};
 
 use super::*;
 
-fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> Answer {
+fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> HttpsResponse {
     let mut headers = HeaderMap::new();
     if let Some(seconds) = retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from_static(seconds));
     }
-    Answer { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
+    HttpsResponse { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
 }
 
 fn token() -> BearerToken {
