@@ -14,7 +14,7 @@ use crate::clock::UnixTime;
 use crate::http::client_tls::ClientTls;
 use crate::http::https_client::testing::pki::{Ca, Issued};
 use crate::http::https_client::testing::{
-    RecordedRequest, H1, H2, TestServer, Reply, full, reply, serving, showing, trusting,
+    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
 };
 
 const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
