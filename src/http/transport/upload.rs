@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 /// How much of an unread body is discarded before the response, and for how long. hyper closes the connection if the
 /// body was not read, and a client that is still sending may lose the response to the following TCP reset.
-// Go: net/http/server.go, maxPostHandlerReadBytes; it waits for these bytes for ever
+// Go: net/http/server.go, maxPostHandlerReadBytes; it waits for these bytes without a timeout
 const MAX_DISCARDED_BYTES: usize = 256 << 10;
 const DISCARD_TIMEOUT: Duration = Duration::from_millis(500);
 
