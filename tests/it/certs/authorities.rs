@@ -27,7 +27,7 @@ fn an_authority_signs_nothing_that_no_verifier_accepts() {
     let dir = directory.path();
     let serving = ["issue", "serving", "--cn", "a", "--dns", "a.test", "--out", "a"];
     certs(dir, &[&serving[..], &CLIENT_CA].concat())
-        .bad(1, &["not signed as serving", "its authority is not for server auth but for client auth alone"]);
+        .bad(1, &["not signed as serving", "the CA certificate allows client auth, but not server auth"]);
     assert_eq!(names(dir), ["pki"]);
     assert!(!dir.join("pki/client-ca.index.jsonl").exists());
     // Name constraints: openssl makes an authority for one domain.

@@ -108,7 +108,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (
             &["issue", "serving", "--cn", "a", "--dns", "bücher.example", "--out", "a"],
             64,
-            "--dns <NAME>': a DNS name is ASCII: write other letters in their xn-- form",
+            "--dns <NAME>': a DNS name is ASCII: write other letters in Punycode (xn--)",
         ),
         (&["issue", "serving", "--cn", "a", "--dns", "", "--out", "a"], 64, "--dns"),
         (&["issue", "serving", "--cn", "a", "--dns", "a b", "--out", "a"], 64, "--dns <NAME>': each label"),
@@ -116,7 +116,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (&["issue", "serving", "--cn", "a", "--dns", "*", "--out", "a"], 64, "as in *.example.com"),
         (&["issue", "serving", "--cn", "a", "--dns", "10.0.0.1", "--out", "a"], 64, "give it with --ip"),
         (&["issue", "client", "--cn", "alice ", "--out", "a"], 1, "would not arrive byte for byte"),
-        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "one that cannot be seen"),
+        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "or an invisible one"),
         (&["init", "--name", "", "--dir", "other"], 64, "--name"),
         (&["issue", "serving", "--cn", "a", "--out", "a"], 64, "give --dns or --ip"),
         (&["issue", "client", "--out", "a"], 64, "--common-name"),
@@ -182,7 +182,7 @@ fn no_client_is_signed_whom_the_gateway_would_refuse() {
     {
         request(directory.path(), name, subject, "");
         let problem =
-            if name == "unseen" { "one that cannot be seen" } else { "would not arrive byte for byte" };
+            if name == "unseen" { "or an invisible one" } else { "would not arrive byte for byte" };
         certs(directory.path(), &["sign", &format!("{name}.csr"), "--profile", "client"])
             .bad(1, &["not signed as client", problem]);
     }
