@@ -235,7 +235,7 @@ fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
     assert_eq!(subject.matches("O=").count(), 2, "{subject}");
     assert_eq!(mode(&directory.path().join("alice.crt")), 0o600);
     certs(directory.path(), &["sign", "alice.csr", "--profile", "client"])
-        .bad(1, &["alice.crt: it is there"]);
+        .bad(1, &["alice.crt: the file already exists"]);
 
     // DER, elsewhere, for a purpose of its own.
     shell(directory.path(), "openssl req -in alice.csr -outform der -out alice.der");
@@ -270,7 +270,7 @@ fn a_request_that_cannot_be_signed_says_why() {
         ),
         (
             &["sign", "x.crt", "--profile", "client", "--force"],
-            "x.crt: a PEM file of the type CERTIFICATE, and not",
+            "x.crt: a PEM file of the type CERTIFICATE, not",
         ),
         (&["sign", "alice.csr", "--profile", "kubelet-client"], "not signed as kubelet-client: "),
         (
