@@ -1,7 +1,7 @@
 //! The optional controllers of `portcullis serve`: one set for each cluster.
 //!
-//! A controller is an async function `run(ControllerContext) -> Infallible`: it reads and writes objects of one cluster and never
-//! returns. `server/controllers.rs` maps names to functions. Every controller must obey these rules:
+//! A controller is an async function `run(ControllerContext) -> Infallible`: it reads and writes objects of one cluster
+//! and never returns. `server/controllers.rs` maps names to functions. Every controller must obey these rules:
 //! - It runs on one replica at a time (`election`). When the replica loses the lease or the gateway drains, the future
 //!   is dropped at an await. So every write is a single request with the `resourceVersion` of the read, and code on
 //!   another thread (`spawn_blocking`) never writes. A write in flight gets a short time to complete
@@ -113,8 +113,9 @@ impl ClusterControllers {
             && self.settings == other.settings
     }
 
-    /// Waits until the API server is trusted, then runs the controllers on `workers` while this replica leads. On `stop`
-    /// it releases the lease and returns. The calling runtime renews the lease and must not be that of `workers`.
+    /// Waits until the API server is trusted, then runs the controllers on `workers` while this replica leads. On
+    /// `stop` it releases the lease and returns. The calling runtime renews the lease and must not be that of
+    /// `workers`.
     pub(crate) async fn run(
         self,
         metrics: Arc<Metrics>,

@@ -24,7 +24,7 @@ use super::{
     TokenContext,
 };
 use crate::authn::trace::StepOutcome;
-use crate::http::https_client::{Client, OutboundError, PATIENCE, Question};
+use crate::http::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest};
 use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
 use review::{ReviewError, ReviewedStatus};
@@ -40,7 +40,7 @@ const BACKOFF_JITTER: f64 = 0.2;
 
 /// Sends TokenReviews to a webhook.
 struct WebhookAuthenticator {
-    client: Client,
+    client: HttpsClient,
     url: String,
     bearer_token: Option<BearerToken>,
     version: TokenReviewVersion,
@@ -72,9 +72,9 @@ impl WebhookAuthenticator {
         metrics: &Metrics,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
-            client: Client::new(&webhook.tls, provider)?,
+            client: HttpsClient::new(&webhook.tls, provider)?,
             // client-go: rest/request.go, URL — announces the request timeout
-            url: format!("{}?timeout={}s", webhook.url, PATIENCE.as_secs()),
+            url: format!("{}?timeout={}s", webhook.url, HTTPS_TIMEOUT.as_secs()),
             bearer_token: webhook.bearer_token.clone(),
             version: webhook.version,
             implicit_audiences,
@@ -105,7 +105,7 @@ impl WebhookAuthenticator {
             };
             match (error.retry_after, backoffs.next()) {
                 // A client would not wait for a Retry-After beyond the request timeout.
-                (Some(hint), Some(wait)) if hint <= PATIENCE => sleep(wait.max(hint)).await,
+                (Some(hint), Some(wait)) if hint <= HTTPS_TIMEOUT => sleep(wait.max(hint)).await,
                 _ => return Err(error),
             }
         }
@@ -118,17 +118,17 @@ impl WebhookAuthenticator {
         body: Vec<u8>,
     ) -> (Result<ReviewedStatus, ReviewError>, String) {
         let bearer = self.bearer_token.as_ref().map(BearerToken::expose);
-        match self.client.ask(Question::post(&self.url, body).bearer(bearer)).await {
+        match self.client.send(HttpsRequest::post(&self.url, body).bearer(bearer)).await {
             Ok(answer) => (
                 review::read(self.version, token, &answer),
                 format!("the webhook answered {}", answer.status),
             ),
             Err(error) => {
-                if matches!(error, OutboundError::NoSubjectAltName { .. }) {
+                if matches!(error, HttpsError::NoSubjectAltName { .. }) {
                     self.missing_san.inc();
                 }
                 let text = error.to_string();
-                let retry_after = matches!(error, OutboundError::Lost { .. }).then_some(Duration::ZERO);
+                let retry_after = matches!(error, HttpsError::Lost { .. }).then_some(Duration::ZERO);
                 (Err(ReviewError { text: text.clone(), retry_after }), text)
             }
         }

@@ -13,8 +13,8 @@ use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
 use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
-use crate::http::client_tls::{Roots, Tls};
-use crate::http::https_client::Client;
+use crate::http::client_tls::{ClientTls, TrustedRoots};
+use crate::http::https_client::HttpsClient;
 
 /// The issuers of one generation.
 #[derive(Debug, Default)]
@@ -62,9 +62,9 @@ impl JwtIssuers {
         settings: &JwtAuthenticator,
         deps: &AuthnDeps,
     ) -> Result<OidcAuthenticator, rustls::Error> {
-        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(Roots::system);
-        let tls = Tls { roots, client_certificate: None, server_name: None };
-        let client = Arc::new(Client::new(&tls, &deps.provider)?);
+        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(TrustedRoots::system);
+        let tls = ClientTls { roots, client_certificate: None, server_name: None };
+        let client = Arc::new(HttpsClient::new(&tls, &deps.provider)?);
         Ok(OidcAuthenticator::new(settings.clone(), client, &deps.metrics.jwt, Clock::system()))
     }
 
@@ -115,7 +115,7 @@ impl IssuerEntry {
         settings: &Arc<JwtAuthenticator>,
         deps: &AuthnDeps,
     ) -> Result<Self, rustls::Error> {
-        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&Roots>) {
+        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
             let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
             (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }

@@ -22,7 +22,7 @@ use rustls_pki_types::ServerName;
 use super::error::ConfigError;
 use super::inputs::ConfigInputs;
 use super::validity;
-use crate::backend::settings::{Backend, Endpoint, HostPort, Roots};
+use crate::backend::settings::{Backend, Endpoint, HostPort, TrustedRoots};
 use crate::input_file::ReadFileError;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
@@ -242,12 +242,12 @@ impl KubeconfigReader<'_> {
         self.checked(parsed, "give https://HOST:PORT")
     }
 
-    fn roots(&mut self, cluster: &Cluster) -> Option<Roots> {
+    fn roots(&mut self, cluster: &Cluster) -> Option<TrustedRoots> {
         let data = cluster.certificate_authority_data.as_deref();
         let pem = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
         let Some(pem) = pem else {
             // As client-go: without certificate-authority, the system's CAs are trusted.
-            let roots = Roots::system();
+            let roots = TrustedRoots::system();
             if roots.0.is_empty() {
                 self.report(
                     "no certificate-authority, and the system has no CAs either",
@@ -259,7 +259,7 @@ impl KubeconfigReader<'_> {
         let bundle = CaBundle::from_pem(&pem.bytes).map_err(|error| format!("{}: {error}", pem.name));
         let bundle = self.checked(bundle, "give PEM certificates of the CAs")?;
         self.warn_of_dates(&pem.name, bundle.certificates());
-        let roots = Roots::of(&bundle).map_err(|error| format!("{}: {error}", pem.name));
+        let roots = TrustedRoots::from_bundle(&bundle).map_err(|error| format!("{}: {error}", pem.name));
         self.checked(roots, "remove it, or give another one")
     }
 

@@ -43,8 +43,8 @@ const FAILED: &str = "Failed";
 
 /// The maximum size of a request in JSON; the PEM in it has up to 64 KiB.
 const MAX_REQUEST: usize = 1024 * 1024;
-/// The maximum number of `{`, `[` and `,` in a request: many small values take a hundred times the memory of their text.
-/// A kubelet's request has about a hundred.
+/// The maximum number of `{`, `[` and `,` in a request: many small values take a hundred times the memory of their
+/// text. A kubelet's request has about a hundred.
 const MAX_VALUES: usize = 4_000;
 
 /// Reads a request; returns the outcome of the attempt if the request is gone, issued or cannot be read.
@@ -188,7 +188,7 @@ enum Subresource {
 enum WriteOutcome {
     /// The API server stored the object.
     Yes,
-    /// The API server refused the write.
+    /// The API server refused the write, or the controller did not send it.
     No,
     /// The API server did not answer, or failed.
     Unknown,

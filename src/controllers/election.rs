@@ -1,9 +1,10 @@
 //! Leader election: the replica that holds the cluster's lease runs the controllers.
 //!
 //! Follows client-go's `tools/leaderelection`. The clocks of replicas are never compared: a lease has expired when this
-//! replica has not seen its record change for the lease duration. Every write carries the `resourceVersion` of the read,
-//! so of two replicas that take a lease at once one fails. Two rules are stricter than client-go's: the renew deadline
-//! counts from when the last successful renewal was *sent*, and a leader that reads another holder stops at once.
+//! replica has not seen its record change for the lease duration. Every write carries the `resourceVersion` of the
+//! read, so of two replicas that take a lease at once one fails. Two rules are stricter than client-go's: the renew
+//! deadline counts from when the last successful renewal was *sent*, and a leader that reads another holder stops at
+//! once.
 
 mod record;
 
@@ -204,8 +205,8 @@ impl<'a> LeaderElector<'a> {
         }
     }
 
-    /// An attempt with a timeout that leaves time for another one before the deadline: a dead connection must not cost the
-    /// lease.
+    /// An attempt with a timeout that leaves time for another one before the deadline: a dead connection must not cost
+    /// the lease.
     // client-go: tools/leaderelection/resourcelock/interface.go, NewFromKubeconfig
     // threat: signing-twice
     async fn bounded_attempt(&mut self) -> Result<bool, String> {
@@ -217,7 +218,8 @@ impl<'a> LeaderElector<'a> {
         }
     }
 
-    /// Takes or renews the lease if it is free or ours. The leader writes without a read; after a failure it reads first.
+    /// Takes or renews the lease if it is free or ours. The leader writes without a read; after a failure it reads
+    /// first.
     async fn attempt(&mut self) -> kube::Result<bool> {
         let known = self.lease.take().filter(|lease| self.candidate.holds(lease));
         let lease = match known {

@@ -2,8 +2,9 @@
 //! back-off. A plain data structure: the caller passes the time, and nothing here waits.
 //!
 //! Follows client-go's `util/workqueue`: an item that is added while it is processed is queued again afterwards; each
-//! item has a back-off, and a rate limit covers all retries of a flow. Unlike client-go's queue, this one has a lane for
-//! each flow, served round-robin, and a bounded length: a client that creates thousands of items delays only itself.
+//! item has a back-off, and a rate limit covers all retries of a flow. Unlike client-go's queue, this one has a lane
+//! for each flow, served round-robin, and a bounded length: a client that creates thousands of items delays only
+//! itself.
 
 mod delays;
 mod lanes;

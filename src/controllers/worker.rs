@@ -1,7 +1,7 @@
 //! The loop of a controller: watch events go into a work queue, and a few workers process its items.
 //!
-//! The loop is a single future. A replica that loses the lease drops it, which ends the work at an await. So every change
-//! must be a single request, with the `resourceVersion` of the read.
+//! The loop is a single future. A replica that loses the lease drops it, which ends the work at an await. So every
+//! change must be a single request, with the `resourceVersion` of the read.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -17,7 +17,7 @@ use super::activity::{ActivityStream, CLOSE_TIMEOUT};
 use super::connection::{Connection, DRAIN_LINGER_TIMEOUT, ShutdownPhase};
 use super::http2::Http2;
 use super::settings::Limits;
-use crate::http::transport::{Drained, TransportError};
+use crate::http::transport::{TransportError, UncorkOnPoll};
 use crate::metrics::Metrics;
 
 /// How long an HTTP/1.1 client that sends no request, or does not read its answer, can delay the shutdown.
@@ -198,7 +198,7 @@ pub(super) trait Serving: Send {
     fn calm_down(self: Pin<&mut Self>) {}
 }
 
-impl<H: Handler> Serving for Drained<Http2<H>, Stream> {
+impl<H: Handler> Serving for UncorkOnPoll<Http2<H>, Stream> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Future::poll(self, cx).map_err(TransportError::from)
     }

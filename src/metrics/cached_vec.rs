@@ -1,5 +1,5 @@
-//! Metric vectors whose first label has few, known values. Each series is resolved once, on first use: a lookup by label
-//! for every request would cost more than the increment.
+//! Metric vectors whose first label has few, known values. Each series is resolved once, on first use: a lookup by
+//! label for every request would cost more than the increment.
 
 use std::sync::OnceLock;
 

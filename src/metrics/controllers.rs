@@ -91,7 +91,7 @@ impl ControllerMetrics {
             )?,
             conflicts: registrar.counters(
                 "portcullis_status_conflicts_total",
-                "Writes refused with 409 Conflict because the object had changed since it was read; they are retried.",
+                "Writes refused with 409 Conflict because the object had changed since it was read.",
                 &["cluster", "controller"],
             )?,
             authority_expiration: registrar.gauges(

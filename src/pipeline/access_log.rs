@@ -283,7 +283,7 @@ impl AccessLog {
             let LogLine { peer, path, .. } = line;
             info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
         }
-        response.map(|body| body.holding(Box::new(self.end)))
+        response.map(|body| body.with_guard(Box::new(self.end)))
     }
 
     /// An answer of the gateway's own, with what every answer has.

@@ -23,8 +23,8 @@ pub enum MalformedRequest {
     /// A Host header or authority with invalid characters.
     #[error("malformed Host header")]
     BadHost,
-    /// A header name that is not a token. The `http` crate allows `"` in a name; Go resets the stream because of it, and
-    /// frames that follow end the connection, which other requests share.
+    /// A header name that is not a token. The `http` crate allows `"` in a name; Go resets the stream because of it,
+    /// and frames that follow end the connection, which other requests share.
     #[error("invalid header name")]
     BadHeaderName,
     /// The request target or `:authority` names another host than the header.

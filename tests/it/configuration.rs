@@ -461,9 +461,9 @@ fn identity_headers_of_the_backend_are_named_by_what_names_users_at_least() {
     assert_eq!(with(&[]), Ok(false));
     assert_eq!(with(&["--backend-requestheader-username-headers=X-User,X-Other"]), Ok(true));
     for (flag, problem) in [
-        ("--backend-requestheader-group-headers=X-Group", "is required beside"),
-        ("--backend-requestheader-uid-headers=X-Uid", "is required beside"),
-        ("--backend-requestheader-extra-headers-prefix=X-Extra-", "is required beside"),
+        ("--backend-requestheader-group-headers=X-Group", "is required with the backend's other"),
+        ("--backend-requestheader-uid-headers=X-Uid", "is required with the backend's other"),
+        ("--backend-requestheader-extra-headers-prefix=X-Extra-", "is required with the backend's other"),
         ("--backend-requestheader-username-headers=X User", "cannot be the name of a header"),
     ] {
         let errors = with(&[flag]).unwrap_err();

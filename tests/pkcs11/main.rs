@@ -230,10 +230,10 @@ fn found_by_id(tokens: &Tokens) {
 
 fn failures_tell(tokens: &Tokens) {
     let cases = [
-        ("token=absent;object=rsa", "pin", "there is no such token"),
-        ("object=rsa", "pin", "2 tokens fit the URI"),
-        ("token=ca%20token;object=absent", "pin", "there is no such private key"),
-        ("token=other;object=rsa", "pin", "there is no such private key"),
+        ("token=absent;object=rsa", "pin", "no token matches the URI"),
+        ("object=rsa", "pin", "2 tokens match the URI"),
+        ("token=ca%20token;object=absent", "pin", "no private key matches the URI"),
+        ("token=other;object=rsa", "pin", "no private key matches the URI"),
         ("token=ca%20token;object=rsa", "no-pin", "No such file"),
     ];
     for (path, pin, want) in cases {
@@ -261,7 +261,7 @@ fn sessions_are_reopened(tokens: &Tokens) {
     for object in ["p256", "rsa"] {
         let uri = tokens.uri(&format!("token=ca%20token;object={object}"), "wrong-pin");
         let refused = Pkcs11Key::open(&uri).unwrap_err().to_string();
-        assert!(refused.contains("not tried again") && !refused.contains("secret"), "{refused}");
+        assert!(refused.contains("not retried") && !refused.contains("secret"), "{refused}");
     }
     std::fs::write(tokens.dir.join("wrong-pin"), PIN).unwrap();
     assert!(Pkcs11Key::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).is_ok());

@@ -5,7 +5,7 @@ use std::fmt;
 use http::header::CONTENT_TYPE;
 
 use crate::authn::BoxFuture;
-use crate::http::https_client::{Client, Question};
+use crate::http::https_client::{HttpsClient, HttpsRequest};
 
 /// Fetches documents of issuers over HTTP.
 pub trait DocumentFetcher: Send + Sync + fmt::Debug {
@@ -38,7 +38,7 @@ impl FetchedDocument {
     }
 }
 
-impl DocumentFetcher for Client {
+impl DocumentFetcher for HttpsClient {
     fn get<'a>(
         &'a self,
         url: &'a str,
@@ -46,7 +46,7 @@ impl DocumentFetcher for Client {
     ) -> BoxFuture<'a, Result<FetchedDocument, String>> {
         Box::pin(async move {
             let answer =
-                self.ask(Question::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
+                self.send(HttpsRequest::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
             let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
             Ok(FetchedDocument {
                 status: answer.status.as_u16(),
@@ -65,18 +65,18 @@ mod tests {
 
     use super::*;
     use crate::http::https_client::testing::pki::Ca;
-    use crate::http::https_client::testing::{H2, Peer, full, trusting};
+    use crate::http::https_client::testing::{H2, TestServer, full, trusting};
 
     #[tokio::test]
     async fn responses_are_returned_unchanged() {
         let ca = Ca::new("issuers");
-        let peer = Peer::of(&ca, H2, |asked| {
+        let peer = TestServer::of(&ca, H2, |asked| {
             let said = format!("{} {:?}", asked.target, asked.headers.get("authorization"));
             let response = http::Response::builder().status(404).header(CONTENT_TYPE, "text/plain");
             Ok(response.body(full(said)).unwrap())
         })
         .await;
-        let client = Client::new(&trusting(&ca), &Arc::new(default_provider())).unwrap();
+        let client = HttpsClient::new(&trusting(&ca), &Arc::new(default_provider())).unwrap();
         let fetched = |body: &str| {
             let content_type = Some("text/plain".to_owned());
             Ok(FetchedDocument { status: 404, content_type, body: body.as_bytes().to_vec() })

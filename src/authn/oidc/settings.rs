@@ -2,7 +2,7 @@
 //! `AuthenticationConfiguration`.
 
 use crate::authn::jwt::keys::JwsAlgorithm;
-use crate::http::client_tls::Roots;
+use crate::http::client_tls::TrustedRoots;
 use portcullis_cel::Expression;
 
 /// Settings of one JWT authenticator.
@@ -34,7 +34,7 @@ pub struct IssuerSettings {
     /// URL of the discovery document, if not below `url`.
     pub discovery_url: Option<String>,
     /// CAs for the issuer's serving certificate; `None` for the system roots.
-    pub certificate_authority: Option<Roots>,
+    pub certificate_authority: Option<TrustedRoots>,
     /// Audiences of which a token must have one; not empty.
     pub audiences: Vec<String>,
 }

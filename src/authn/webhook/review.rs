@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::settings::TokenReviewVersion;
 use crate::authn::{Audience, BearerToken};
 use crate::go::quote::Quoted;
-use crate::http::https_client::Answer;
+use crate::http::https_client::HttpsResponse;
 
 /// Maximum size of response text that an error quotes.
 // client-go: rest/request.go, maxUnstructuredResponseTextBytes
@@ -156,7 +156,7 @@ pub(super) fn request_body(
 pub(super) fn read(
     version: TokenReviewVersion,
     token: &BearerToken,
-    answer: &Answer,
+    answer: &HttpsResponse,
 ) -> Result<ReviewedStatus, ReviewError> {
     if !(200..=206).contains(&answer.status.as_u16()) {
         return Err(failure(token, answer));
@@ -188,7 +188,7 @@ pub(super) fn read(
     Ok(review.status)
 }
 
-fn failure(token: &BearerToken, answer: &Answer) -> ReviewError {
+fn failure(token: &BearerToken, answer: &HttpsResponse) -> ReviewError {
     let code = answer.status;
     let status = serde_json::from_slice::<FailureStatus>(&answer.body).ok();
     let status =
@@ -213,7 +213,7 @@ fn failure(token: &BearerToken, answer: &Answer) -> ReviewError {
     ReviewError { text: status.message, retry_after: retryable.then(|| Duration::from_secs(hint.into())) }
 }
 
-fn retry_after(answer: &Answer) -> u32 {
+fn retry_after(answer: &HttpsResponse) -> u32 {
     let value = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     value.and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::authn::BearerToken;
-use crate::http::client_tls::Tls;
+use crate::http::client_tls::ClientTls;
 
 /// An authentication webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct WebhookSettings {
     /// The `https` URL, without a query.
     pub url: String,
     /// TLS: the trusted CAs and the client certificate.
-    pub tls: Tls,
+    pub tls: ClientTls,
     /// The bearer token sent to the webhook.
     pub bearer_token: Option<BearerToken>,
     /// The TokenReview version.

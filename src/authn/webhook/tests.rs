@@ -11,10 +11,10 @@ use super::super::testing::audiences_of;
 use super::*;
 use crate::authn::trace::{AuthnTrace, TraceStep};
 use crate::clock::UnixTime;
-use crate::http::client_tls::Tls;
+use crate::http::client_tls::ClientTls;
 use crate::http::https_client::testing::pki::{Ca, Issued};
 use crate::http::https_client::testing::{
-    Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting,
+    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
 };
 
 const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
@@ -38,7 +38,7 @@ impl Pki {
     }
 
     /// Client settings that the server accepts.
-    fn tls(&self) -> Tls {
+    fn tls(&self) -> ClientTls {
         showing(&self.client, &self.servers)
     }
 
@@ -49,7 +49,7 @@ impl Pki {
 
 /// A webhook with a configurable response; rejects malformed requests.
 struct Service {
-    peer: Peer,
+    peer: TestServer,
     response: Arc<Mutex<(u16, Value)>>,
 }
 
@@ -57,7 +57,7 @@ impl Service {
     async fn start(config: ServerConfig, version: TokenReviewVersion) -> Self {
         let response = Arc::new(Mutex::new((200, json!({}))));
         let current = Arc::clone(&response);
-        let peer = Peer::start(config, "127.0.0.1:0", move |asked| {
+        let peer = TestServer::start(config, "127.0.0.1:0", move |asked| {
             let (code, status) = current.lock().unwrap().clone();
             let reply = answer(&asked, version, code, &status);
             Box::pin(async { reply })
@@ -78,7 +78,7 @@ impl Service {
         self.respond(200, json!({"authenticated": false}));
     }
 
-    fn webhook(&self, tls: Tls, version: TokenReviewVersion) -> WebhookSettings {
+    fn webhook(&self, tls: ClientTls, version: TokenReviewVersion) -> WebhookSettings {
         webhook(self.peer.url("/testserver"), tls, version)
     }
 
@@ -88,7 +88,7 @@ impl Service {
     }
 }
 
-fn answer(asked: &Asked, version: TokenReviewVersion, code: u16, status: &Value) -> Reply {
+fn answer(asked: &RecordedRequest, version: TokenReviewVersion, code: u16, status: &Value) -> Reply {
     if asked.method != "POST" || asked.target != "/testserver?timeout=30s" {
         return reply(404, format!("unexpected {} {}", asked.method, asked.target));
     }
@@ -105,7 +105,7 @@ fn answer(asked: &Asked, version: TokenReviewVersion, code: u16, status: &Value)
     )
 }
 
-fn webhook(url: String, tls: Tls, version: TokenReviewVersion) -> WebhookSettings {
+fn webhook(url: String, tls: ClientTls, version: TokenReviewVersion) -> WebhookSettings {
     WebhookSettings { url, tls, bearer_token: None, version, cache_ttl: LONG }
 }
 
@@ -363,7 +363,7 @@ async fn each_attempt_is_traced() {
 async fn a_retry_after_beyond_the_request_timeout_is_not_awaited() {
     let pki = Pki::new();
     for (hint, attempts) in [(0, MAX_ATTEMPTS), (31, 1)] {
-        let peer = Peer::of(&pki.servers, H2, move |_| {
+        let peer = TestServer::of(&pki.servers, H2, move |_| {
             let response = http::Response::builder().status(429).header("retry-after", hint);
             Ok(response.body(full("")).unwrap())
         })
@@ -377,7 +377,7 @@ async fn a_retry_after_beyond_the_request_timeout_is_not_awaited() {
 #[tokio::test]
 async fn a_lost_connection_is_retried_and_a_refused_one_is_not() {
     let pki = Pki::new();
-    let peer = Peer::of(&pki.servers, H1, |_| Err(std::io::Error::other("ends"))).await;
+    let peer = TestServer::of(&pki.servers, H1, |_| Err(std::io::Error::other("ends"))).await;
     let lost = webhook(peer.url("/"), trusting(&pki.servers), TokenReviewVersion::V1);
     assert!(matches!(verdict(&lost).await, Err(AuthnError::Unavailable(_))));
     assert_eq!(peer.take().len(), MAX_ATTEMPTS);
@@ -405,12 +405,12 @@ async fn only_a_valid_token_review_authenticates() {
         ("an odd code", 299, good.clone()),
     ];
     for (name, code, body) in bodies {
-        let peer = Peer::of(&pki.servers, H2, move |_| reply(code, body.clone())).await;
+        let peer = TestServer::of(&pki.servers, H2, move |_| reply(code, body.clone())).await;
         let verdict = verdict(&webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)).await;
         assert!(matches!(verdict, Err(AuthnError::Unavailable(_))), "{name}: {verdict:?}");
         assert_eq!(peer.take().len(), 1, "{name}");
     }
-    let peer = Peer::of(&pki.servers, H2, move |_| reply(200, good.clone())).await;
+    let peer = TestServer::of(&pki.servers, H2, move |_| reply(200, good.clone())).await;
     let allowed = verdict(&webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)).await;
     assert!(matches!(allowed, Ok(Some(_))), "the valid response authenticates: {allowed:?}");
 }
@@ -418,12 +418,12 @@ async fn only_a_valid_token_review_authenticates() {
 #[tokio::test]
 async fn errors_and_debug_output_omit_the_token_and_the_credential() {
     let pki = Pki::new();
-    let echo = |asked: &Asked, code: u16| -> Reply {
+    let echo = |asked: &RecordedRequest, code: u16| -> Reply {
         assert_eq!(asked.headers["authorization"], "Bearer own-s3cr3t");
         reply(code, format!("{{\"status\":{{\"error\":\"{TOKEN} is bad\"}}}}"))
     };
     for code in [200, 500, 403] {
-        let peer = Peer::of(&pki.servers, H2, move |asked| echo(asked, code)).await;
+        let peer = TestServer::of(&pki.servers, H2, move |asked| echo(asked, code)).await;
         let webhook = WebhookSettings {
             bearer_token: Some(BearerToken::new("own-s3cr3t")),
             ..webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)
@@ -442,7 +442,7 @@ async fn a_certificate_without_a_san_is_counted() {
     let pki = Pki::new();
     let nameless = pki.servers.leaf().cn("127.0.0.1").eku(&["1.3.6.1.5.5.7.3.1"]).issue();
     let answer = |_| -> BoxFuture<'static, Reply> { Box::pin(async { reply(200, "{}") }) };
-    let peer = Peer::start(serving(&nameless, None, H2), "127.0.0.1:0", answer).await;
+    let peer = TestServer::start(serving(&nameless, None, H2), "127.0.0.1:0", answer).await;
     let metrics = Metrics::new();
     let webhook = webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1);
     let (verdict, _) = authenticate_traced(&fast_retry(&webhook, &[], &metrics), TOKEN, &[]).await;

@@ -13,7 +13,7 @@ use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
 use crate::http::https_client::testing::pki::Ca;
-use crate::http::https_client::testing::{H2, Peer, reply};
+use crate::http::https_client::testing::{H2, TestServer, reply};
 use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
 
@@ -23,7 +23,7 @@ const NOWHERE: &str = "https://127.0.0.1:1/";
 /// Issuers at one address, each with a path of its own.
 struct Bed {
     ca: Ca,
-    peer: Peer,
+    peer: TestServer,
     deps: AuthnDeps,
 }
 
@@ -32,7 +32,7 @@ impl Bed {
         let ca = Ca::new("issuers");
         let address = Arc::new(OnceLock::new());
         let own = Arc::clone(&address);
-        let peer = Peer::of(&ca, H2, move |asked| {
+        let peer = TestServer::of(&ca, H2, move |asked| {
             let Some((path, _)) = asked.target.split_once("/.well-known") else {
                 return reply(200, json!({"keys": []}).to_string());
             };
@@ -53,7 +53,7 @@ impl Bed {
             issuer: IssuerSettings {
                 url: self.peer.url(path),
                 discovery_url: None,
-                certificate_authority: Some(Roots::of(&bundle).unwrap()),
+                certificate_authority: Some(TrustedRoots::from_bundle(&bundle).unwrap()),
                 audiences: vec!["client".to_owned()],
             },
             algorithms: vec![algorithm],

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Issuer;
 use super::field::FieldError;
 use super::url;
-use crate::http::client_tls::Roots;
+use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CaBundle;
 
 const MATCH_ANY: &str = "MatchAny";
@@ -32,13 +32,13 @@ impl Issuer {
     }
 
     /// The CAs of the issuer's certificate, if configured. Fails if they cannot be used.
-    pub(super) fn roots(&self) -> Result<Option<Roots>, String> {
+    pub(super) fn roots(&self) -> Result<Option<TrustedRoots>, String> {
         if self.certificate_authority.is_empty() {
             return Ok(None);
         }
         let bundle = CaBundle::from_pem(self.certificate_authority.as_bytes());
         let bundle = bundle.map_err(|error| error.to_string())?;
-        Roots::of(&bundle).map(Some).map_err(|error| error.to_string())
+        TrustedRoots::from_bundle(&bundle).map(Some).map_err(|error| error.to_string())
     }
 
     fn discovery_problems(&self, field: &str) -> Vec<FieldError> {

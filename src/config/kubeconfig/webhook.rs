@@ -4,7 +4,7 @@
 
 use super::{ConfigError, ConfigInputs, Endpoint, KubeconfigReader, Path};
 use crate::authn::BearerToken;
-use crate::http::client_tls::Tls;
+use crate::http::client_tls::ClientTls;
 
 use super::credential::ClientCredential;
 
@@ -13,7 +13,7 @@ use super::credential::ClientCredential;
 pub(in crate::config) struct WebhookServer {
     /// The URL, without a query.
     pub(in crate::config) url: String,
-    pub(in crate::config) tls: Tls,
+    pub(in crate::config) tls: ClientTls,
     pub(in crate::config) bearer_token: Option<BearerToken>,
 }
 
@@ -39,7 +39,7 @@ impl KubeconfigReader<'_> {
         let Endpoint { address, server_name } = self.endpoint(address, &cluster)?;
         Some(WebhookServer {
             url: format!("https://{address}{path}"),
-            tls: Tls { roots: roots?, client_certificate: certificate, server_name: Some(server_name) },
+            tls: ClientTls { roots: roots?, client_certificate: certificate, server_name: Some(server_name) },
             bearer_token: token,
         })
     }

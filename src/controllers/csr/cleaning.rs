@@ -1,7 +1,8 @@
 //! The controller that deletes old requests.
 //!
-//! Follows `pkg/controller/certificates/cleaner/cleaner.go`, with two stricter rules: it deletes exactly the version that
-//! it checked, and the first pass runs at once, since the lease may change hands more often than the pass interval.
+//! Follows `pkg/controller/certificates/cleaner/cleaner.go`, with two stricter rules: it deletes exactly the version
+//! that it checked, and the first pass runs at once, since the lease may change hands more often than the pass
+//! interval.
 
 use std::convert::Infallible;
 use std::time::Duration;

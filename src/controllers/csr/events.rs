@@ -1,7 +1,8 @@
 //! Reads the events of a watch of certificate signing requests, one at a time.
 //!
-//! Any client that may create requests controls the size of an event. The reader discards events that exceed the maximum
-//! size of a request while they arrive, and keeps only a few fields of others, so that the memory of a watch is bounded.
+//! Any client that may create requests controls the size of an event. The reader discards events that exceed the
+//! maximum size of a request while they arrive, and keeps only a few fields of others, so that the memory of a watch is
+//! bounded.
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt as _};
 use http::Request;

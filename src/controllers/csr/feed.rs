@@ -1,8 +1,9 @@
 //! Delivers the names of requests that need work: a list and a watch for each signer. Only names stay in memory.
 //!
-//! The API server selects the requests of a signer (`spec.signerName` is a field selector), so that those of other signers
-//! cost nothing here. The feed parses a few fields of each object; the controller reads the object again when it processes
-//! it. Follows client-go's reflector: a list, then a watch from its version; another list when that version has expired.
+//! The API server selects the requests of a signer (`spec.signerName` is a field selector), so that those of other
+//! signers cost nothing here. The feed parses a few fields of each object; the controller reads the object again when
+//! it processes it. Follows client-go's reflector: a list, then a watch from its version; another list when that
+//! version has expired.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};

@@ -1,8 +1,8 @@
 //! Lists certificate signing requests page by page. Only the fields of `T` stay in memory; a page that exceeds the
 //! maximum response size is requested again with a smaller limit.
 //!
-//! A continue token contains the name of the last object. Names have no maximum length, so a token may be too long for a
-//! URL; the next page then begins after all names with the same prefix. The same holds for a name that is not UTF-8,
+//! A continue token contains the name of the last object. Names have no maximum length, so a token may be too long for
+//! a URL; the next page then begins after all names with the same prefix. The same holds for a name that is not UTF-8,
 //! which a token cannot contain.
 
 use std::borrow::Cow;

@@ -1,8 +1,8 @@
 //! The controller that signs approved requests.
 //!
-//! Follows `pkg/controller/certificates/signer/signer.go`. A request that violates a rule of its signer gets a
-//! Failed condition, which is final; any other failure is retried. One rule is stricter: a request whose key or signature
-//! is too weak fails, too.
+//! Follows `pkg/controller/certificates/signer/signer.go`. A request that violates a rule of its signer gets a Failed
+//! condition, which is final; any other failure is retried. One rule is stricter: a request whose key or signature is
+//! too weak fails, too.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -86,7 +86,8 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let (settings, now) = (Arc::clone(&context.settings), context.clock.now());
     let checked = Arc::clone(&csr);
-    // The key may be in an HSM, so signing may block. Only this future writes: once it is dropped, the signature is lost.
+    // The key may be in an HSM, so signing may block. Only this future writes: once it is dropped, the signature is
+    // lost.
     let signing = spawn_blocking(move || {
         let decision = decision(&checked, &settings, now);
         drop(permit);

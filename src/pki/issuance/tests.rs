@@ -105,11 +105,11 @@ fn a_certificate_equals_that_of_kube_controller_manager() {
     assert_eq!(
         lines.join("\n").trim(),
         format!(
-            "X509v3 Key CertificateUsage: critical\nDigital Signature, Key Encipherment\n\
-             X509v3 Extended Key CertificateUsage:\n\
+            "X509v3 Key Usage: critical\nDigital Signature, Key Encipherment\n\
+             X509v3 Extended Key Usage:\n\
              TLS Web Server Authentication, TLS Web Client Authentication, E-mail Protection\n\
              X509v3 Basic Constraints: critical\nCA:FALSE\n\
-             X509v3 CertificateAuthority Key Identifier:\n{}\n\
+             X509v3 Authority Key Identifier:\n{}\n\
              X509v3 Subject Alternative Name:\n\
              DNS:a.example, DNS:*.b.example, DNS:a.example, email:a@example.com, IP Address:192.0.2.1, \
              IP Address:2001:DB8:0:0:0:0:0:1, URI:spiffe://cluster.local/ns/a/sa/b",

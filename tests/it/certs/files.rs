@@ -105,10 +105,10 @@ fn nothing_is_overwritten_without_force() {
     let directory = authorities();
     let all = || MADE.map(|name| fs::read(directory.path().join("pki").join(name)).unwrap());
     let before = all();
-    certs(directory.path(), &["init"]).bad(1, &["pki/ca.crt: it is there already", "--force"]);
+    certs(directory.path(), &["init"]).bad(1, &["pki/ca.crt: the file already exists", "--force"]);
     assert_eq!(all(), before);
     fs::remove_file(directory.path().join("pki/ca.crt")).unwrap();
-    certs(directory.path(), &["init"]).bad(1, &["pki/ca.key: it is there already"]);
+    certs(directory.path(), &["init"]).bad(1, &["pki/ca.key: the file already exists"]);
     assert_eq!(names(&directory.path().join("pki")), MADE[1..]);
     certs(directory.path(), &["init", "--force"]).good();
     assert_ne!(all()[2], before[2]);
@@ -120,7 +120,7 @@ fn nothing_is_overwritten_without_force() {
     certs(directory.path(), &issue).good();
     let before = fs::read(directory.path().join("alice.key")).unwrap();
     fs::remove_file(directory.path().join("alice.crt")).unwrap();
-    certs(directory.path(), &issue).bad(1, &["alice.key: it is there already"]);
+    certs(directory.path(), &issue).bad(1, &["alice.key: the file already exists"]);
     assert_eq!(names(directory.path()), ["alice.key", "pki"]);
     assert_eq!(fs::read(directory.path().join("alice.key")).unwrap(), before);
     certs(directory.path(), &[&issue[..], &["--force"]].concat()).good();
@@ -204,8 +204,7 @@ fn the_index_lists_what_was_signed() {
 #[test]
 fn an_authority_that_is_not_there_has_no_empty_list() {
     let directory = tempfile::tempdir().unwrap();
-    certs(directory.path(), &["index", "--ca-cert", "nope.crt"])
-        .bad(1, &["nope.crt: there is no such authority"]);
+    certs(directory.path(), &["index", "--ca-cert", "nope.crt"]).bad(1, &["nope.crt: there is no such CA"]);
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn masters_are_found_however_they_are_written() {
             "openssl req -new -newkey ed25519 -nodes -keyout k -config req.cnf -out r.csr 2>/dev/null",
         );
         let said = certs(path, &["inspect", "r.csr"]).good();
-        assert!(said.contains("it asks for the group system:masters"), "{mask}: {said}");
+        assert!(said.contains("requests the group system:masters"), "{mask}: {said}");
         shell(
             path,
             "openssl req -x509 -key k -config req.cnf -addext extendedKeyUsage=clientAuth \

@@ -108,7 +108,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (
             &["issue", "serving", "--cn", "a", "--dns", "bücher.example", "--out", "a"],
             64,
-            "--dns <NAME>': a DNS name is ASCII: write other letters in their xn-- form",
+            "--dns <NAME>': a DNS name is ASCII: write other letters in Punycode (xn--)",
         ),
         (&["issue", "serving", "--cn", "a", "--dns", "", "--out", "a"], 64, "--dns"),
         (&["issue", "serving", "--cn", "a", "--dns", "a b", "--out", "a"], 64, "--dns <NAME>': each label"),
@@ -116,7 +116,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (&["issue", "serving", "--cn", "a", "--dns", "*", "--out", "a"], 64, "as in *.example.com"),
         (&["issue", "serving", "--cn", "a", "--dns", "10.0.0.1", "--out", "a"], 64, "give it with --ip"),
         (&["issue", "client", "--cn", "alice ", "--out", "a"], 1, "would not arrive byte for byte"),
-        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "one that cannot be seen"),
+        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "or an invisible one"),
         (&["init", "--name", "", "--dir", "other"], 64, "--name"),
         (&["issue", "serving", "--cn", "a", "--out", "a"], 64, "give --dns or --ip"),
         (&["issue", "client", "--out", "a"], 64, "--common-name"),
@@ -185,8 +185,7 @@ fn no_client_is_signed_whom_the_gateway_would_refuse() {
         [("blank", "'/CN=alice '"), ("group", "'/O= dev/CN=alice'"), ("unseen", "$'/CN=al\\u200bice' -utf8")]
     {
         request(directory.path(), name, subject, "");
-        let problem =
-            if name == "unseen" { "one that cannot be seen" } else { "would not arrive byte for byte" };
+        let problem = if name == "unseen" { "or an invisible one" } else { "would not arrive byte for byte" };
         certs(directory.path(), &["sign", &format!("{name}.csr"), "--profile", "client"])
             .bad(1, &["not signed as client", problem]);
     }
@@ -239,7 +238,7 @@ fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
     assert_eq!(subject.matches("O=").count(), 2, "{subject}");
     assert_eq!(mode(&directory.path().join("alice.crt")), 0o600);
     certs(directory.path(), &["sign", "alice.csr", "--profile", "client"])
-        .bad(1, &["alice.crt: it is there"]);
+        .bad(1, &["alice.crt: the file already exists"]);
 
     // DER, elsewhere, for a purpose of its own.
     shell(directory.path(), "openssl req -in alice.csr -outform der -out alice.der");
@@ -274,7 +273,7 @@ fn a_request_that_cannot_be_signed_says_why() {
         ),
         (
             &["sign", "x.crt", "--profile", "client", "--force"],
-            "x.crt: a PEM file of the type CERTIFICATE, and not",
+            "x.crt: a PEM file of the type CERTIFICATE, not",
         ),
         (&["sign", "alice.csr", "--profile", "kubelet-client"], "not signed as kubelet-client: "),
         (

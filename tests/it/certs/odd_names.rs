@@ -96,7 +96,7 @@ async fn what_another_signer_may_copy_is_shown_before_it_is_approved() {
         assert!(said.contains(shown), "{what}: {said}");
         assert_eq!(
             said.contains("WARNING"),
-            shown.contains("uthority") || shown.contains("CA:TRUE"),
+            shown.contains("CA certificate") || shown.contains("CA:TRUE"),
             "{what}: {said}"
         );
     }

@@ -110,11 +110,11 @@ fn authorities_that_cannot_sign_are_refused() {
                 "--cluster-signing-cert-file=DIR/clients.crt",
                 "--cluster-signing-key-file=DIR/clients.key",
             ],
-            "kubernetes.io/kubelet-serving: its authority is not for server auth but for client auth alone",
+            "kubernetes.io/kubelet-serving: the CA certificate allows client auth, but not server auth",
         ),
         (
             &["--controllers=csrsigning", "--signer-profiles=DIR/for-servers.yaml"],
-            "example.com/service: its authority is not for server auth but for client auth alone",
+            "example.com/service: the CA certificate allows client auth, but not server auth",
         ),
         (
             &["--controllers=csrsigning", CERT, "--cluster-signing-key-file=DIR/encrypted.key"],

@@ -3,12 +3,12 @@ use http::{HeaderMap, HeaderValue};
 
 use super::*;
 
-fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> Answer {
+fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> HttpsResponse {
     let mut headers = HeaderMap::new();
     if let Some(seconds) = retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from_static(seconds));
     }
-    Answer { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
+    HttpsResponse { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
 }
 
 fn token() -> BearerToken {
@@ -110,14 +110,14 @@ const CASES: &[Case] = &[
     Case {
         name: "a Status takes precedence over the code",
         code: 500,
-        body: r#"{"kind":"ReviewedStatus","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}"#,
+        body: r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}"#,
         text: "no",
         ..CASE
     },
     Case {
         name: "a Status with a hint",
         code: 503,
-        body: r#"{"kind":"ReviewedStatus","status":"Failure","message":"later","reason":"ServiceUnavailable","details":{"retryAfterSeconds":7},"code":503}"#,
+        body: r#"{"kind":"Status","status":"Failure","message":"later","reason":"ServiceUnavailable","details":{"retryAfterSeconds":7},"code":503}"#,
         text: "later",
         retry_in: Some(7),
         ..CASE
@@ -125,7 +125,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a Status with details but no delay",
         code: 504,
-        body: r#"{"kind":"ReviewedStatus","status":"Failure","message":"later","reason":"ServerTimeout","details":{},"code":500}"#,
+        body: r#"{"kind":"Status","status":"Failure","message":"later","reason":"ServerTimeout","details":{},"code":500}"#,
         text: "later",
         retry_in: Some(0),
         ..CASE
@@ -133,7 +133,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a Status without a reason",
         code: 500,
-        body: r#"{"kind":"ReviewedStatus","status":"Failure","message":"oh","code":500}"#,
+        body: r#"{"kind":"Status","status":"Failure","message":"oh","code":500}"#,
         text: "oh",
         retry_in: Some(0),
         ..CASE
@@ -202,7 +202,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a Status as a success",
-        body: r#"{"kind":"ReviewedStatus","apiVersion":"v1","status":{}}"#,
+        body: r#"{"kind":"Status","apiVersion":"v1","status":{}}"#,
         text: "the answer is \"Status\" of \"v1\", not a TokenReview of authentication.k8s.io/v1",
         ..CASE
     },

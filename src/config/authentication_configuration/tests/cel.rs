@@ -109,8 +109,8 @@ fn expressions_are_compiled() {
             "Invalid value: \"user.username\": must evaluate to bool",
         ),
     ];
-    for (field, given, said) in cases {
-        check(&[], &[(field, given.clone(), &format!("jwt[0].{field}: {said}"))]);
+    for (field, given, error) in cases {
+        check(&[], &[(field, given.clone(), &format!("jwt[0].{field}: {error}"))]);
     }
 }
 
@@ -118,8 +118,8 @@ fn expressions_are_compiled() {
 fn an_invalid_mapping_gives_one_error() {
     let mut changes = named("claims.email", &json!({}));
     overlay(&mut changes["claimMappings"]["username"], &json!({"prefix": "a"}));
-    let said = "jwt[0].claimMappings.username.prefix: Invalid value: \"a\": may not be specified when expression is set";
-    check(&[], &[("a prefix of an expression", changes, said)]);
+    let error = "jwt[0].claimMappings.username.prefix: Invalid value: \"a\": may not be specified when expression is set";
+    check(&[], &[("a prefix of an expression", changes, error)]);
 }
 
 /// An invalid rule verifies no address.

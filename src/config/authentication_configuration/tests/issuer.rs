@@ -140,11 +140,11 @@ fn the_discovery_document_is_somewhere_else() {
         ("https://issuer-url", "https://Issuer-url", false),
     ];
     for (url, discovery, same) in cases {
-        let said = format!(
+        let error = format!(
             "jwt[0].issuer.discoveryURL: Invalid value: \"{discovery}\": discoveryURL must be different from URL"
         );
         let given = json!({"url": url, "discoveryURL": discovery});
-        check(&["issuer"], &[(discovery, given, if same { &said } else { "" })]);
+        check(&["issuer"], &[(discovery, given, if same { &error } else { "" })]);
     }
 }
 

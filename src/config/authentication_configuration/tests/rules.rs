@@ -149,16 +149,16 @@ fn keys_of_extra_attributes_are_judged() {
     for (key, expected) in cases {
         let expected = match *expected {
             "" => String::new(),
-            said if said == reserved => {
+            error if error == reserved => {
                 format!("jwt[0].claimMappings.extra[0].key: Invalid value: \"{key}\": {reserved}")
             }
-            said => format!("jwt[0].claimMappings.extra[0].key: {said}"),
+            error => format!("jwt[0].claimMappings.extra[0].key: {error}"),
         };
         let given = json!([{"key": key, "valueExpression": "claims.extra"}]);
         check(&["claimMappings", "extra"], &[(key, given, &expected)]);
     }
     let long = format!("{}/foo", ["a".repeat(63).as_str(); 4].join("."));
-    let said = format!(
+    let error = format!(
         "jwt[0].claimMappings.extra[0].key: Invalid value: \"{}\": must be no more than 253 bytes",
         long.trim_end_matches("/foo")
     );
@@ -166,7 +166,7 @@ fn keys_of_extra_attributes_are_judged() {
         keys.iter().map(|key| json!({"key": key, "valueExpression": value})).collect()
     };
     let cases: &[Case<'_>] = &[
-        ("a long domain", given(&[&long], "claims.extra"), &said),
+        ("a long domain", given(&[&long], "claims.extra"), &error),
         (
             "one twice",
             given(&["example.org/foo", "example.org/foo"], "claims.extra"),

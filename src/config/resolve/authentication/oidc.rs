@@ -24,7 +24,7 @@ use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
 use crate::go::quote::Quoted;
-use crate::http::client_tls::Roots;
+use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CaBundle;
 
 const ISSUER: &str = "oidc-issuer-url";
@@ -218,7 +218,7 @@ impl ConfigResolver<'_> {
     /// so that a replacement in progress cannot have the same effect.
     fn issuer_ca(&mut self, place: &KeyLocation, file: &Path) -> Option<String> {
         let (bundle, pem) = self.ca_bundle_and_pem(place, file)?;
-        let usable = Roots::of(&bundle).map_err(|error| {
+        let usable = TrustedRoots::from_bundle(&bundle).map_err(|error| {
             let error = ConfigError::new(&place.key, error.to_string()).in_file(&place.path(file));
             error.fix("remove it, or give another one")
         });

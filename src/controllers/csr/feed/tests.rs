@@ -148,7 +148,8 @@ async fn a_page_of_large_objects_is_requested_again_with_a_smaller_limit() {
     assert_eq!(limits[..4], [500, 62, 7, 14], "{limits:?}");
 }
 
-/// A client of an API server whose list and watch have one large object: 1.5 MiB in etcd, six times as much in Go's JSON.
+/// A client of an API server whose list and watch have one large object: 1.5 MiB in etcd, six times as much in Go's
+/// JSON.
 fn with_a_large_object(watched: usize) -> kube::Client {
     let object = |name: &str, version: u32, filler: &str| {
         format!(
