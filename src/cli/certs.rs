@@ -14,6 +14,7 @@ mod kubeconfig;
 mod listing;
 mod making;
 mod passphrase;
+mod profile;
 mod progress;
 mod renew;
 mod requests;

@@ -22,6 +22,7 @@ use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 use crate::pki::x509::certificate::Certificate;
 use crate::request::deadline::parse_duration;
+pub use controllers::{AuthorityFiles, SignerProfile, signer_profiles};
 
 /// The settings and the warnings about them.
 #[derive(Debug)]
@@ -49,16 +50,14 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
     let operation = operation.and_then(|given| resolver.operation(&given));
-    let ConfigResolver { mut unread, mut errors, warnings, .. } = resolver;
+    let warnings = std::mem::take(&mut resolver.warnings);
+    let mut errors = resolver.into_errors();
     match (serving, operation) {
-        (Some(serving), Some(operation)) if unread.is_empty() && errors.is_empty() => {
+        (Some(serving), Some(operation)) if errors.is_empty() => {
             let settings = Settings { serving, clusters, operation };
             Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings) })
         }
         _ => {
-            errors.retain(|error| !unread.iter().any(|unread| overlaps(&error.key, &unread.key)));
-            unread.append(&mut errors);
-            let mut errors = without_duplicates(unread);
             if let Some(file) = file {
                 file.locate(&mut errors);
                 errors.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
@@ -113,6 +112,14 @@ impl ConfigResolver<'_> {
 
     fn ok<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
+    }
+
+    /// All errors, without those that an unreadable key may have caused.
+    fn into_errors(self) -> Vec<ConfigError> {
+        let Self { mut unread, mut errors, .. } = self;
+        errors.retain(|error| !unread.iter().any(|unread| overlaps(&error.key, &unread.key)));
+        unread.append(&mut errors);
+        without_duplicates(unread)
     }
 
     fn read(&mut self, key: &str, file: &Path) -> Option<Vec<u8>> {

@@ -8,6 +8,7 @@ use secrecy::zeroize::Zeroizing;
 use super::error::CommandError;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
+use super::profile::IssuanceProfile;
 use crate::go::pem;
 use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
 use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
@@ -51,7 +52,8 @@ impl CaRole {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Authority")]
 pub(super) struct AuthorityFlags {
-    /// The directory with the CAs of `init`; the kind of the certificate selects the one that signs.
+    /// The directory with the CAs of `init`; the built-in profile selects the one that signs. A profile file names its
+    /// own.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     pub(super) dir: PathBuf,
     /// The certificate of another CA to sign with, PEM.
@@ -74,27 +76,13 @@ pub(super) struct IssuingCa {
 }
 
 impl AuthorityFlags {
-    /// The file of the CA certificate.
-    pub(super) fn certificate(&self, role: CaRole) -> PathBuf {
-        self.ca_cert.clone().unwrap_or_else(|| self.dir.join(role.file()).with_extension("crt"))
-    }
-
-    /// Loads the CA for a role; prompts for the passphrase of an encrypted key.
-    pub(super) fn open(&self, role: CaRole) -> Result<IssuingCa, CommandError> {
-        let certificate = self.certificate(role);
-        let key = match &self.ca_key {
-            Some(key) => AuthorityKeySource::parse(key),
-            None => AuthorityKeySource::File(self.dir.join(role.file()).with_extension("key")),
+    /// Loads the CA of a profile; prompts for the passphrase of an encrypted key.
+    pub(super) fn open(&self, profile: &IssuanceProfile) -> Result<IssuingCa, CommandError> {
+        let (certificate, key) = match (&self.ca_cert, &self.ca_key, profile) {
+            (Some(certificate), Some(key), _) => (certificate.clone(), AuthorityKeySource::parse(key)),
+            (.., IssuanceProfile::BuiltIn(kind)) => self.created(kind.role())?,
+            (.., IssuanceProfile::File(profile)) => profile.ca_files()?,
         };
-        // Not `exists`: an unreadable directory is not a missing file.
-        if self.ca_cert.is_none() && matches!(certificate.try_exists(), Ok(false)) {
-            return Err(CommandError::Failed(format!(
-                "{}: there is no such CA; create one with: portcullis certs init --dir {}, or give another one with \
-                 --ca-cert and --ca-key",
-                certificate.display(),
-                self.dir.display()
-            )));
-        }
         let authority = match &key {
             AuthorityKeySource::File(file) => self.with_key_file(&certificate, file)?,
             AuthorityKeySource::Pkcs11(_) => CertificateAuthority::load(&certificate, &key)
@@ -106,6 +94,21 @@ impl AuthorityFlags {
             authority.certificate_pem().to_owned()
         };
         Ok(IssuingCa { authority, index: IssuanceIndex::beside(&certificate), chain })
+    }
+
+    /// The files of a CA of `init`.
+    fn created(&self, role: CaRole) -> Result<(PathBuf, AuthorityKeySource), CommandError> {
+        let [certificate, key] =
+            ["crt", "key"].map(|extension| self.dir.join(role.file()).with_extension(extension));
+        if is_missing(&certificate) {
+            return Err(CommandError::Failed(format!(
+                "{}: there is no such CA; create one with: portcullis certs init --dir {}, or give another one with \
+                 --ca-cert and --ca-key",
+                certificate.display(),
+                self.dir.display()
+            )));
+        }
+        Ok((certificate, AuthorityKeySource::File(key)))
     }
 
     fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<CertificateAuthority, CommandError> {
@@ -135,6 +138,11 @@ impl IssuingCa {
             .record(std::slice::from_ref(entry))
             .map_err(|error| CommandError::Failed(error.to_string()))
     }
+}
+
+/// Not `exists`: an unreadable directory is not a missing file.
+pub(super) fn is_missing(file: &Path) -> bool {
+    matches!(file.try_exists(), Ok(false))
 }
 
 fn is_self_signed(certificate_pem: &str) -> bool {

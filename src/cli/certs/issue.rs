@@ -15,6 +15,7 @@ use super::files::NewFiles;
 use super::flags::{KeyType, NameFlags, life};
 use super::kind::CertificateKind;
 use super::kubeconfig::{self, KubeconfigFlags};
+use super::profile::{ProfileSource, usage};
 use super::progress::with_spinner;
 use super::signing::SigningOrder;
 use crate::clock::Clock;
@@ -29,17 +30,26 @@ Examples:
   portcullis certs issue serving --common-name gateway --dns gateway.example.com --out gateway
   portcullis certs issue front-proxy --common-name front-proxy-client --out gateway-front \\
     --ca-cert /etc/kubernetes/pki/front-proxy-ca.crt --ca-key /etc/kubernetes/pki/front-proxy-ca.key
-  portcullis certs issue kubelet-client --common-name worker-1 --out kubelet-client";
+  portcullis certs issue kubelet-client --common-name worker-1 --out kubelet-client
+  portcullis certs issue --profile certs/client.yaml --common-name alice --out alice";
 
 /// The flags of `portcullis certs issue`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct IssueFlags {
-    /// The kind of the certificate, which selects the CA of --dir that signs it.
+    /// The kind of the certificate: a built-in profile, which selects the CA of --dir that signs it.
     #[arg(value_enum, value_name = "KIND")]
-    kind: CertificateKind,
+    kind: Option<CertificateKind>,
+    /// Instead of KIND, a SignerProfiles file with the CA and its rules, as --signer-profiles of `serve` reads it; or a
+    /// KIND.
+    #[arg(long, value_name = "KIND|FILE", conflicts_with = "kind")]
+    profile: Option<ProfileSource>,
+    /// The signer, if the file of --profile lists several.
+    #[arg(long, value_name = "NAME", requires = "profile")]
+    signer_name: Option<String>,
     #[command(flatten)]
     names: NameFlags,
-    /// The validity, limited by that of the CA. Default: 90d for clients, which cannot be revoked, else 365d.
+    /// The validity, limited by that of the CA and by maxDuration of a profile file. Default: that of the file, or 90d
+    /// for clients, which cannot be revoked, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life, help_heading = "Certificate")]
     duration: Option<Duration>,
     /// The type of the key.
@@ -61,20 +71,28 @@ pub(in crate::cli) struct IssueFlags {
 }
 
 pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
-    let kind = flags.kind;
-    let (subject, names) = (kind.complete(flags.names.subject()), flags.names.alt_names());
-    if let Some(missing) = kind.lacks(&names) {
+    let source = flags.profile.clone().or(flags.kind.map(ProfileSource::BuiltIn)).ok_or_else(|| {
+        usage("KIND or --profile is required", "give a kind such as client, or --profile FILE")
+    })?;
+    let profile = source.load(flags.signer_name.as_deref())?;
+    let (subject, names) = (profile.complete(flags.names.subject()), flags.names.alt_names());
+    if let Some(missing) = profile.lacks(&names) {
         return Err(CommandError::Usage(missing.to_owned()));
     }
     let server = flags.kubeconfig.server(&flags.authority.dir.join(ROOT).with_extension("crt"))?;
-    let issuing = flags.authority.open(kind.role())?;
+    let issuing = flags.authority.open(&profile)?;
     let now = Clock::system().now();
     let key = with_spinner("generating the key", || PemKey::generate(flags.key_type.kind()))
         .map_err(|error| CommandError::about("generating the key", error))?;
     let request = request::build(&subject, &names, &key)
         .map_err(|error| CommandError::about("building the request", error))?;
-    let order =
-        SigningOrder { kind, request: &request, usages: &[], duration: flags.duration, system_masters: true };
+    let order = SigningOrder {
+        profile: &profile,
+        request: &request,
+        usages: &[],
+        duration: flags.duration,
+        system_masters: true,
+    };
     let mut signed = order.sign(&issuing, now)?;
 
     let (certificate, key) = (signed.chain(&issuing), key.to_pem());

@@ -12,7 +12,7 @@ use super::authority::AuthorityFlags;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
-use super::kind::CertificateKind;
+use super::profile::ProfileSource;
 use super::signing::SigningOrder;
 use crate::clock::Clock;
 use crate::go::pem;
@@ -36,14 +36,19 @@ pub(in crate::cli) struct SignFlags {
     /// The request, PKCS#10, PEM or DER.
     #[arg(value_name = "FILE")]
     request: PathBuf,
-    /// The kind of the certificate, which selects the CA of --dir that signs it.
-    #[arg(long, value_enum, value_name = "KIND")]
-    profile: CertificateKind,
+    /// A built-in profile, which selects the CA of --dir that signs: client, serving, front-proxy, kubelet-client or
+    /// kubelet-serving; or a SignerProfiles file with the CA and its rules, as --signer-profiles of `serve` reads it.
+    #[arg(long, value_name = "KIND|FILE")]
+    profile: ProfileSource,
+    /// The signer, if the file of --profile lists several.
+    #[arg(long, value_name = "NAME")]
+    signer_name: Option<String>,
     /// The usages, comma-separated, as in the API, for example `client auth` without `digital signature`. Default: all
     /// usages of the profile, which allows no others.
     #[arg(long, value_name = "USAGES", value_delimiter = ',')]
     usages: Vec<String>,
-    /// The validity, limited by that of the CA. Default: 90d for clients, which cannot be revoked, else 365d.
+    /// The validity, limited by that of the CA and by maxDuration of a profile file. Default: that of the file, or 90d
+    /// for clients, which cannot be revoked, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life)]
     duration: Option<Duration>,
     /// Allow the group system:masters, which has full access regardless of RBAC.
@@ -70,10 +75,11 @@ pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
         parsed => parsed,
     };
     let request = parsed.map_err(|error| CommandError::about(&name, explained(&error, &bytes)))?;
-    let issuing = flags.authority.open(flags.profile.role())?;
+    let profile = flags.profile.load(flags.signer_name.as_deref())?;
+    let issuing = flags.authority.open(&profile)?;
     let now = Clock::system().now();
     let order = SigningOrder {
-        kind: flags.profile,
+        profile: &profile,
         request: &request,
         usages: &flags.usages,
         duration: flags.duration,

@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::terminal::when;
-use super::authority::{CaRole, IssuingCa};
+use super::authority::IssuingCa;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::index::IndexEntry;
-use super::kind::CertificateKind;
+use super::profile::IssuanceProfile;
 use super::{fingerprint, hex, table};
 use crate::clock::{self, UnixTime};
 use crate::pki::issuance::alt_names::AltNames;
@@ -28,11 +28,11 @@ const END_TOLERANCE: Duration = Duration::from_mins(10);
 /// The certificate to sign.
 #[derive(Debug)]
 pub(super) struct SigningOrder<'a> {
-    pub(super) kind: CertificateKind,
+    pub(super) profile: &'a IssuanceProfile,
     pub(super) request: &'a CertificateRequest,
-    /// Empty for those of the kind.
+    /// Empty for those of the profile.
     pub(super) usages: &'a [String],
-    /// `None` for that of the kind.
+    /// `None` for that of the profile.
     pub(super) duration: Option<Duration>,
     /// Whether a client may be in the group system:masters.
     pub(super) system_masters: bool,
@@ -49,7 +49,7 @@ pub(super) struct SignedCertificate {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SigningReport {
-    profile: &'static str,
+    profile: String,
     subject: String,
     alt_names: Vec<String>,
     usages: Vec<String>,
@@ -74,32 +74,38 @@ pub(super) struct SigningReport {
 impl SigningOrder<'_> {
     /// Signs the certificate, if profile and CA allow it.
     pub(super) fn sign(&self, issuing: &IssuingCa, now: UnixTime) -> Result<SignedCertificate, CommandError> {
-        let Self { kind, request, usages, .. } = self;
+        let Self { profile, request, usages, .. } = self;
         self.check_names()?;
-        let duration = self.duration.unwrap_or(kind.duration());
+        let duration = self.duration.unwrap_or(profile.duration());
         let key = request.public_key().to_string();
-        let usages = if usages.is_empty() { kind.usages(&key) } else { usages.to_vec() };
+        let usages = if usages.is_empty() { profile.usages(&key) } else { usages.to_vec() };
         // `prepare` subtracts the backdating from longer validities; added here, so that `--duration` is exact.
         let signing_duration =
             if duration < SHORT_LIFETIME { duration } else { duration.saturating_add(BACKDATE) };
         let wanted = IssuanceRequest { request, usages: &usages, expiration: None, signing_duration };
         let issued = issuing
             .authority
-            .prepare(&kind.profile(), &wanted, now)
+            .prepare(&profile.rules(signing_duration), &wanted, now)
             .and_then(|prepared| issuing.authority.issue(prepared))
-            .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
+            .map_err(|error| CommandError::about(format!("not signed as {}", profile.name()), error))?;
         let mut remarks = Vec::new();
         if issued.not_after().saturating_add(END_TOLERANCE) < now.saturating_add(duration) {
-            remarks.push("the validity is limited by that of the CA".to_owned());
+            let limit = match profile.shortens(duration) {
+                Some(file) if issued.not_after() < issuing.authority.not_after() => {
+                    format!("maxDuration of {}", file.display())
+                }
+                _ => "that of the CA".to_owned(),
+            };
+            remarks.push(format!("the validity is limited by {limit}"));
         }
-        if kind.is_client() && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
+        if profile.is_client() && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
             remarks.push(format!(
                 "the group {SYSTEM_MASTERS} has full access, regardless of RBAC, until the certificate expires"
             ));
         }
         let seconds = i64::try_from(issued.not_after().as_secs()).unwrap_or(i64::MAX);
         let report = SigningReport {
-            profile: kind.name(),
+            profile: profile.name().to_owned(),
             subject: issued.subject().to_string(),
             alt_names: in_words(request.alt_names()),
             usages,
@@ -123,12 +129,12 @@ impl SigningOrder<'_> {
 impl SigningOrder<'_> {
     /// Refuses names that the gateway would refuse, and system:masters unless allowed by flag.
     fn check_names(&self) -> Result<(), CommandError> {
-        if !self.kind.is_client() {
+        if !self.profile.is_client() {
             return Ok(());
         }
         let subject = self.request.subject();
         let refused = |problem: String| {
-            Err(CommandError::about(format!("not signed as {}", self.kind.name()), problem))
+            Err(CommandError::about(format!("not signed as {}", self.profile.name()), problem))
         };
         if !self.system_masters && subject.organization.iter().any(|group| group == SYSTEM_MASTERS) {
             return refused(format!(
@@ -136,7 +142,7 @@ impl SigningOrder<'_> {
                  certificate expires; sign it with --allow-system-masters if that is intended"
             ));
         }
-        if self.kind.role() == CaRole::Client {
+        if self.profile.names_users() {
             if subject.common_name == GATEWAY {
                 return refused(format!(
                     "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another name"
@@ -179,7 +185,7 @@ impl SignedCertificate {
             serial: report.serial.clone(),
             subject: report.subject.clone(),
             alt_names: report.alt_names.clone(),
-            profile: report.profile.to_owned(),
+            profile: report.profile.clone(),
             issued_at: clock::rfc3339(now),
             not_after: report.not_after.clone(),
             sha256: report.sha256.clone(),

@@ -126,6 +126,14 @@ impl AuthorityKeySource {
         }
     }
 
+    /// The file; `None` for a key in a token.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Pkcs11(_) => None,
+        }
+    }
+
     fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),

@@ -16,7 +16,8 @@ use crate::pki::issuance::profile::CertificateProfile;
 use crate::pki::issuance::signer::PrivateKeyError;
 
 /// The files of an authority's certificate and key, and the configuration keys that name them.
-pub(super) struct AuthorityFiles {
+#[derive(Debug, Clone)]
+pub struct AuthorityFiles {
     cert_key: String,
     cert: PathBuf,
     key_key: String,
@@ -38,8 +39,13 @@ impl AuthorityFiles {
     }
 
     /// The configuration key and the file of the certificate.
-    pub(super) fn certificate(&self) -> (&str, &Path) {
+    pub fn certificate(&self) -> (&str, &Path) {
         (&self.cert_key, &self.cert)
+    }
+
+    /// The configuration key of the key, and its file or URI.
+    pub fn key(&self) -> (&str, &AuthorityKeySource) {
+        (&self.key_key, &self.key)
     }
 }
 

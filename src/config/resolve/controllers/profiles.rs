@@ -10,11 +10,13 @@ use serde_json::Value;
 
 use super::SigningCa;
 use super::authority::AuthorityFiles;
-use crate::config::error::{ConfigError, FilePosition};
+use crate::config::error::{ConfigError, ConfigErrors, FilePosition};
 use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
+use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
+use crate::config::yaml::KeyLines;
 use crate::controllers::settings::SignerSettings;
 use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 use crate::pki::issuance::usage::CertificateUsage;
@@ -22,6 +24,40 @@ use crate::pki::issuance::usage::CertificateUsage;
 const FLAG: &str = "signer-profiles";
 const PROFILES: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];
 const LIST: &str = "signers";
+
+/// One signer of a `SignerProfiles` file. Its CA has not been loaded.
+#[derive(Debug, Clone)]
+pub struct SignerProfile {
+    /// The name of the signer.
+    pub name: SignerName,
+    /// The rules for its requests.
+    pub rules: CustomRules,
+    /// The CA that signs.
+    pub authority: AuthorityFiles,
+}
+
+/// A signer as far as its keys are valid.
+struct ReadProfile {
+    name: Option<SignerName>,
+    rules: CustomRules,
+    authority: Option<AuthorityFiles>,
+}
+
+/// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
+pub fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
+    let mut inputs = ConfigInputs::default();
+    let mut resolver =
+        ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
+    let read = resolver.profiles(key, file);
+    let errors = resolver.into_errors();
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
+    }
+    let profiles = read.into_iter().flat_map(|(profiles, _)| profiles).filter_map(|read| {
+        Some(SignerProfile { name: read.name?, rules: read.rules, authority: read.authority? })
+    });
+    Ok(profiles.collect())
+}
 
 impl ConfigResolver<'_> {
     /// The signers and their CAs. Errors go to `self.errors`, each with its line in the file.
@@ -33,8 +69,31 @@ impl ConfigResolver<'_> {
         let Some(file) = &given.values.signer_profiles else { return (signers, authorities) };
         let place = given.place(FLAG);
         let file = place.path(file);
-        let read = document(&place.key, &file, PROFILES, self.inputs);
-        let Some((mut values, lines)) = self.ok(read) else { return (signers, authorities) };
+        let first = self.errors.len();
+        let Some((profiles, lines)) = self.profiles(&place.key, &file) else { return (signers, authorities) };
+        let errors = self.errors.len();
+        for ReadProfile { name, rules, authority: files } in profiles {
+            let Some(files) = files else { continue };
+            let Some((authority, digest)) = self.authority(&files) else { continue };
+            let mut signing = SigningCa::of_own(&files, &authority);
+            signing.is_at(FilePosition { line: lines.of(signing.key()), file: file.clone() });
+            authorities.push(signing);
+            let Some(name) = name else { continue };
+            if self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone())) {
+                signers.push(SignerSettings::custom(&name, rules, authority, digest));
+            }
+        }
+        locate(self.errors.iter_mut().skip(errors), &lines, &file);
+        if let Some(new) = self.errors.get_mut(first..) {
+            new.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
+        }
+        (signers, authorities)
+    }
+
+    /// The signers that a file lists, and the line of each key. Errors have their lines.
+    fn profiles(&mut self, key: &str, file: &Path) -> Option<(Vec<ReadProfile>, KeyLines)> {
+        let read = document(key, file, PROFILES, self.inputs);
+        let (mut values, lines) = self.ok(read)?;
         let errors = self.errors.len();
         let unread = self.unread.len();
         let mut listed = Vec::new();
@@ -48,6 +107,7 @@ impl ConfigResolver<'_> {
             self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
         }
         let mut names = BTreeSet::new();
+        let mut profiles = Vec::new();
         for (index, keys) in listed.into_iter().enumerate() {
             let path = format!("{LIST}[{index}]");
             let Value::Object(values) = keys else {
@@ -58,29 +118,21 @@ impl ConfigResolver<'_> {
             let directory = file.parent().unwrap_or(Path::new("")).to_owned();
             let layer = ConfigLayer { values, origin: ValueOrigin::File { path, directory } };
             let Some(keys) = self.section::<SignerProfileKeys>([Some(layer)]) else { continue };
-            let (signer, authority) = self.signer_profile(&keys, &mut names);
-            signers.extend(signer);
-            authorities.extend(authority);
-        }
-        for authority in &mut authorities {
-            let line = lines.of(authority.key());
-            authority.is_at(FilePosition { line, file: file.clone() });
+            profiles.push(self.profile(&keys, &mut names));
         }
         let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
-        for error in new {
-            error.position = Some(FilePosition { line: lines.of(&error.key), file: file.clone() });
-        }
-        (signers, authorities)
+        locate(new, &lines, file);
+        Some((profiles, lines))
     }
 
-    fn signer_profile(
+    fn profile(
         &mut self,
         given: &MergedSection<SignerProfileKeys>,
         names: &mut BTreeSet<String>,
-    ) -> (Option<SignerSettings>, Option<SigningCa>) {
+    ) -> ReadProfile {
         let keys = &given.values;
         let name = self.signer_name(given, names);
-        let files = match (&keys.cert_file, &keys.key_file) {
+        let authority = match (&keys.cert_file, &keys.key_file) {
             (Some(cert), Some(key)) => {
                 Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
             }
@@ -90,9 +142,6 @@ impl ConfigResolver<'_> {
                 self.fail(error.fix("give the PEM files of the signer's CA"))
             }
         };
-        let authority = files.as_ref().and_then(|files| self.authority(files));
-        let signing = files.as_ref().zip(authority.as_ref());
-        let signing = signing.map(|(files, (authority, _))| SigningCa::of_own(files, authority));
         let errors = self.errors.len();
         let patterns = "write a text with at most one *, at its beginning or its end";
         let rules = CustomRules {
@@ -111,11 +160,7 @@ impl ConfigResolver<'_> {
         if self.errors.len() == errors {
             self.check_consistency(given, &rules);
         }
-        let signer = name.zip(authority).zip(files).and_then(|((name, (authority, digest)), files)| {
-            let fits = self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone()));
-            fits.then(|| SignerSettings::custom(&name, rules, authority, digest))
-        });
-        (signer, signing)
+        ReadProfile { name, rules, authority }
     }
 
     fn signer_name(
@@ -214,5 +259,12 @@ impl ConfigResolver<'_> {
             return self.fail(ConfigError::new(key, "must be at least 10m").fix("give 1h, for example"));
         }
         Some(duration)
+    }
+}
+
+/// Gives each error the line of its key.
+fn locate<'a>(errors: impl Iterator<Item = &'a mut ConfigError>, lines: &KeyLines, file: &Path) {
+    for error in errors {
+        error.position = Some(FilePosition { line: lines.of(&error.key), file: file.to_owned() });
     }
 }
