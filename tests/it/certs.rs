@@ -7,6 +7,7 @@ mod gateway;
 mod inspect;
 mod issue;
 mod odd_names;
+mod profiles;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -419,11 +419,11 @@ fn samples_resolve_as_they_are() {
     let directory = Directory::new();
     let pki = &directory.pki;
     pki.write("front-proxy-ca.crt", pki.client_front.cert_pem());
-    for authority in ["clients-ca", "service-ca"] {
-        pki.write(&format!("{authority}.crt"), pki.clients.cert_pem());
-        pki.write(&format!("{authority}.key"), pki.clients.key_pem());
-    }
-    pki.write("signers.yaml", include_str!("../../config/signers/example.yaml"));
+    pki.write("clients-ca.key", pki.clients.key_pem());
+    std::fs::create_dir(pki.directory.path().join("service")).unwrap();
+    pki.write("service/serving-ca.crt", pki.clients.cert_pem());
+    pki.write("service/serving-ca.key", pki.clients.key_pem());
+    pki.write("signers.yaml", include_str!("../../certs/service.yaml"));
     pki.write_pair("staging", &pki.servers.server(&["staging.example.com"]));
     let kubeconfig = std::fs::read_to_string(pki.directory.path().join("backend.kubeconfig")).unwrap();
     pki.write("prod.kubeconfig", &kubeconfig);
