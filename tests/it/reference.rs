@@ -54,8 +54,8 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 - **Files** that the configuration names must be regular files of at most 16 MiB, or symbolic links to one; a FIFO, a device
   or a directory is an error. The gateway parses every certificate in every file, and checks that it matches its key. A
   certificate that is expired or not yet valid is a warning.
-- **Reload**: the gateway applies changes of the file, and of the files it names, while it runs, unless the table says "at the
-  next start". An invalid change has no effect.
+- **Reload**: the gateway applies changes of the file, and of the files it names, while it runs, unless the table says
+  *at the next start*. An invalid change has no effect.
 ";
 
 const AUTHENTICATION: &str = "\
