@@ -35,23 +35,13 @@ mod senders;
 mod watches;
 mod wire;
 
-#[path = "../shared/files.rs"]
-mod files;
-#[path = "../../tests/support/pki.rs"]
-mod pki;
-#[path = "../../tests/it"]
-#[allow(dead_code, reason = "the tests use the rest")]
-mod it {
-    pub mod support;
-}
-use it::support;
-
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum as _};
+use testkit::open_files;
 use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
@@ -147,7 +137,7 @@ enum Part {
 async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
-    files::raise_limit();
+    open_files::raise_limit();
     if options.install && Kind::missing().next().is_some() {
         proxies::install();
     }

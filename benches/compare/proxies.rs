@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::gateway_process::GatewayProcess;
+
 use crate::child;
 use crate::scene::Scene;
-use crate::support::process::Process;
 
 const HAPROXY: &str = include_str!("haproxy.cfg");
 const NGINX: &str = include_str!("nginx.conf");
@@ -93,7 +94,7 @@ pub fn install() {
 
 /// One that serves.
 pub enum Proxy {
-    Gateway(Box<Process>),
+    Gateway(Box<GatewayProcess>),
     Other { child: Child, address: SocketAddr },
 }
 
@@ -104,7 +105,7 @@ impl Proxy {
         let (name, template) = match kind {
             Kind::Gateway => {
                 command.arg("serve").args(&scene.flags);
-                return Self::Gateway(Box::new(Process::serve(command).await));
+                return Self::Gateway(Box::new(GatewayProcess::serve(command).await));
             }
             Kind::HaproxyHttp1 | Kind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
             Kind::Nginx => ("nginx.conf", NGINX),

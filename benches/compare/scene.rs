@@ -17,15 +17,15 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use serde_json::json;
-
-use crate::load::Door;
-use crate::pki::Issued;
-use crate::support::accounts::{self, Accounts};
-use crate::support::client::Client;
-use crate::support::questions::{respond, user_info};
-use crate::support::{
+use testkit::client::Client;
+use testkit::fake_accounts::{self, FakeAccounts};
+use testkit::pki::Issued;
+use testkit::self_check::{respond, user_info};
+use testkit::{
     Backend, BoxedBody, BoxedError, Gateway, H2, Pki, flags, full, identified, text, tls_client_by,
 };
+
+use crate::load::Door;
 
 /// What the backend answers with 1 KiB, with 100 KiB, with a header and then nothing, and with who it was asked by.
 pub const SMALL: &str = "/api/v1/namespaces/team/configmaps/small";
@@ -58,11 +58,11 @@ pub struct Tokens {
 
 impl Scene {
     pub fn new(threads: NonZeroUsize) -> Self {
-        let (pki, accounts) = (Arc::new(Pki::new()), Accounts::new());
+        let (pki, accounts) = (Arc::new(Pki::new()), FakeAccounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));
         let keys = pki.write("accounts.pub", accounts.key.public_pem());
         let accounts_flags = [
-            format!("--service-account-issuer={}", accounts::ISSUER),
+            format!("--service-account-issuer={}", fake_accounts::ISSUER),
             format!("--service-account-key-file={}", keys.display()),
         ];
         let others = flags(&pki, backend).into_iter().filter(|flag| !flag.starts_with("--workers="));
@@ -107,7 +107,7 @@ impl Scene {
 
     /// Finds that a proxy does what is compared: the backend learns from it who asks, and from nobody else.
     pub async fn verify(&self, name: &str, proxy: SocketAddr) {
-        let known = Gateway { server: None, address: proxy, metrics: None, checked: true.into() };
+        let known = Gateway::at(proxy, None);
         for http2 in [false, true] {
             let mut client = Client::connect(&known, http2, Some(&self.alice)).await;
             let forged = [("x-remote-user", "mallory"), ("x-remote-group", "system:masters")];
@@ -128,7 +128,7 @@ fn settings(identity: Option<&Issued>, groups: &[&'static dyn SupportedKxGroup])
 }
 
 /// A backend that answers as an API server would, without the work; it ends with the process.
-fn start_backend(pki: Arc<Pki>, accounts: Arc<Accounts>) -> SocketAddr {
+fn start_backend(pki: Arc<Pki>, accounts: Arc<FakeAccounts>) -> SocketAddr {
     let (tell, told) = std::sync::mpsc::channel();
     let [small, large] = [1 << 10, 100 << 10].map(config_map);
     std::thread::spawn(move || {
@@ -141,7 +141,7 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<Accounts>) -> SocketAddr {
                 WATCH => silence(),
                 other => respond(StatusCode::NOT_FOUND, &json!({"path": other})),
             };
-            let backend = Backend::start_saying(
+            let backend = Backend::with_self_check(
                 &pki,
                 H2,
                 move |request| accounts.answer(request),

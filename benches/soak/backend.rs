@@ -7,10 +7,9 @@ use futures_util::stream::unfold;
 use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use testkit::body::{endless, whole};
+use testkit::{Backend, BoxedBody, BoxedError, H2, Pki, full};
 use tokio::time::{MissedTickBehavior, interval};
-
-use crate::support::body::{endless, whole};
-use crate::support::{Backend, BoxedBody, BoxedError, H2, Pki, full};
 
 /// A watch with an event each second.
 pub const WATCH: &str = "/api/v1/pods?watch=true";

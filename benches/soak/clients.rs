@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use testkit::Pki;
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::Issued;
+use testkit::{client::Client, text};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -17,10 +21,6 @@ use stalling::Stalled;
 
 use crate::backend::{LIST, LIST_LENGTH, PERIOD, WATCH};
 use crate::count::Count;
-use crate::pki::Issued;
-use crate::support::Pki;
-use crate::support::process::Process;
-use crate::support::{client::Client, text};
 
 /// Watches on each connection of HTTP/2.
 const STREAMS: usize = 50;
@@ -44,7 +44,7 @@ pub struct Crowd {
 
 #[derive(Clone)]
 struct Member {
-    process: Arc<Process>,
+    process: Arc<GatewayProcess>,
     alice: Arc<Issued>,
     count: Arc<Count>,
     ending: watch::Receiver<bool>,
@@ -52,7 +52,7 @@ struct Member {
 
 impl Crowd {
     /// Opens every watch, and sets the rest going.
-    pub async fn start(process: &Arc<Process>, pki: &Pki, count: &Arc<Count>, watches: usize) -> Self {
+    pub async fn start(process: &Arc<GatewayProcess>, pki: &Pki, count: &Arc<Count>, watches: usize) -> Self {
         let (ending, end) = watch::channel(false);
         let member = Member {
             process: Arc::clone(process),

@@ -36,26 +36,18 @@ mod requests;
 mod rounds;
 mod verdict;
 
-#[path = "../shared/files.rs"]
-mod files;
-#[path = "../../tests/support/pki.rs"]
-mod pki;
-#[path = "../../tests/it"]
-#[allow(dead_code, reason = "the tests use the rest")]
-mod it {
-    pub mod support;
-}
-use it::support;
-
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use testkit::gateway_process::GatewayProcess;
+use testkit::{Pki, flags, open_files};
 
 use count::Count;
-use support::process::Process;
-use support::{Pki, flags};
+
+/// The path of the binary.
+const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 /// Open watches, requests and reloads, all at once.
 #[derive(Parser, Clone, Copy)]
@@ -107,7 +99,7 @@ impl Output {
 async fn main() -> ExitCode {
     let load = Load::parse();
     // Half of the connections are here, and most of the rest on the other side.
-    files::raise_limit();
+    open_files::raise_limit();
     if let Some(flood) = load.flood {
         return flood::run(flood, load.seconds).await;
     }
@@ -117,7 +109,7 @@ async fn main() -> ExitCode {
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
     let flags = flags(&pki, backend.address).into_iter().chain(["--workers=0".to_owned()]);
-    let process = Arc::new(Process::start(flags).await);
+    let process = Arc::new(GatewayProcess::start(PORTCULLIS, flags).await);
     let count = Arc::new(Count::default());
 
     let crowd = clients::Crowd::start(&process, &pki, &count, load.watches).await;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use testkit::Backend;
+use testkit::gateway_process::GatewayProcess;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -11,8 +13,6 @@ use tokio::time::timeout;
 use crate::Output;
 use crate::count::{Count, Counted};
 use crate::memory::Memory;
-use crate::support::Backend;
-use crate::support::process::Process;
 
 /// How many lines there are, unless that would be more than one each second or less than one in ten.
 const LINES: u32 = 24;
@@ -39,7 +39,7 @@ pub struct Line {
 
 impl Report {
     pub fn start(
-        process: &Arc<Process>,
+        process: &Arc<GatewayProcess>,
         backend: &Arc<Backend>,
         count: &Arc<Count>,
         lasting: Duration,

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
+use testkit::gateway_process::GatewayProcess;
+use testkit::sum_metric;
+use testkit::wire::held;
 use tokio::time::{Instant, sleep};
 
 use crate::Output;
 use crate::count::Counted;
 use crate::memory::Memory;
 use crate::report::{Line, mebibytes};
-use crate::support::process::Process;
-use crate::support::sum;
-use crate::support::wire::held;
 
 /// By how much memory may be more in the last third than in the first: what an allocator keeps to itself, and the
 /// beginning, when what does not read is not full yet.
@@ -33,14 +33,14 @@ pub struct Left {
 
 impl Left {
     /// Looks until there is nothing left, or for as long as that may take.
-    pub async fn of(process: &Process) -> Self {
+    pub async fn of(process: &GatewayProcess) -> Self {
         let deadline = Instant::now() + FORGETTING;
         loop {
             let metrics = process.gateway.metrics("/metrics").await;
             let left = Self {
                 connections: held(process.gateway.address.port()).len(),
-                requests: sum(&metrics, "apiserver_current_inflight_requests", &[]),
-                long_running: sum(&metrics, "apiserver_longrunning_requests", &[]),
+                requests: sum_metric(&metrics, "apiserver_current_inflight_requests", &[]),
+                long_running: sum_metric(&metrics, "apiserver_longrunning_requests", &[]),
                 memory: Memory::of(process.id()),
             };
             if left.is_nothing() || Instant::now() > deadline {

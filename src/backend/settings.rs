@@ -79,7 +79,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::http::https_client::testing::pki::Ca;
+    use testkit::pki::Ca;
 
     #[test]
     fn a_cluster_is_known_by_its_authorities_names_and_path() {

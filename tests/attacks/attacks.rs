@@ -5,13 +5,11 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use http::{StatusCode, Version};
+use testkit::frames::{self, CANCEL, CONTINUATION, DATA, HEADERS, frame, header_block, request, reset};
+use testkit::{in_time, text};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::lab::{Answer, Lab, Needs, exchange, identity};
-use crate::support::frames::{
-    self, CANCEL, CONTINUATION, DATA, HEADERS, frame, header_block, request, reset,
-};
-use crate::support::{soon, text};
 
 pub struct Attack {
     pub row: u8,
@@ -90,7 +88,7 @@ async fn others_go_on(lab: &Lab, abuse: &[u8], times: usize) -> Result<(), Strin
         {
             break;
         }
-        let answered = match other.send(crate::support::get("/api", &[])).await {
+        let answered = match other.send(testkit::get("/api", &[])).await {
             Ok(response) => response,
             Err(error) => return Err(format!("another client's request fails: {error}")),
         };
@@ -583,7 +581,7 @@ pub const ATTACKS: &[Attack] = &[
         attempt: |lab| {
             Box::pin(async move {
                 // An authority that the client made itself, under the names of the true ones.
-                let own = crate::pki::Ca::new("clients");
+                let own = testkit::pki::Ca::new("clients");
                 let between = own.intermediate("clients");
                 let forged = [
                     own.leaf().cn("alice").issue(),
@@ -739,12 +737,12 @@ async fn padded(lab: &mut Lab) -> Result<(), String> {
         clients.leaf().cn(" admin").issue(),
         clients.leaf().cn("mallory").uid("1 ").issue(),
     ];
-    let check = |seen: Option<crate::support::Seen>| match seen {
+    let check = |seen: Option<testkit::ReceivedRequest>| match seen {
         Some(seen) => Err(format!("it arrived as {:?}", identity(&seen))),
         None => Ok(()),
     };
     for certificate in &certificates {
-        soon(lab.ask_as(Some(certificate), &get("/api", ""))).await;
+        in_time(lab.ask_as(Some(certificate), &get("/api", ""))).await;
         check(lab.backend.take())?;
     }
     // The token file has one whose group ends in a blank.

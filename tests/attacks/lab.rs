@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use rustls_pki_types::ServerName;
+use testkit::pki::Issued;
+use testkit::wire::handshake_over;
+use testkit::{
+    Backend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, empty, flags, full,
+    kubeconfig,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 
 use crate::naive;
-use crate::pki::Issued;
-use crate::support::wire::handshake_over;
-use crate::support::{
-    Answering, Backend, Gateway, H1, H2, PATIENCE, Pki, Seen, empty, flags, full, kubeconfig,
-};
 
 /// A request that should have arrived did not.
 pub const LOST: &str = "nothing reached the API server";
@@ -124,7 +125,7 @@ impl Lab {
 
     /// Waits until a plain request passes.
     async fn ready(&self) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         let several = [("/clusters/own/ready", "good-token"), ("/clusters/other/ready", "other-token")];
         let plain = if self.other.is_some() { &several[..] } else { &[("/ready", "good-token")] };
         for (path, token) in plain {
@@ -160,7 +161,7 @@ impl Lab {
     }
 
     /// The one request that the API server received, if there was just one.
-    pub fn only(&self) -> Result<Seen, String> {
+    pub fn only(&self) -> Result<ReceivedRequest, String> {
         match (self.backend.take(), self.backend.pending()) {
             (Some(seen), 0) => Ok(seen),
             (None, _) => Err(LOST.to_owned()),
@@ -178,7 +179,7 @@ impl Lab {
 
     /// A client to whom nothing should happen, while `abuse` goes on.
     pub fn gateway(&self) -> Gateway {
-        Gateway { server: None, address: self.address, metrics: None, checked: true.into() }
+        Gateway::at(self.address, None)
     }
 }
 
@@ -211,7 +212,7 @@ clusters:
 
 /// The real binary; ready when it says so.
 async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+    let mut child = Command::new(crate::PORTCULLIS)
         .arg("serve")
         .args(flags)
         .arg("--logging-format=json")
@@ -232,11 +233,11 @@ async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
             }
         }
     });
-    (tokio::time::timeout(PATIENCE, address).await.unwrap().unwrap(), child)
+    (tokio::time::timeout(TEST_TIMEOUT, address).await.unwrap().unwrap(), child)
 }
 
 /// What the API server answers, by path.
-fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> Answering {
+fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> ResponseFuture {
     let upgrade = request.headers().contains_key("upgrade");
     let answer = match request.uri().path() {
         "/redirect" => Response::builder().status(302).header("location", format!("http://{trap}/")),
@@ -273,7 +274,7 @@ pub async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> Answe
 }
 
 /// Every header that a receiver might read an identity from, whatever its spelling, sorted.
-pub fn identity(seen: &Seen) -> BTreeMap<String, Vec<String>> {
+pub fn identity(seen: &ReceivedRequest) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in &seen.headers {
         let folded = name.as_str().replace(['_', '.'], "-").trim().to_lowercase();

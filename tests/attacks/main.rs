@@ -21,17 +21,17 @@
 mod attacks;
 mod lab;
 mod naive;
-#[path = "../support/pki.rs"]
-mod pki;
-#[path = "../it/support/mod.rs"]
-mod support;
 
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::{Arguments, Trial};
+use testkit::TEST_TIMEOUT;
 
 use attacks::{ATTACKS, Attack};
 use lab::{Lab, Needs, Proxy};
+
+/// The path of the binary.
+const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 const HANGS: &str = "the proxy hangs";
 
@@ -87,7 +87,7 @@ fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let mut lab = Lab::start(proxy, attack.needs).await;
-        tokio::time::timeout(support::PATIENCE * 2, (attack.attempt)(&mut lab))
+        tokio::time::timeout(TEST_TIMEOUT * 2, (attack.attempt)(&mut lab))
             .await
             .unwrap_or_else(|_| Err(HANGS.to_owned()))
     })

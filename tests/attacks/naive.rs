@@ -9,12 +9,12 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls_pki_types::ServerName;
+use testkit::{AnyServer, BoxedBody, Pki, empty, full};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
 use crate::lab::Needs;
-use crate::support::{AnyServer, BoxedBody, Pki, empty, full};
 
 struct Naive {
     backend: SocketAddr,

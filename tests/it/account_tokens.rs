@@ -16,16 +16,17 @@ use portcullis::clock::{Clock, UnixTime};
 use portcullis::user::UserInfo;
 use secrecy::SecretSlice;
 use serde_json::{Value, json};
+use testkit::go_program::GoProgram;
+use testkit::pki;
+use testkit::random::{Rng, inputs, seed};
 
 use self::parts::{
     AUDIENCES, BONDS, FURTHER_MEMBERS, ISSUERS, NAMES, NAMESPACES, OBJECT_NAMES, REFERENCE_MEMBERS,
     REFERENCES, SUBJECTS, UIDS,
 };
-use crate::pki;
 use crate::random_tokens::{
     Comparison, DATES, DATES_BEYOND, HEADER, RandomToken, SPELLING, TokenMint, VALUES,
 };
-use crate::support::go::{GoProgram, Rng, inputs, seed};
 
 /// What is declared beside what any token may hold: an id of `docs/conformance.md`.
 const NO_NAMESPACE: &str = "D-token-namespace";

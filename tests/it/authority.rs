@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::pki::{self, Ca, Issued, KeyKind, SERVER_AUTH, SigAlg};
+use testkit::pki::{self, Ca, Issued, KeyKind, SERVER_AUTH, SigAlg};
 
 #[test]
 #[ignore = "writes another authority, and the corpus that goes with it"]

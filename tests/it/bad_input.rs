@@ -11,24 +11,25 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use testkit::gateway_process::GatewayProcess;
+use testkit::issuer::respond;
+use testkit::pki::Issued;
+use testkit::{Backend, Pki, ResponseFuture, flags, status, text};
 use tokio::net::TcpListener;
 
-use crate::pki::Issued;
-use crate::support::issuer::respond;
-use crate::support::process::Process;
-use crate::support::{Answering, Backend, Pki, flags, status, text};
+use crate::gateway::start_process;
 
 /// A gateway as a process, so that its log and its memory can be looked at, and those whom nothing may disturb.
 struct Scene {
     _backend: Backend,
-    process: Process,
+    process: GatewayProcess,
     alice: Issued,
 }
 
 impl Scene {
     async fn new(pki: &Pki, further: impl IntoIterator<Item = String>) -> Self {
         let backend = Backend::plain(pki).await;
-        let process = Process::start(flags(pki, backend.address).into_iter().chain(further)).await;
+        let process = start_process(flags(pki, backend.address).into_iter().chain(further)).await;
         Self { _backend: backend, process, alice: pki.clients.leaf().cn("alice").issue() }
     }
 
@@ -85,13 +86,13 @@ fn unauthorized() -> Value {
 }
 
 /// An answer that is ready.
-fn ready(status: u16, content_type: &str, body: impl Into<bytes::Bytes>) -> Answering {
+fn ready(status: u16, content_type: &str, body: impl Into<bytes::Bytes>) -> ResponseFuture {
     let response = respond(status, content_type, body);
     Box::pin(async { response })
 }
 
 /// An answer that sends whoever asks to another server.
-fn elsewhere(target: &Backend) -> Answering {
+fn elsewhere(target: &Backend) -> ResponseFuture {
     let mut response = respond(302, "text/html", "");
     let location = format!("https://{}/", target.address).parse().unwrap();
     response.headers_mut().insert("location", location);
@@ -101,5 +102,5 @@ fn elsewhere(target: &Backend) -> Answering {
 /// A server that nobody is to ask.
 async fn target(pki: &Pki) -> Arc<Backend> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Arc::new(Backend::of_everybody(pki, listener, |_| ready(200, "application/json", "{}")))
+    Arc::new(Backend::without_client_auth(pki, listener, |_| ready(200, "application/json", "{}")))
 }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use testkit::client::Client;
+use testkit::fake_accounts::{FakeAccounts, ISSUER};
+use testkit::{Backend, Gateway, H2, Pki, flags, full, until};
 
-use crate::support::accounts::{Accounts, ISSUER};
-use crate::support::client::Client;
-use crate::support::{Backend, Gateway, H2, Pki, flags, full, until};
+use crate::gateway::InProcess as _;
 
 /// A gateway before a cluster that has told everything that tokens are judged by.
 struct Scene {
-    accounts: Arc<Accounts>,
+    accounts: Arc<FakeAccounts>,
     backend: Backend,
     gateway: Gateway,
     client: Client,
@@ -18,11 +19,11 @@ struct Scene {
 
 impl Scene {
     async fn start(key_file: bool) -> Self {
-        let (pki, accounts) = (Pki::new(), Accounts::new());
+        let (pki, accounts) = (Pki::new(), FakeAccounts::new());
         let known = Arc::clone(&accounts);
         let say = move |request: &_| known.answer(request);
-        let answer = |_| -> crate::support::Answering { Box::pin(async { Response::new(full("ok")) }) };
-        let backend = Backend::start_saying(&pki, H2, say, answer).await;
+        let answer = |_| -> testkit::ResponseFuture { Box::pin(async { Response::new(full("ok")) }) };
+        let backend = Backend::with_self_check(&pki, H2, say, answer).await;
         let mut flags = flags(&pki, backend.address);
         flags.push(format!("--service-account-issuer={ISSUER}"));
         if key_file {

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_cel::{Expression, Purpose, Value, Variable};
 use serde_json::json;
-
-use crate::support::go::{GoProgram, seed};
+use testkit::go_program::GoProgram;
+use testkit::random::seed;
 
 /// Where we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
 const STRICTER: &[(&str, &str)] = &[

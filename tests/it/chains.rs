@@ -27,9 +27,9 @@ use portcullis::authn::x509::{UnverifiedChain, parse_for_handshake};
 use portcullis::pki::x509::{BundleError, CaBundle};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
-
-use crate::pki::{self, Ca, Issued, Key, KeyKind};
-use crate::support::go::{GoProgram, Rng, inputs, seed};
+use testkit::go_program::GoProgram;
+use testkit::pki::{self, Ca, Issued, Key, KeyKind};
+use testkit::random::{Rng, inputs, seed};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

@@ -2,8 +2,9 @@
 
 use http::StatusCode;
 use rustls_pki_types::ServerName;
+use testkit::{Backend, Gateway, Pki, kubeconfig, status, text};
 
-use crate::support::{Backend, Gateway, Pki, kubeconfig, status, text};
+use crate::gateway::InProcess as _;
 
 /// Two clusters with authorities, tokens and front proxies of their own.
 struct Two {

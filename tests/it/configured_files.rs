@@ -13,15 +13,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use clap::Parser as _;
 use portcullis::config::ConfigErrors;
 use portcullis::config::resolve::Resolved;
 use portcullis::config::source::Source;
 use portcullis::server::Server;
 use rustix::fs::OFlags;
+use testkit::pki::{Ca, KeyKind};
+use testkit::{Pki, flags};
 
-use crate::pki::{Ca, KeyKind};
-use crate::support::{Flags, Pki, flags};
+use crate::gateway::parse;
+
 use inputs::{Content, Form, INPUTS, Material};
 
 /// A kind of file.
@@ -291,8 +292,8 @@ impl Bed {
                 pki.write_pair("webhook", &pki.clients.leaf().cn("gateway").issue());
                 pki.write("idp-ca.crt", pki.servers.cert_pem());
                 pki.write("webhook-ca.crt", pki.servers.cert_pem());
-                let key = crate::pki::Key::pooled(KeyKind::P256, 7);
-                pki.write("sa.pub", crate::pki::pem("PUBLIC KEY", &key.spki()));
+                let key = testkit::pki::Key::pooled(KeyKind::P256, 7);
+                pki.write("sa.pub", testkit::pki::pem("PUBLIC KEY", &key.spki()));
                 authority("signing");
                 authority("profile");
                 pki.write(
@@ -358,8 +359,8 @@ impl Bed {
     }
 
     fn source(&self) -> Source {
-        let parsed = Flags::parse_from(std::iter::once("serve").chain(self.flags.iter().map(String::as_str)));
-        Source::new(parsed.serve)
+        let parsed = parse(self.flags.iter().cloned());
+        Source::new(parsed)
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -7,11 +7,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
+use testkit::config_reload::replace;
+use testkit::fake_cluster::FakeCluster;
+use testkit::pki::{Key, KeyKind};
+use testkit::{Backend, Gateway, Pki, flags};
 
-use crate::pki::{Key, KeyKind};
-use crate::support::cluster::Cluster;
-use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, Pki, flags};
+use crate::gateway::InProcess as _;
 
 mod audit;
 mod election;
@@ -23,7 +24,7 @@ mod tenants;
 /// A gateway with controllers, whose signers use the authority that clients are known by.
 struct Scene {
     pki: Pki,
-    cluster: Arc<Cluster>,
+    cluster: Arc<FakeCluster>,
     backend: Backend,
 }
 
@@ -31,7 +32,7 @@ const LEASE: &str = "portcullis-controllers";
 
 impl Scene {
     async fn new() -> Self {
-        let (pki, cluster) = (Pki::new(), Cluster::new());
+        let (pki, cluster) = (Pki::new(), FakeCluster::new());
         pki.write("ca.crt", pki.clients.cert_pem());
         pki.write("ca.key", pki.clients.key_pem());
         let backend = cluster.serve(&pki).await;

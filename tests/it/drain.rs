@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use http::{Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
+use testkit::body::{Frames, fed};
+use testkit::frames::{DATA, read_frame, request};
+use testkit::{Backend, Gateway, H2, Pki, TEST_TIMEOUT, flags, full, get, in_time, text, until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
-use crate::support::body::{Frames, fed};
-use crate::support::frames::{DATA, read_frame, request};
-use crate::support::{Backend, Gateway, H2, PATIENCE, Pki, flags, full, get, soon, text, until};
+use crate::gateway::InProcess as _;
 
 /// A gateway with a backend whose watches the test feeds, and whose `/held` answers when it is told to.
 struct Scene {
@@ -53,13 +54,13 @@ impl Scene {
 
     /// Begins the end; the result says when it is over.
     fn shut_down(&mut self) -> tokio::task::JoinHandle<()> {
-        let server = self.gateway.server.take().unwrap();
+        let server = self.gateway.take_server();
         tokio::task::spawn_blocking(move || server.shut_down())
     }
 
     async fn refuses_connections(&self) {
         let address = self.gateway.address;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         while TcpStream::connect(address).await.is_ok() {
             assert!(tokio::time::Instant::now() < deadline, "connections are accepted for ever");
             tokio::task::yield_now().await;
@@ -83,7 +84,7 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
             let response = client.get("/api/v1/pods?watch=true", &[]).await;
             (response, None, Some(client))
         };
-        let frames = soon(scene.watches.recv()).await.unwrap();
+        let frames = in_time(scene.watches.recv()).await.unwrap();
         ends.push((version, watch, frames));
     }
     let mut held = scene.gateway.http1(Some(&alice)).await;
@@ -93,7 +94,7 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
     scene.refuses_connections().await;
 
     scene.release.send(true).unwrap();
-    let response = soon(asking).await.unwrap().unwrap();
+    let response = in_time(asking).await.unwrap().unwrap();
     assert_eq!(response.headers()["connection"], "close", "the client goes elsewhere with the next one");
     assert_eq!(text(response).await, "ok");
     for (.., frames) in &ends {
@@ -101,11 +102,11 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
         frames.send(http_body::Frame::data("last event\n".into())).unwrap();
     }
     for (version, (response, _http2, _http1), _frames) in ends {
-        let whole = soon(response.into_body().collect()).await;
+        let whole = in_time(response.into_body().collect()).await;
         let whole = whole.unwrap_or_else(|error| panic!("{version:?} was cut off: {error}")).to_bytes();
         assert_eq!(whole, "event\nlast event\n", "{version:?}");
     }
-    soon(ended).await.unwrap();
+    in_time(ended).await.unwrap();
 }
 
 /// Watches do not wait for slow requests, nor for the grace period: a pod that is asked to end has 30 s.
@@ -126,19 +127,19 @@ async fn watches_end_cleanly_while_other_requests_are_in_progress() {
             Some(client) => client.get("/api/v1/pods?watch=true", &[]).await,
             None => shared.get("/api/v1/pods?watch=true", &[]).await,
         };
-        watches.push((response, single, soon(scene.watches.recv()).await.unwrap()));
+        watches.push((response, single, in_time(scene.watches.recv()).await.unwrap()));
     }
     let ended = scene.shut_down();
     for (response, _client, _frames) in watches {
         let version = response.version();
-        let whole = soon(response.into_body().collect()).await;
+        let whole = in_time(response.into_body().collect()).await;
         let whole = whole.unwrap_or_else(|error| panic!("{version:?} was cut off: {error}")).to_bytes();
         assert_eq!(whole, "event\n", "{version:?}");
     }
     assert!(!ended.is_finished(), "a request is in progress");
     scene.release.send(true).unwrap();
-    assert_eq!(text(soon(asking).await.unwrap().unwrap()).await, "ok");
-    soon(ended).await.unwrap();
+    assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
+    in_time(ended).await.unwrap();
 }
 
 /// Nor does one that has begun to say something.
@@ -147,7 +148,7 @@ async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {
     let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
     let mut client = scene.gateway.tls(b"http/1.1", None).await;
     client.write_all(b"G").await.unwrap();
-    soon(scene.shut_down()).await.unwrap();
+    in_time(scene.shut_down()).await.unwrap();
 }
 
 /// A client that does not acknowledge GOAWAY holds nothing up.
@@ -158,12 +159,12 @@ async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
     let mut client = scene.gateway.frames(Some(&alice), 65_535).await;
     client.write_all(&request(1, "/api")).await.unwrap();
     loop {
-        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
         if kind == DATA && payload == b"ok" {
             break;
         }
     }
-    soon(scene.shut_down()).await.unwrap();
+    in_time(scene.shut_down()).await.unwrap();
 }
 
 #[tokio::test]
@@ -171,9 +172,9 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     let mut scene = Scene::with(&["--shutdown-delay-duration=1h"]).await;
     let alice = scene.pki.clients.leaf().cn("alice").issue();
     let mut open = scene.gateway.http1(Some(&alice)).await;
-    let hasten = scene.gateway.server.as_ref().unwrap().hasten();
+    let hasten = scene.gateway.server().hasten();
     let ended = scene.shut_down();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     loop {
         let response = open.get("/readyz", &[]).await;
         let (code, said) = (response.status(), text(response).await);
@@ -196,7 +197,7 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK, "new connections are served");
     hasten.now();
-    soon(ended).await.unwrap();
+    in_time(ended).await.unwrap();
 }
 
 #[tokio::test]
@@ -207,7 +208,7 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
     scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
     let ended = scene.shut_down();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     let refused = loop {
         let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
@@ -223,8 +224,8 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
         assert_eq!(response.status(), StatusCode::OK, "{path}");
     }
     scene.release.send(true).unwrap();
-    assert_eq!(text(soon(asking).await.unwrap().unwrap()).await, "ok");
-    soon(ended).await.unwrap();
+    assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
+    in_time(ended).await.unwrap();
     scene.refuses_connections().await;
 }
 
@@ -244,10 +245,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
     second.checked().await;
     let alice = Arc::new(scene.pki.clients.leaf().cn("alice").issue());
 
-    let gateway = Arc::new(std::mem::replace(
-        &mut scene.gateway,
-        Gateway { server: None, address: second.address, metrics: None, checked: true.into() },
-    ));
+    let gateway = Arc::new(std::mem::replace(&mut scene.gateway, Gateway::at(second.address, None)));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let answered = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let mut clients = Vec::new();
@@ -255,7 +253,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
         let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
         let (alice, address) = (Arc::clone(&alice), second.address);
         clients.push(tokio::spawn(async move {
-            let side = Gateway { server: None, address, metrics: None, checked: true.into() };
+            let side = Gateway::at(address, None);
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 if index % 2 == 0 {
                     // As Go's client: leaves a connection that says so.
@@ -274,7 +272,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
                     let mut client = side.http2(Some(&alice)).await;
                     for _ in 0..20 {
                         // One that was not sent yet is sent elsewhere.
-                        let Ok(()) = soon(client.sender.ready()).await else { break };
+                        let Ok(()) = in_time(client.sender.ready()).await else { break };
                         match client.send(get("/api", &[])).await {
                             Ok(response) => {
                                 assert_eq!(response.status(), StatusCode::OK);
@@ -291,14 +289,14 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
     }
     let count = || answered.load(std::sync::atomic::Ordering::Relaxed);
     until("some requests", || count() > 200).await;
-    let server = Arc::try_unwrap(gateway).ok().unwrap().server.take().unwrap();
+    let server = Arc::try_unwrap(gateway).ok().unwrap().take_server();
     let ended = tokio::task::spawn_blocking(move || server.shut_down());
     tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap();
     let before = count();
     until("requests to the second", || count() > before + 200).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     for client in clients {
-        soon(client).await.unwrap();
+        in_time(client).await.unwrap();
     }
 }
 

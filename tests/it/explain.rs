@@ -11,10 +11,9 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use regex::Regex;
 use serde_json::{Value, json};
-
-use crate::pki::Ca;
-use crate::support::issuer::{Issuer, SigningKey, now};
-use crate::support::{Backend, BoxedBody, H2, Pki, flags, full, questions};
+use testkit::issuer::{Issuer, SigningKey, now};
+use testkit::pki::Ca;
+use testkit::{Backend, BoxedBody, H2, Pki, flags, full, self_check};
 
 const INTRODUCTION: &str = "\
 # Why am I refused?
@@ -123,7 +122,7 @@ impl Scene {
         let issuer = Issuer::start(&pki, &[&idp]).await;
         issuer.is(IDP, &[&idp]);
         let backend =
-            Backend::start_saying(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
+            Backend::with_self_check(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
         flags(&pki, backend.address);
         let nobody = tokio::net::TcpSocket::new_v4().unwrap();
         nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -212,9 +211,9 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
             secret("usages", "2099-01-01T00:00:00Z", "false")
         }
         _ => {
-            return questions::answer(request).map(|answer| match answer.status() {
+            return self_check::answer(request).map(|answer| match answer.status() {
                 // As an API server says that there is none.
-                StatusCode::NOT_FOUND => questions::respond(
+                StatusCode::NOT_FOUND => self_check::respond(
                     StatusCode::NOT_FOUND,
                     &json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
                         "message": "not found", "code": 404}),
@@ -223,7 +222,7 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
             });
         }
     };
-    Some(questions::respond(StatusCode::OK, &object))
+    Some(self_check::respond(StatusCode::OK, &object))
 }
 
 fn cases(scene: &Scene) -> Vec<Case> {
@@ -329,7 +328,7 @@ fn cases(scene: &Scene) -> Vec<Case> {
 
 /// What was printed, and the exit code.
 fn explain(directory: &Path, arguments: &[&str], token: Option<&str>) -> (String, String, i32) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+    let mut child = Command::new(crate::gateway::PORTCULLIS)
         .arg("explain")
         .args(arguments)
         .current_dir(directory)

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::StatusCode;
+use testkit::client::Client;
+use testkit::token_backends::{TokenBackends, unknown};
+use testkit::{Gateway, Pki, get, until};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::asked::{Asked, unknown};
-use crate::support::client::Client;
-use crate::support::{Gateway, Pki, get, until};
+use crate::gateway::InProcess as _;
 
 /// How many tokens a webhook is asked about at a time.
 const AT_ONCE: usize = 128;
@@ -24,7 +25,7 @@ async fn honest_clients_are_answered_while_a_webhook_hangs_over_made_up_tokens()
     let (release, held) = watch::channel(true);
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let asked = Asked::start(&pki, move |_| {
+    let asked = TokenBackends::start(&pki, move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         let mut held = held.clone();
         Box::pin(async move {

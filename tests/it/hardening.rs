@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use testkit::bystanders::Bystanders;
+use testkit::pki::Issued;
+use testkit::{Backend, Gateway, H2, Pki, ResponseFuture, flags, full};
 
-use crate::pki::Issued;
-use crate::support::others::Others;
-use crate::support::{Answering, Backend, Gateway, H2, Pki, flags, full};
+use crate::gateway::InProcess as _;
 
 /// What the other clients ask for.
 const CALM: &str = "/api/v1/nodes/one";
@@ -29,7 +30,7 @@ struct Scene {
     backend: Backend,
     gateway: Arc<Gateway>,
     alice: Arc<Issued>,
-    others: Others,
+    others: Bystanders,
 }
 
 impl Scene {
@@ -37,7 +38,7 @@ impl Scene {
     async fn with(
         extra: &[&str],
         limit: impl FnOnce(&mut portcullis::config::settings::Limits),
-        answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+        answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
         let pki = Pki::new();
         let backend = Backend::start(&pki, H2, move |request: Request<Incoming>| {
@@ -52,7 +53,7 @@ impl Scene {
         let gateway = Arc::new(Gateway::limited(flags, limit));
         let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
         let bob = Arc::new(pki.clients.leaf().cn("bob").issue());
-        let others = Others::start(&gateway, &bob, CALM).await;
+        let others = Bystanders::start(&gateway, &bob, CALM).await;
         Self { pki, backend, gateway, alice, others }
     }
 }

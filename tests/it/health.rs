@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Method, Request, StatusCode};
+use testkit::config_reload::replace;
+use testkit::{Backend, Gateway, H2, Pki, empty, flags, full, in_time, kubeconfig, text};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, H2, Pki, empty, flags, full, kubeconfig, soon, text};
+use crate::gateway::InProcess as _;
 
 /// What the port for metrics answers to a path: its code and its text.
 async fn probe(gateway: &Gateway, path: &str) -> (u16, String) {
@@ -106,8 +107,8 @@ async fn readiness_comes_back_after_a_dial_that_failed_without_another_request()
     let refused = gateway.http1(None).await.get("/api", &[]).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     hangs_up.store(false, Ordering::SeqCst);
-    soon(async { while probe(&gateway, "/readyz").await.0 != 200 {} }).await;
-    soon(async { while probe(&gateway, "/readyz/cluster-backend").await.0 != 200 {} }).await;
+    in_time(async { while probe(&gateway, "/readyz").await.0 != 200 {} }).await;
+    in_time(async { while probe(&gateway, "/readyz/cluster-backend").await.0 != 200 {} }).await;
     assert_eq!(backend.pending(), 0, "there was no other request");
 }
 
@@ -170,7 +171,7 @@ async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_t
     let response = gateway.http1(Some(&alice)).await.get("/livez", &[("impersonate-user", "bob")]).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the backend was asked");
     let post = Request::builder().method(Method::POST).uri("/livez").body(empty()).unwrap();
-    let response = soon(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
+    let response = in_time(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
 }
 
@@ -209,7 +210,7 @@ clusters:
     let ok = (200, "ok".to_owned());
     assert_eq!(probe(&gateway, "/livez").await, ok);
     write("- {name: two, kubeconfig: mute.kubeconfig, match: {pathPrefix: /two}}\n");
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(1).await;
     for path in ["/livez", "/readyz"] {
         assert_eq!(probe(&gateway, path).await, ok, "{path}");

@@ -11,12 +11,13 @@ use portcullis::clock::Clock;
 use portcullis::user::UserInfo;
 use portcullis_cel::{Expression, Purpose};
 use serde_json::{Value, json};
+use testkit::go_program::GoProgram;
+use testkit::random::{inputs, seed};
 
 use self::parts::{CLAIM_NAMES, CLAIM_SOURCES, NAMES};
 use crate::random_tokens::{
     Comparison, DATES, DATES_BEYOND, HEADER, RandomToken, SPELLING, TokenMint, VALUES,
 };
-use crate::support::go::{GoProgram, inputs, seed};
 
 const ISSUER: &str = "https://issuer.example";
 

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
+use testkit::body::{endless, fed};
+use testkit::frames;
+use testkit::wire::{bare, head};
+use testkit::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, text, until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
 
-use crate::support::body::{endless, fed};
-use crate::support::frames;
-use crate::support::wire::{bare, head};
-use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, text, until};
+use crate::gateway::InProcess as _;
 
 // kube-apiserver aborts the connection (HTTP/1.1) or the stream (HTTP/2) when the timeout filter's time is up, also
 // when the handler is blocked in a write to a client that does not read.
@@ -42,9 +43,9 @@ async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
         [("HTTP/1.1", http1.get(path, &[]).await), ("HTTP/2", http2.get(path, &[]).await)]
     {
         assert_eq!(response.status(), StatusCode::OK);
-        let gone = soon(bodies.recv()).await.unwrap();
+        let gone = in_time(bodies.recv()).await.unwrap();
         until(&format!("the end of the backend's stream, {version}"), || gone.load(Ordering::SeqCst)).await;
-        assert!(soon(response.into_body().collect()).await.is_err(), "{version}: it looks whole");
+        assert!(in_time(response.into_body().collect()).await.is_err(), "{version}: it looks whole");
     }
 }
 
@@ -114,10 +115,10 @@ async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
         }
         let waiting = format!("apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} 90");
         gateway.until_counted(&waiting).await;
-        soon(backend.open.wait_for(|open| *open >= 32)).await.unwrap();
+        in_time(backend.open.wait_for(|open| *open >= 32)).await.unwrap();
         backend.release.send_replace(true);
         for answer in asking {
-            assert_eq!(soon(answer).await.unwrap(), StatusCode::OK, "{method}");
+            assert_eq!(in_time(answer).await.unwrap(), StatusCode::OK, "{method}");
         }
         assert_eq!(backend.most.load(Ordering::SeqCst), 32, "{method}");
     }
@@ -245,7 +246,7 @@ async fn anonymous_answers_that_are_not_read_lock_out_nobody() {
         for _ in 0..8 {
             let mut attacker = gateway.frames(None, 0).await;
             attacker.write_all(&frames::request(1, path)).await.unwrap();
-            while soon(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
+            while in_time(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
             attackers.push(attacker);
         }
         let response = gateway.http2_from(1).await.get("/version", &[]).await;
@@ -290,7 +291,7 @@ async fn an_anonymous_request_ends_with_the_request_timeout_though_it_may_run_lo
     assert_eq!(answered.status(), StatusCode::GATEWAY_TIMEOUT);
     let watch = gateway.http2_from(1).await.get("/api/v1/pods?watch=1", &[]).await;
     assert_eq!(watch.status(), StatusCode::OK);
-    assert!(soon(watch.into_body().collect()).await.is_err(), "it goes on");
+    assert!(in_time(watch.into_body().collect()).await.is_err(), "it goes on");
     assert!(!patient.is_finished(), "a client with a credential may wait");
 }
 
@@ -384,7 +385,7 @@ async fn a_target_beyond_65534_bytes_is_refused() {
     for (stream, length) in [(1, 65_534), (3, 65_535)] {
         raw.write_all(&frames::long_request(stream, length)).await.unwrap();
         let answer = loop {
-            let (kind, of, payload) = soon(frames::read_frame(&mut raw)).await.unwrap();
+            let (kind, of, payload) = in_time(frames::read_frame(&mut raw)).await.unwrap();
             if of == stream && [frames::HEADERS, frames::RST_STREAM].contains(&kind) {
                 break (kind, payload);
             }

@@ -30,8 +30,6 @@ mod configured_files;
 mod connections;
 mod controllers;
 mod credentials;
-#[path = "../support/csr.rs"]
-mod csr;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod drain;
@@ -40,6 +38,7 @@ mod endpoints;
 mod explain;
 mod failures;
 mod flood;
+mod gateway;
 mod hardening;
 mod health;
 mod id_tokens;
@@ -48,8 +47,6 @@ mod layers;
 mod limits;
 mod log_lines;
 mod parsers;
-#[path = "../support/pki.rs"]
-mod pki;
 mod prefixes;
 mod random_tokens;
 mod reference;
@@ -57,11 +54,7 @@ mod reload;
 mod service_accounts;
 mod stalled;
 mod streaming;
-mod support;
 mod threat_model;
 mod token_review;
-mod transcripts;
 mod tunnels;
-#[path = "../support/two_requests.rs"]
-mod two_requests;
 mod webhook;

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-
-use crate::support::go::{GoProgram, Rng, inputs, seed};
+use testkit::go_program::GoProgram;
+use testkit::random::{Rng, inputs, seed};
 
 /// What comes of a comparison: a word for the statistics, or what differs.
 type Compared = Result<&'static str, String>;

@@ -2,8 +2,9 @@
 //! redirects lead back through the gateway.
 
 use http::{Request, Response, StatusCode};
+use testkit::{Backend, Gateway, H2, Pki, full, kubeconfig, self_check, status};
 
-use crate::support::{Backend, Gateway, H2, Pki, full, kubeconfig, questions, status};
+use crate::gateway::InProcess as _;
 
 /// Where the API server is on its host.
 const BACKEND: &str = "/k8s/clusters/c-1";
@@ -14,9 +15,9 @@ async fn start(pki: &Pki, location: &'static str) -> (Backend, Gateway) {
         let path = request.uri().path().strip_prefix(BACKEND)?;
         let mut own = Request::builder().method(request.method()).uri(path).body(()).unwrap();
         own.headers_mut().clone_from(request.headers());
-        questions::answer(&own)
+        self_check::answer(&own)
     };
-    let backend = Backend::start_saying(pki, H2, say, move |_| {
+    let backend = Backend::with_self_check(pki, H2, say, move |_| {
         let response = Response::builder().status(301).header("location", location);
         Box::pin(async { response.body(full("")).unwrap() })
     })

@@ -13,9 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use portcullis::authn::jwt::keys::PublicKey;
 use serde_json::{Value, json};
+use testkit::pki::Ca;
+use testkit::random::Rng;
 
-use crate::pki::Ca;
-use crate::support::go::Rng;
 pub use parts::{DATES, VALUES};
 
 /// What is declared: the ids of `docs/conformance.md`.

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use portcullis::authn::service_account::{Keys, ServiceAccounts};
 use portcullis::config::settings::Authentication;
+use testkit::{Pki, flags};
 
-use crate::support::{Pki, flags, resolved};
+use crate::gateway::resolved;
 
 /// What these flags come to beside those that every gateway needs; `DIR` is the directory of the files.
 fn authentication(pki: &Pki, further: &[&str]) -> Result<Authentication, String> {

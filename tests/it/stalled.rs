@@ -7,12 +7,13 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use testkit::body::{Frames, endless, fed};
+use testkit::client::Client;
+use testkit::pki::Issued;
+use testkit::{Backend, Gateway, H2, Pki, full, in_time, text};
 use tokio::sync::mpsc;
 
-use crate::pki::Issued;
-use crate::support::body::{Frames, endless, fed};
-use crate::support::client::Client;
-use crate::support::{Backend, Gateway, H2, Pki, full, soon, text};
+use crate::gateway::InProcess as _;
 
 /// A watch that the test feeds, and a short request.
 const WATCH: &str = "/api/v1/pods?watch=true";
@@ -83,7 +84,7 @@ impl Scene {
     /// Waits until the backend cannot write any more to those who do not read, however much is done for others.
     async fn until_all_are_stalled(&self) {
         let mut client = self.client(false).await;
-        soon(async {
+        in_time(async {
             let mut before = 0;
             loop {
                 serves(&mut client).await;
@@ -99,7 +100,7 @@ impl Scene {
 
     async fn watch(&mut self, client: &mut Client) -> Watch {
         let body = client.get(WATCH, &[]).await.into_body();
-        Watch { body, events: soon(self.watches.recv()).await.unwrap() }
+        Watch { body, events: in_time(self.watches.recv()).await.unwrap() }
     }
 
     /// With `connections` of HTTP/1.1 and of HTTP/2, each with so many answers that nobody reads.
@@ -153,7 +154,7 @@ impl Watch {
         }
         let mut read = Vec::new();
         while read.len() < told.len() {
-            let frame = soon(self.body.frame()).await.expect("the watch goes on").unwrap();
+            let frame = in_time(self.body.frame()).await.expect("the watch goes on").unwrap();
             read.extend_from_slice(&frame.into_data().unwrap());
         }
         assert!(read == told, "events are missing, or in another order");

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use http::Method;
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::Ca;
 
-use crate::bed::{Bed, Cluster, Side, unique};
 use crate::certificate::Certificate;
 use crate::client::{Person, escaped};
-use crate::csr::Csr;
-use crate::pki::Ca;
+use crate::clusters::{Cluster, Clusters, Side, unique};
 
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
@@ -234,16 +234,24 @@ impl Case {
     }
 
     /// Plays it on one cluster.
-    pub async fn play(&self, bed: &Bed, cluster: &Cluster) -> Result<Outcome, String> {
-        let _signing = crate::authorities::usual(bed, cluster).await?;
-        let ca = bed.authorities.signing(self.signer).map_or(&bed.authorities.clients, |signing| &signing.ca);
-        self.play_with(bed, cluster, ca).await
+    pub async fn play(&self, clusters: &Clusters, cluster: &Cluster) -> Result<Outcome, String> {
+        let _signing = crate::authorities::usual(clusters, cluster).await?;
+        let ca = clusters
+            .authorities
+            .signing(self.signer)
+            .map_or(&clusters.authorities.clients, |signing| &signing.ca);
+        self.play_with(clusters, cluster, ca).await
     }
 
     /// The same, when the caller holds the lock of the authorities.
-    pub async fn play_with(&self, bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<Outcome, String> {
+    pub async fn play_with(
+        &self,
+        clusters: &Clusters,
+        cluster: &Cluster,
+        ca: &Ca,
+    ) -> Result<Outcome, String> {
         let begun = now();
-        let name = self.create(bed, cluster).await?;
+        let name = self.create(clusters, cluster).await?;
         let path = format!("{CSRS}/{}", escaped(&name));
         let expect = self.expected_on(cluster.side);
         if cluster.side != Side::Bare {
@@ -268,11 +276,11 @@ impl Case {
     }
 
     /// Creates it and does what is to be done to it; the name that it got.
-    pub async fn create(&self, bed: &Bed, cluster: &Cluster) -> Result<String, String> {
+    pub async fn create(&self, clusters: &Clusters, cluster: &Cluster) -> Result<String, String> {
         let name = format!("case-{}{}", unique(), self.called);
         let object = self.object(&name);
         if self.stored {
-            bed.store(cluster.side, &name, &object).await?;
+            clusters.store(cluster.side, &name, &object).await?;
         } else {
             cluster.api.send(Some(&self.by), Method::POST, CSRS, Some(&object)).await?.ok()?;
         }

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-
-use crate::pki::{Ca, SigAlg, pem};
+use testkit::pki::{Ca, SigAlg, pem};
 
 /// How long before its signing a certificate begins (kube-controller-manager: pkg/controller/certificates/signer/signer.go).
 const BACKDATE: i64 = 300;

@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::{Ca, pem};
 
-use crate::bed::{Bed, Side, unique};
 use crate::case::{CSRS, now, timestamp};
-use crate::csr::Csr;
-use crate::pki::{Ca, pem};
+use crate::clusters::{Clusters, Side, unique};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -163,24 +163,24 @@ fn upstream(program: &Path, objects: &Value) -> Result<BTreeSet<String>, String>
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-async fn ours(bed: &Bed) -> Result<BTreeSet<String>, String> {
-    let list = bed.cluster(Side::Bare)?.api.get(CSRS).await?.ok()?;
+async fn ours(clusters: &Clusters) -> Result<BTreeSet<String>, String> {
+    let list = clusters.cluster(Side::Bare)?.api.get(CSRS).await?.ok()?;
     let names = list["items"].as_array().into_iter().flatten();
     let names = names.filter_map(|object| object["metadata"]["name"].as_str());
     Ok(names.filter(|name| name.starts_with("cleaner-")).map(str::to_owned).collect())
 }
 
 /// Plays both on what the cluster without controllers holds.
-pub async fn compare(bed: &Bed) -> Result<(), String> {
-    let program = go_program(&bed.dir)?;
-    let cluster = bed.cluster(Side::Bare)?;
+pub async fn compare(clusters: &Clusters) -> Result<(), String> {
+    let program = go_program(&clusters.dir)?;
+    let cluster = clusters.cluster(Side::Bare)?;
     let mut objects = table();
     let rows = objects.len();
     objects.extend(generated(600));
     objects.push(object(LAST, Some(2 * DAY), &[], None));
     for some in objects.chunks(50) {
         let storing = some.iter().map(|object| {
-            bed.store(Side::Bare, object["metadata"]["name"].as_str().unwrap_or_default(), object)
+            clusters.store(Side::Bare, object["metadata"]["name"].as_str().unwrap_or_default(), object)
         });
         futures_util::future::try_join_all(storing).await?;
     }
@@ -191,15 +191,15 @@ pub async fn compare(bed: &Bed) -> Result<(), String> {
         .into_iter()
         .filter(|item| item["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("cleaner-")));
     let items = Value::Array(items.collect());
-    let before = ours(bed).await?;
+    let before = ours(clusters).await?;
     if before.len() != objects.len() {
         return Err(format!("{} of {} requests are stored", before.len(), objects.len()));
     }
     let wanted = upstream(&program, &items)?;
     let flags = ["--leader-elect=false".to_owned(), "--controllers=csrcleaner".to_owned()];
-    let gateway = bed.starter().gateway("gateway-cleaner", cluster.server, &flags).await?;
+    let gateway = clusters.starter().gateway("gateway-cleaner", cluster.server, &flags).await?;
     cluster.api.until(CSRS, LAST, |object| object.is_none()).await?;
-    let after = ours(bed).await?;
+    let after = ours(clusters).await?;
     drop(gateway);
     let deleted: BTreeSet<String> = before.difference(&after).cloned().collect();
     // Each rule has deleted something, and spared something: else the ages are wrong.

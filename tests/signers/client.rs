@@ -12,8 +12,7 @@ use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-
-use crate::pki::{Ca, Issued};
+use testkit::pki::{Ca, Issued};
 
 /// How long anything that is waited for may take.
 pub const PATIENCE: Duration = Duration::from_mins(1);

@@ -10,9 +10,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
 
-use crate::bed::{Cluster, Side, unique};
 use crate::case::timestamp;
 use crate::client::PATIENCE;
+use crate::clusters::{Cluster, Side, unique};
 use crate::scenario::Scenario;
 
 const GROUP: &str = "cluster_info";

@@ -11,14 +11,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::{Key, KeyKind};
+use testkit::real::ServerProcess;
 
-use crate::bed::{Bed, CONTROLLERS, DURATION, Gateway, Side, Starter, eventually, plainly};
 use crate::case::{CLIENT, CSRS, now};
 use crate::certificate::Certificate;
 use crate::client::Api;
-use crate::csr::Csr;
-use crate::pki::{Key, KeyKind};
-use crate::servers::Process;
+use crate::clusters::{CONTROLLERS, Clusters, DURATION, Gateway, Side, Starter, plainly};
+use testkit::real::eventually;
 
 /// Who signs in this test.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ const ELECTION: [&str; 4] = [
 
 enum Replica {
     Gateway(Gateway),
-    ControllerManager(Process),
+    ControllerManager(ServerProcess),
 }
 
 /// What a watch has told.
@@ -62,14 +63,14 @@ struct Stage<'a> {
     server: SocketAddr,
     api: Api,
     who: Who,
-    _server: Process,
+    _server: ServerProcess,
 }
 
 impl<'a> Stage<'a> {
-    async fn new(bed: &'a Bed, name: &'static str, who: Who) -> Result<Self, String> {
-        let starter = bed.starter();
+    async fn new(clusters: &'a Clusters, name: &'static str, who: Who) -> Result<Self, String> {
+        let starter = clusters.starter();
         let (server, process) = starter.apiserver(name).await?;
-        let api = Api::new(server, &bed.authorities.servers, Some(&bed.authorities.admin));
+        let api = Api::new(server, &clusters.authorities.servers, Some(&clusters.authorities.admin));
         starter.grant(&api).await?;
         Ok(Self { starter, name, server, api, who, _server: process })
     }
@@ -162,8 +163,13 @@ impl Drop for Watched {
     }
 }
 
-fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) -> Result<(), String> {
-    let ca = &bed.authorities.signing(CLIENT).ok_or("no authority")?.ca;
+fn judge(
+    clusters: &Clusters,
+    seen: &Seen,
+    keys: &BTreeMap<String, Arc<Key>>,
+    since: i64,
+) -> Result<(), String> {
+    let ca = &clusters.authorities.signing(CLIENT).ok_or("no authority")?.ca;
     let seen = &seen.lock().unwrap().seen;
     let mut wrong = Vec::new();
     for (name, key) in keys {
@@ -187,10 +193,10 @@ fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) 
 }
 
 /// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or nobody leads.
-pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
+pub async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
     const WAVES: usize = 10;
     const WAVE: usize = 50;
-    let stage = Stage::new(bed, name, who).await?;
+    let stage = Stage::new(clusters, name, who).await?;
     let since = now();
     let watched = stage.watch();
     let mut replicas = [Some(stage.replica(0, &ELECTION).await?), Some(stage.replica(1, &ELECTION).await?)];
@@ -219,12 +225,12 @@ pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
     if changes < 2 {
         return Err(format!("the leader changed {changes} times: this shows too little"));
     }
-    judge(bed, &watched.seen, &keys, since)
+    judge(clusters, &watched.seen, &keys, since)
 }
 
 /// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
-pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
-    let stage = Stage::new(bed, name, who).await?;
+pub async fn racing(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
+    let stage = Stage::new(clusters, name, who).await?;
     let since = now();
     let watched = stage.watch();
     let election = ["--leader-elect=false"];
@@ -252,5 +258,5 @@ pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
     if who == Who::Gateways {
         eventually("a lost race", async || Ok(lost().await? > 0.0)).await?;
     }
-    judge(bed, &watched.seen, &keys, since)
+    judge(clusters, &watched.seen, &keys, since)
 }

@@ -4,11 +4,11 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::bed::{Bed, Cluster, Side};
 use crate::case::explained;
+use crate::clusters::{Cluster, Clusters, Side};
 
 type Play =
-    Box<dyn for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
+    Box<dyn for<'a> Fn(&'a Clusters, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
 
 pub struct Scenario {
     pub group: &'static str,
@@ -31,7 +31,7 @@ impl Scenario {
         name: &str,
         from: &'static str,
         expected: Option<Value>,
-        play: impl for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>>
+        play: impl for<'a> Fn(&'a Clusters, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>>
         + Send
         + Sync
         + 'static,
@@ -51,14 +51,14 @@ impl Scenario {
     }
 
     /// Equal on the reference and on another side, or an account of what is not.
-    pub async fn compare(&self, bed: &Bed, side: Side) -> Result<(), String> {
-        let subject = bed.cluster(side)?;
+    pub async fn compare(&self, clusters: &Clusters, side: Side) -> Result<(), String> {
+        let subject = clusters.cluster(side)?;
         let reference = async {
-            let play = async || (self.play)(bed, bed.cluster(Side::Reference)?).await;
+            let play = async || (self.play)(clusters, clusters.cluster(Side::Reference)?).await;
             let outcome = self.reference.get_or_init(play).await.clone();
             outcome.map_err(|error| format!("reference ({}): {error}", self.from))
         };
-        let (reference, subject) = tokio::join!(reference, (self.play)(bed, subject));
+        let (reference, subject) = tokio::join!(reference, (self.play)(clusters, subject));
         let (reference, subject) =
             (reference?, subject.map_err(|error| format!("{} ({}): {error}", side.name(), self.from))?);
         if let Some(expected) = self.expected.as_ref().filter(|expected| **expected != reference) {

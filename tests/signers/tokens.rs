@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::bed::{Cluster, Side, unique};
 use crate::case::{now, timestamp};
+use crate::clusters::{Cluster, Side, unique};
 use crate::scenario::Scenario;
 
 const GROUP: &str = "tokens";

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use testkit::pki::pem;
 
 use crate::mint::{Jwt, Mint, Token, jwt};
 use crate::outside::MOVED;
-use crate::pki::pem;
 
 /// Which set of authenticators a case is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

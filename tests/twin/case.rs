@@ -81,7 +81,7 @@ pub(crate) struct Values {
     /// The continue token of the last list that had one.
     pub(crate) next: String,
     pub(crate) tokens: BTreeMap<&'static str, String>,
-    /// None where there is no bed.
+    /// None where there are no servers.
     pub(crate) mint: Option<Arc<Mint>>,
 }
 

@@ -28,12 +28,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::pki::Issued;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::digest;
 use crate::listener::{Bound, Listener};
-use crate::pki::Issued;
 use crate::spdy::{self, Frame};
 use crate::websocket::{self, By, Message};
 

@@ -1,9 +1,10 @@
 //! HTTP/2: requests whose headers are all in the compression table after the first, and windows as large as Go's.
 
-use super::{Ask, Heard, Wire};
-use crate::support::frames::{
+use testkit::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, frame, window_update,
 };
+
+use super::{Ask, Heard, Wire};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER: usize = 9;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::Response;
 use hyper::body::Incoming;
+use testkit::client::Client;
 use tokio::time::timeout;
 
 use super::Member;
 use crate::backend::{FLOOD, LIST};
-use crate::support::client::Client;
 
 /// Watches that nobody reads: on each of so many connections of either version, and on one of HTTP/2.
 const WATCHES: usize = 20;

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::frames::{self, CANCEL};
 use tokio::io::{AsyncWriteExt as _, copy, sink, split};
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::scene::Scene;
-use crate::support::frames::{self, CANCEL};
 
 /// Requests that are taken back together: fewer than h2 itself takes for abuse.
 const TAKEN_BACK: u32 = 10;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use testkit::client::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::scene::Scene;
-use crate::support::client::Client;
 
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -3,27 +3,28 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::pki::Issued;
-use crate::support::Pki;
-use crate::support::asked::{Asked, unknown};
-use crate::support::process::Process;
+use testkit::Pki;
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::Issued;
+use testkit::token_backends::{TokenBackends, unknown};
 
 /// Fewer than a flood of connections opens.
 const MOST_CONNECTIONS: usize = 1000;
 
 pub struct Scene {
-    pub process: Process,
+    pub process: GatewayProcess,
     pub alice: Issued,
-    asked: Asked,
+    asked: TokenBackends,
     _pki: Pki,
 }
 
 impl Scene {
     pub async fn start() -> Arc<Self> {
         let pki = Pki::new();
-        let asked = Asked::start(&pki, |_| Box::pin(async { unknown() })).await;
+        let asked = TokenBackends::start(&pki, |_| Box::pin(async { unknown() })).await;
         let most = format!("--max-connections={MOST_CONNECTIONS}");
-        let process = Process::start(asked.flags(&pki).into_iter().chain([most])).await;
+        let process =
+            GatewayProcess::start(crate::PORTCULLIS, asked.flags(&pki).into_iter().chain([most])).await;
         asked.until_known(&process.gateway).await;
         let alice = pki.clients.leaf().cn("alice").issue();
         Arc::new(Self { process, alice, asked, _pki: pki })
@@ -31,9 +32,9 @@ impl Scene {
 }
 
 impl Deref for Scene {
-    type Target = Asked;
+    type Target = TokenBackends;
 
-    fn deref(&self) -> &Asked {
+    fn deref(&self) -> &TokenBackends {
         &self.asked
     }
 }

@@ -8,12 +8,11 @@ use http::{Request, Version};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use testkit::{BoxedBody, empty, tls_client};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-use crate::support::{BoxedBody, empty, tls_client};
 
 /// Requests at once on a connection of HTTP/2, of which each is the last one.
 pub const AT_ONCE: usize = 20;

@@ -3,11 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use testkit::fake_accounts;
+use testkit::issuer::now;
 use uuid::Uuid;
 
 use super::scene::Scene;
-use crate::support::accounts;
-use crate::support::issuer::now;
 
 const LARGE: usize = 64 << 10;
 
@@ -34,7 +34,7 @@ impl Forger {
             2 => jwt(&json!({"alg": "ES256", "kid": id}), &of(&self.issuer)),
             3 => jwt(&json!({"alg": "ES256", "kid": "k"}), &of(&self.issuer)),
             4 => jwt(&json!({"alg": "ES256", "kid": "k"}), &of("https://elsewhere.test")),
-            5 => jwt(&json!({"alg": "ES256"}), &of(accounts::ISSUER)),
+            5 => jwt(&json!({"alg": "ES256"}), &of(fake_accounts::ISSUER)),
             _ => id.repeat(LARGE / id.len()),
         }
     }

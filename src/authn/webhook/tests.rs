@@ -12,10 +12,10 @@ use super::*;
 use crate::authn::trace::{Remarks, Step};
 use crate::clock::UnixTime;
 use crate::http::client_tls::Tls;
-use crate::http::https_client::testing::pki::{Ca, Issued};
 use crate::http::https_client::testing::{
     Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting,
 };
+use testkit::pki::{Ca, Issued};
 
 const VERSIONS: [Version; 2] = [Version::V1, Version::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";

@@ -12,11 +12,9 @@ use super::{
 };
 use crate::authn::trace::Remarks;
 use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
-use crate::http::https_client::testing::pki::{
-    self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
-};
 use crate::pki::x509::{BundleError, CaBundle};
 use crate::request::credentials::Credentials;
+use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

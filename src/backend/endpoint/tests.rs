@@ -9,9 +9,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::backend::settings::Roots;
-use crate::http::https_client::testing::pki::Ca;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;
+use testkit::pki::Ca;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();

@@ -22,8 +22,8 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::backend::probe::Line;
 use crate::backend::settings::{Backend, Endpoint, HostPort, Roots};
-use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H1, H2, serving};
+use testkit::pki::Ca;
 
 /// What an API server does with its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use crate::authn::jwt::keys::Algorithm;
 use crate::authn::oidc::settings::Mapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
-use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H2, Peer, reply};
 use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
+use testkit::pki::Ca;
 
 /// Nobody is there.
 const NOWHERE: &str = "https://127.0.0.1:1/";

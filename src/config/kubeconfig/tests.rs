@@ -2,7 +2,7 @@
 //! outside, through `resolve`.
 
 use super::*;
-use crate::http::https_client::testing::pki::Ca;
+use testkit::pki::Ca;
 
 #[test]
 fn servers_are_https_urls_with_a_host() {

@@ -17,8 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-#[path = "../../../tests/support/pki.rs"]
-pub(crate) mod pki;
+pub(crate) use testkit::pki;
 
 use super::*;
 use crate::http::client_tls::Roots;

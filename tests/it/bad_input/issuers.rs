@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use testkit::body::endless;
+use testkit::client::Client;
+use testkit::issuer::{CONFIGURATION, Issuer, KEYS, SigningKey, key_set, now};
+use testkit::{Backend, Pki, ResponseFuture, TEST_TIMEOUT, in_time, until};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
 use super::{Scene, elsewhere, ready, target};
-use crate::support::body::endless;
-use crate::support::client::Client;
-use crate::support::issuer::{CONFIGURATION, Issuer, KEYS, SigningKey, key_set, now};
-use crate::support::{Answering, Backend, PATIENCE, Pki, soon, until};
 
 const JSON: &str = "application/json";
 
@@ -49,7 +49,7 @@ async fn an_issuer_that_comes_late_is_taken_then() {
     scene.others_are_served().await;
 
     let _issuer = Issuer::at(&pki, socket.listen(16).unwrap(), &[&key]);
-    soon(async {
+    in_time(async {
         while scene.code("/api", &token).await != 200 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -90,7 +90,7 @@ const MEMBERS: &[Member] = &[
 ];
 
 /// What the server of them all answers.
-fn published(path: &str, url: &str, keys: &str, target: &Backend) -> Answering {
+fn published(path: &str, url: &str, keys: &str, target: &Backend) -> ResponseFuture {
     let name = path.split('/').nth(1).unwrap_or_default();
     let issuer = format!("{url}/{name}");
     let configuration = json!({"issuer": issuer, "jwks_uri": format!("{issuer}{KEYS}")}).to_string();
@@ -119,7 +119,7 @@ async fn whatever_an_issuer_publishes_harms_its_own_tokens_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let (own, never) = (url.clone(), Arc::clone(&elsewhere));
-    let _server = Backend::of_everybody(&pki, listener, move |request| {
+    let _server = Backend::without_client_auth(&pki, listener, move |request| {
         published(request.uri().path(), &own, &keys, &never)
     });
     let mut file =
@@ -144,7 +144,7 @@ async fn whatever_an_issuer_publishes_harms_its_own_tokens_alone() {
         let began = Instant::now();
         let mut found = scene.code("/api", &token).await;
         // Those that are good have to be found first.
-        while *code == 200 && found == 401 && began.elapsed() < PATIENCE {
+        while *code == 200 && found == 401 && began.elapsed() < TEST_TIMEOUT {
             found = scene.code("/api", &token).await;
         }
         assert_eq!(found, *code, "{name}");
@@ -190,10 +190,13 @@ async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
         until("the question for the keys", asked).await;
         scene.others_are_served().await;
         // Who will not wait so long is told so.
-        assert_eq!(soon(scene.code("/api?timeout=300ms", &key.sign(&claims(&issuer.url, "2")))).await, 401);
+        assert_eq!(
+            in_time(scene.code("/api?timeout=300ms", &key.sign(&claims(&issuer.url, "2")))).await,
+            401
+        );
         release.send(true).unwrap();
     };
-    let (code, ()) = soon(Box::pin(async { tokio::join!(slow, others) })).await;
+    let (code, ()) = in_time(Box::pin(async { tokio::join!(slow, others) })).await;
     assert_eq!(code, 200);
     scene.logged(&[], &[&token]).await;
 }
@@ -205,7 +208,7 @@ async fn no_request_fails_while_keys_are_rotated() {
     let issuer = Issuer::start(&pki, &[&old]).await;
     let scene = Scene::new(&pki, one(&pki, &issuer.url)).await;
     let first = old.sign(&claims(&issuer.url, "first"));
-    soon(async { while scene.code("/api", &first).await != 200 {} }).await;
+    in_time(async { while scene.code("/api", &first).await != 200 {} }).await;
     let connection = scene.process.gateway.http2(None).await;
     for round in 1..=3 {
         let new = SigningKey::new(&format!("key-{round}"));
@@ -220,7 +223,7 @@ async fn no_request_fails_while_keys_are_rotated() {
             let mut client = Client::Two(connection.share());
             async move { client.code(&[("authorization", &format!("Bearer {token}"))]).await }
         });
-        let codes: Vec<StatusCode> = soon(futures_util::future::join_all(codes)).await;
+        let codes: Vec<StatusCode> = in_time(futures_util::future::join_all(codes)).await;
         assert!(codes.iter().all(|code| *code == 200), "round {round}: {codes:?}");
         old = new;
     }

@@ -1,10 +1,10 @@
 //! Tokens that are large.
 
 use http::StatusCode;
+use testkit::issuer::SigningKey;
+use testkit::{Pki, text};
 
 use super::Scene;
-use crate::support::issuer::SigningKey;
-use crate::support::{Pki, text};
 
 #[tokio::test]
 async fn large_tokens_are_refused_as_others_are() {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use http::Response;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use testkit::body::endless;
+use testkit::{Backend, Pki, ResponseFuture, in_time};
 use tokio::net::TcpListener;
 
 use super::{Scene, elsewhere, ready, target};
-use crate::support::body::endless;
-use crate::support::{Answering, Backend, Pki, soon};
 
 const JSON: &str = "application/json";
 const V1: &str = "authentication.k8s.io/v1";
@@ -35,7 +35,7 @@ fn review(version: &str, kind: &str, status: &Value) -> String {
     json!({"apiVersion": version, "kind": kind, "status": status}).to_string()
 }
 
-fn reviewed(token: &str, target: &Backend) -> Answering {
+fn reviewed(token: &str, target: &Backend) -> ResponseFuture {
     let good = json!({"authenticated": true, "user": {"username": "wanda"}});
     let body = match token {
         "token-that-is-good" => review(V1, "TokenReview", &good),
@@ -61,7 +61,7 @@ async fn whatever_a_webhook_answers_is_a_plain_refusal() {
     let elsewhere = target(&pki).await;
     let never = Arc::clone(&elsewhere);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let webhook = Backend::of_everybody(&pki, listener, move |request| {
+    let webhook = Backend::without_client_auth(&pki, listener, move |request| {
         let never = Arc::clone(&never);
         Box::pin(async move {
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -87,12 +87,12 @@ async fn whatever_a_webhook_answers_is_a_plain_refusal() {
     // One that hangs goes on while all others are looked at; its own client does not wait for longer than it said.
     let hanging = async {
         let began = Instant::now();
-        assert_eq!(soon(scene.code("/api?timeout=500ms", "token-that-hangs")).await, 401);
+        assert_eq!(in_time(scene.code("/api?timeout=500ms", "token-that-hangs")).await, 401);
         assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
     };
     let others = async {
         for (token, code, _) in CASES {
-            assert_eq!(soon(scene.code("/api", token)).await, *code, "{token}");
+            assert_eq!(in_time(scene.code("/api", token)).await, *code, "{token}");
             scene.others_are_served().await;
         }
     };

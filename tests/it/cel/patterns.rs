@@ -5,9 +5,10 @@ mod parts;
 
 use portcullis_cel::{pattern_characters, pattern_matches, read_double};
 use serde_json::{Value, json};
+use testkit::go_program::GoProgram;
+use testkit::random::{Rng, inputs, seed};
 
 use self::parts::{CLASS_PARTS, GROUPS, PARTS, REPEATS, TEXTS};
-use crate::support::go::{GoProgram, Rng, inputs, seed};
 
 /// What is refused here and not there: patterns that are too large for our limits, and halves of surrogate pairs, which
 /// Go takes for U+FFFD in some patterns and for nothing in others.

@@ -13,16 +13,16 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use testkit::ambiguous_pem::ambiguous;
+use testkit::body::{Frames, fed};
+use testkit::transcript;
+use testkit::{Backend, BoxedBody, Pki, full, in_time, until};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::task::spawn_blocking;
 
 use super::{Said, certs, command, mode, names, normal, shell};
-use crate::support::body::{Frames, fed};
-use crate::support::{Backend, BoxedBody, Pki, full, soon, until};
-use crate::transcripts::transcript;
-use crate::two_requests::ambiguous;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -195,7 +195,7 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
 
 /// What a command says to its end.
 async fn said(child: Child) -> Said {
-    Said::of(soon(child.wait_with_output()).await.unwrap())
+    Said::of(in_time(child.wait_with_output()).await.unwrap())
 }
 
 /// As Ctrl-C does.
@@ -221,7 +221,7 @@ impl Cluster {
         let store = Arc::new(Mutex::new(Store::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shared = Arc::clone(&store);
-        let server = Backend::of_everybody(&pki, listener, move |request| {
+        let server = Backend::without_client_auth(&pki, listener, move |request| {
             let store = Arc::clone(&shared);
             Box::pin(async move { answer(&store, request).await })
         });
@@ -604,11 +604,11 @@ async fn changes_are_told_as_they_come() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut told = String::new();
     for _ in 0..5 {
-        told += &(soon(lines.next_line()).await.unwrap().unwrap() + "\n");
+        told += &(in_time(lines.next_line()).await.unwrap().unwrap() + "\n");
     }
     insta::assert_snapshot!("certs_watch", normal(&told));
     interrupt(&child);
-    let ended = soon(child.wait()).await.unwrap();
+    let ended = in_time(child.wait()).await.unwrap();
     assert_eq!((ended.code(), ended.signal()), (Some(0), None));
 }
 
@@ -617,7 +617,7 @@ async fn changes_are_told_as_they_come() {
 fn the_page_on_certificates_is_what_is_printed() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
     let directory = tempfile::tempdir().unwrap();
-    let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
+    let programs = Path::new(crate::gateway::PORTCULLIS).parent().unwrap().display().to_string();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     let commands = transcript::replay(Path::new(page), &[], directory.path(), |command| {
         command.env("PATH", &path).env_remove("KUBECONFIG").env("HOME", directory.path());

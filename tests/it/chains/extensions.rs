@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use testkit::pki::{Builder, Ca, Key, KeyKind, integer, oid, seq, tlv};
+use testkit::random::Rng;
+
 use super::Case;
-use crate::pki::{Builder, Ca, Key, KeyKind, integer, oid, seq, tlv};
-use crate::support::go::Rng;
 
 pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
     const TREES: &[(u8, &[u8])] = &[

@@ -7,10 +7,10 @@ use rustix::process::Signal;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
+use testkit::until;
 
 use super::*;
-use crate::support::process::Process;
-use crate::support::until;
+use crate::gateway::start_process;
 
 const REQUESTS: usize = 200;
 
@@ -23,7 +23,7 @@ async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
     }
     // Always some that are written and not yet answered.
     scene.cluster.late.store(true, Ordering::SeqCst);
-    let process = Process::start(scene.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
+    let process = start_process(scene.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
     until("certificates", || scene.cluster.certificates().len() >= 20).await;
     process.signal(signal);
     let (_, log) = process.end().await;

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::until;
+
 use super::*;
-use crate::support::until;
+use crate::gateway::InProcess as _;
 
 /// A lease that ends soon.
 const SHORT: [&str; 3] = [
@@ -42,7 +44,7 @@ async fn a_gateway_that_is_killed_is_followed_by_another() {
     scene.cluster.until_status("second", is_issued).await;
     leads(&second).await;
     assert_ne!(scene.cluster.holder(LEASE), holder);
-    let lease = scene.cluster.get(&format!("{}/{LEASE}", crate::support::cluster::LEASES)).unwrap();
+    let lease = scene.cluster.get(&format!("{}/{LEASE}", testkit::fake_cluster::LEASES)).unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 1, "{lease}");
 }
 
@@ -53,7 +55,7 @@ async fn a_gateway_that_drains_gives_its_lease_up() {
     let mut first = scene.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
     leads(&first).await;
     let holder = scene.cluster.holder(LEASE).unwrap();
-    let server = first.server.take().unwrap();
+    let server = first.take_server();
     tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
     assert_eq!(scene.cluster.holder(LEASE).as_deref(), Some(""), "given up before it ended");
     let second = scene.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
@@ -83,9 +85,9 @@ async fn what_a_reload_ended_gives_its_lease_up_though_the_gateway_drains_at_onc
     scene.cluster.slow.store(true, Ordering::SeqCst);
     let generation = gateway.generation().await;
     replace(&config, head);
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(generation).await;
-    let server = gateway.server.take().unwrap();
+    let server = gateway.take_server();
     tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
     assert_eq!(scene.cluster.holder(LEASE).as_deref(), Some(""));
 }

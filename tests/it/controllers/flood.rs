@@ -1,11 +1,12 @@
 //! Pending requests by the thousand: the requester that made them waits, and the lease, kubelets and memory do not notice.
 
 use serde_json::json;
+use testkit::fake_cluster::STRANGER;
+use testkit::pki::Ca;
+use testkit::{kubeconfig, until};
 
 use super::*;
-use crate::pki::Ca;
-use crate::support::cluster::STRANGER;
-use crate::support::{kubeconfig, until};
+use crate::gateway::InProcess as _;
 
 /// Renewed often, and lost once the controllers' lease cannot be renewed for four seconds.
 const ELECTION: [&str; 3] = [
@@ -48,7 +49,7 @@ async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_
         !scene.cluster.events().iter().any(|note| note.ends_with("stopped leading")),
         "the lease was lost"
     );
-    let lease = scene.cluster.get(&format!("{}/{LEASE}", crate::support::cluster::LEASES)).unwrap();
+    let lease = scene.cluster.get(&format!("{}/{LEASE}", testkit::fake_cluster::LEASES)).unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 0, "{lease}");
     assert_eq!(scene.cluster.certificates().len(), 2);
 }
@@ -64,7 +65,7 @@ async fn pending_requests_in_one_cluster_delay_no_certificate_in_another() {
                     serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}\n\
                     operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}\nclusters:\n"
         .to_owned();
-    let (flooded, quiet) = (Cluster::new(), Cluster::new());
+    let (flooded, quiet) = (FakeCluster::new(), FakeCluster::new());
     let mut backends = Vec::new();
     for (name, cluster) in [("flooded", &flooded), ("quiet", &quiet)] {
         let backend = cluster.serve(&pki).await;

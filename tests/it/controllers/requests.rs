@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
+use testkit::ambiguous_pem::ambiguous;
+use testkit::client::Client;
+use testkit::pki::Issued;
+use testkit::until;
 
 use super::*;
-use crate::pki::Issued;
-use crate::support::client::Client;
-use crate::support::until;
-use crate::two_requests::ambiguous;
+use crate::gateway::InProcess as _;
 
 /// What a client shows who has got this certificate.
 fn identity(asked: &Asked, pem: &str) -> Issued {
@@ -186,7 +187,7 @@ async fn what_is_over_is_deleted_and_what_is_not_stays() {
     scene.cluster.request("old", &spec, &json!({}));
     scene.cluster.request("new", &spec, &json!({"conditions": [{"type": "Looked", "status": "True"}]}));
     let _gateway = scene.gateway("csrcleaner", &[]);
-    let path = format!("{}/old", crate::support::cluster::CSRS);
+    let path = format!("{}/old", testkit::fake_cluster::CSRS);
     until("the end of the old one", || scene.cluster.get(&path).is_none()).await;
     assert!(scene.cluster.get(&path.replace("old", "new")).is_some());
 }
@@ -229,10 +230,10 @@ async fn another_authority_signs_once_it_is_in_the_files() {
     scene.cluster.request("before", &Asked::node("before").spec, &approved());
     assert_eq!(issuer(&scene.cluster.until_status("before", is_issued).await), "clients");
     // Half of a pair is refused, and the old one signs on.
-    let next = crate::pki::Ca::new("next");
+    let next = testkit::pki::Ca::new("next");
     let refused = gateway.count("portcullis_config_reloads_total{result=\"failure\"}").await;
     replace(&scene.path().join("ca.crt"), next.cert_pem());
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway
         .until_counted(&format!("portcullis_config_reloads_total{{result=\"failure\"}} {}", refused + 1))
         .await;
@@ -240,7 +241,7 @@ async fn another_authority_signs_once_it_is_in_the_files() {
     assert_eq!(issuer(&scene.cluster.until_status("meanwhile", is_issued).await), "clients");
     let (generation, holder) = (gateway.generation().await, scene.cluster.holder(LEASE));
     replace(&scene.path().join("ca.key"), next.key_pem());
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(generation).await;
     // The controllers are replaced a moment after the configuration.
     until("the next controllers", || scene.cluster.holder(LEASE) != holder).await;

@@ -1,8 +1,10 @@
 //! Signing authorities of several clusters: what one cluster approves must be nothing to another.
 
+use testkit::kubeconfig;
+use testkit::pki::Ca;
+
 use super::*;
-use crate::pki::Ca;
-use crate::support::{kubeconfig, resolved};
+use crate::gateway::resolved;
 
 /// Files of two clusters; `a-ca` signs for A and is believed there, `b-ca` is B's.
 struct Two {

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Response;
+use testkit::pki::Issued;
+use testkit::wire::{handshake_over, head, held};
+use testkit::{Gateway, Http1, ResponseFuture, full, get, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::Scene;
-use crate::pki::Issued;
-use crate::support::wire::{handshake_over, head, held};
-use crate::support::{Answering, Gateway, Http1, full, get, soon, text, until};
 
-fn ok() -> Answering {
+fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
@@ -20,13 +20,13 @@ fn ok() -> Answering {
 async fn from_elsewhere(gateway: &Gateway) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 66], 0))).unwrap();
-    soon(socket.connect(gateway.address)).await.unwrap()
+    in_time(socket.connect(gateway.address)).await.unwrap()
 }
 
 /// Reads to the end of a connection that the gateway closes.
 async fn closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
-    soon(stream.read_to_end(&mut rest)).await.ok();
+    in_time(stream.read_to_end(&mut rest)).await.ok();
     assert!(rest.is_empty(), "{rest:?}");
 }
 
@@ -84,7 +84,7 @@ async fn nor_does_one_whose_connections_are_anonymous() {
 
 /// A connection on which alice has been answered, as soon as there is room for it.
 async fn known(gateway: &Gateway, identity: &Issued) -> Http1 {
-    soon(async {
+    in_time(async {
         loop {
             let stream = TcpStream::connect(gateway.address).await.unwrap();
             if let Ok(stream) =

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis::config::settings::Limits;
+use testkit::frames::{
+    self, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING,
+    PRIORITY, PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, ok, read_frame, request, reset,
+    window_update,
+};
+use testkit::wire::is_held;
+use testkit::{Gateway, Pki, ResponseFuture, flags, get, in_time, until};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use super::Scene;
-use crate::support::frames::{
-    self, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING,
-    PRIORITY, PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, ok, read_frame, request, reset,
-    window_update,
-};
-use crate::support::wire::is_held;
-use crate::support::{Answering, Gateway, Pki, flags, get, soon, until};
+use crate::gateway::InProcess as _;
 
 // Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
 // the backend once it has forgotten the stream, and ends a connection on which there were 1024.
@@ -55,16 +56,16 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
         let mut client = gateway.frames(Some(&alice), 65_535).await;
         let ids = (0..50).map(|index| 2 * index + 1);
         let requests: Vec<_> = ids.clone().flat_map(|id| request(id, "/api/v1/pods")).collect();
-        soon(client.write_all(&requests)).await.unwrap();
+        in_time(client.write_all(&requests)).await.unwrap();
         until("alice's requests", || asked.load(Ordering::SeqCst) == 1 + 50 * (round + 1)).await;
         let resets: Vec<_> = ids.flat_map(|id| reset(id, CANCEL)).collect();
-        soon(client.write_all(&resets)).await.unwrap();
+        in_time(client.write_all(&resets)).await.unwrap();
         until("their end", || cancelled.load(Ordering::SeqCst) == 50 * (round + 1)).await;
     }
     release.store(true, Ordering::SeqCst);
     let last = gateway.http1(Some(&alice)).await.get("/api/v1/pods", &[]).await;
     assert_eq!(last.status(), StatusCode::OK);
-    assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "bob's request fell with the connection");
+    assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK, "bob's request fell with the connection");
     let again = gateway.http1(Some(&bob)).await.send(get("/api/v1/pods", &[])).await.unwrap();
     assert_eq!(again.status(), StatusCode::OK);
 }
@@ -73,7 +74,7 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
 async fn unanswered(extra: &[&str]) -> (Scene, Arc<AtomicU32>) {
     let reached = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&reached);
-    let answer = move |_| -> Answering {
+    let answer = move |_| -> ResponseFuture {
         count.fetch_add(1, Ordering::SeqCst);
         Box::pin(std::future::pending())
     };
@@ -123,7 +124,7 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
     // h2 ends a connection with ENHANCE_YOUR_CALM that takes back more than 20 before they were looked at.
     client.write_all(&flood(15..2000)).await.ok();
     let goaway = loop {
-        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
         if kind == GOAWAY {
             break payload;
         }
@@ -136,7 +137,7 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
 /// Reads what is left on a connection; why it ended, if that was said.
 async fn reason_of_goaway(client: &mut (impl AsyncRead + Unpin)) -> Option<u32> {
     let mut reason = None;
-    while let Ok((kind, _, payload)) = soon(read_frame(client)).await {
+    while let Ok((kind, _, payload)) = in_time(read_frame(client)).await {
         if kind == GOAWAY {
             reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
         }
@@ -160,7 +161,7 @@ async fn flood(client: TlsStream<TcpStream>, (first, again): Flood) -> Option<u3
         while write.write_all(&many).await.is_ok() {}
     });
     let reason = reason_of_goaway(&mut read).await;
-    soon(sending).await.unwrap();
+    in_time(sending).await.unwrap();
     reason
 }
 
@@ -193,7 +194,7 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
                 .collect();
         }
         let client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
-        let reason = soon(flood(client, (first, again))).await;
+        let reason = in_time(flood(client, (first, again))).await;
         assert_eq!(reason, expected, "{name}");
         scene.others.go_on().await;
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use http::Response;
 use portcullis::config::settings::Limits;
+use testkit::{ResponseFuture, full, in_time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Scene;
-use crate::support::{Answering, full, soon};
 
-fn ok() -> Answering {
+fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
@@ -28,7 +28,7 @@ async fn plain_http_is_told_that_this_is_https() {
                 tokio::task::yield_now().await;
             }
             let mut answer = String::new();
-            soon(stream.read_to_string(&mut answer)).await.unwrap();
+            in_time(stream.read_to_string(&mut answer)).await.unwrap();
             assert_eq!(
                 answer, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
                 "{request}"
@@ -57,7 +57,7 @@ async fn what_is_no_handshake_or_only_a_part_of_one_ends_in_time() {
         let mut stream = TcpStream::connect(scene.gateway.address).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        soon(stream.read_to_end(&mut answer)).await.ok();
+        in_time(stream.read_to_end(&mut answer)).await.ok();
         // At most an alert.
         assert!(answer.len() < 16, "{name}: {answer:?}");
     }

@@ -1,14 +1,14 @@
 //! Headers without measure.
 
 use http::{Response, StatusCode};
+use testkit::body::endless;
+use testkit::frames::{
+    CONTINUATION, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, frame, header_block, read_frame,
+};
+use testkit::{get, in_time, text};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Scene;
-use crate::support::body::endless;
-use crate::support::frames::{
-    CONTINUATION, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, frame, header_block, read_frame,
-};
-use crate::support::{get, soon, text};
 
 // Go: net/http DefaultMaxHeaderBytes; the answer is bare, and HTTP/1.1 ends with it.
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn a_header_that_is_too_large_is_refused_and_disturbs_nobody() {
         let request = format!("GET /api HTTP/1.1\r\nHost: a\r\n{header}\r\n");
         client.write_all(request.as_bytes()).await.ok();
         let mut answer = [0; 13];
-        soon(client.read_exact(&mut answer)).await.unwrap();
+        in_time(client.read_exact(&mut answer)).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 431 ", "{header:.20}");
     }
 
@@ -55,7 +55,7 @@ async fn a_header_that_grows_when_it_is_unpacked_ends_its_connection() {
         client.write_all(&frame(CONTINUATION, 0, 1, &more)).await.ok();
     }
     let goaway = loop {
-        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
         if kind == GOAWAY {
             break payload;
         }

@@ -7,15 +7,16 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use testkit::body::{Frames, fed, whole};
+use testkit::frames::{self, CONTINUATION, END_HEADERS, HEADERS, frame, ok};
+use testkit::large_headers::{forms, longest, with_trailers};
+use testkit::{
+    BoxedBody, Gateway, Http2, Pki, ResponseFuture, empty, flags, full, get, in_time, status, text, until,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Scene;
-use crate::support::body::{Frames, fed, whole};
-use crate::support::frames::{self, CONTINUATION, END_HEADERS, HEADERS, frame, ok};
-use crate::support::large::{forms, longest, with_trailers};
-use crate::support::{
-    Answering, BoxedBody, Gateway, Http2, Pki, empty, flags, full, get, soon, status, text, until,
-};
+use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 /// What the attacker may not see: the request reaches the backend, which says so.
@@ -34,7 +35,7 @@ impl Watched {
     async fn start(count: usize) -> Self {
         let feeds = Arc::new(Mutex::new(Vec::new()));
         let fed_by = Arc::clone(&feeds);
-        let answer = move |request: Request<Incoming>| -> Answering {
+        let answer = move |request: Request<Incoming>| -> ResponseFuture {
             match request.uri().path_and_query().map(http::uri::PathAndQuery::as_str) {
                 Some(WATCH) => {
                     let (feed, body, _) = fed();
@@ -65,7 +66,7 @@ impl Watched {
                 .unwrap_or_else(|_| panic!("{after}: a watch is gone"));
         }
         for watch in &mut self.watches {
-            let event = soon(watch.body_mut().frame()).await;
+            let event = in_time(watch.body_mut().frame()).await;
             let event = event.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
             assert_eq!(event.as_deref(), Some(&b"event"[..]), "{after}");
         }
@@ -80,9 +81,9 @@ async fn no_header_of_one_client_ends_the_watches_of_another() {
     let mut watched = Watched::start(4).await;
     for (name, request, expected) in forms(FORBIDDEN) {
         let mut client = watched.scene.gateway.tls(b"http/1.1", Some(&watched.scene.alice)).await;
-        soon(client.write_all(&request)).await.unwrap();
+        in_time(client.write_all(&request)).await.unwrap();
         let mut answer = [0; 12];
-        soon(client.read_exact(&mut answer)).await.unwrap();
+        in_time(client.read_exact(&mut answer)).await.unwrap();
         watched.are_undisturbed(name).await;
         assert_eq!(answer[9..], *expected.to_string().as_bytes(), "{name}");
     }
@@ -253,7 +254,7 @@ async fn an_answer_from_behind_the_api_server_ends_no_request_of_a_client_that_d
         assert_eq!(code, StatusCode::BAD_GATEWAY, "{attack}");
         let again = gateway.http1(Some(&bob)).await.get(honest, &[]).await;
         assert_eq!(again.status(), StatusCode::OK, "{attack}, {honest}");
-        assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "{attack}, {honest}");
+        assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK, "{attack}, {honest}");
         let by = by.lock().unwrap();
         assert_eq!(by[0], by[2], "{attack}: bob's connection went, {honest}");
     }

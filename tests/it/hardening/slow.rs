@@ -9,17 +9,18 @@ use futures_util::stream::unfold;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use testkit::body::{endless, whole};
+use testkit::frames::{
+    self, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, read_frame, request, window_update,
+};
+use testkit::wire::{head, is_held};
+use testkit::{BoxedBody, BoxedError, Gateway, Pki, ResponseFuture, flags, full, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::Scene;
-use crate::support::body::{endless, whole};
-use crate::support::frames::{
-    self, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, read_frame, request, window_update,
-};
-use crate::support::wire::{head, is_held};
-use crate::support::{Answering, BoxedBody, BoxedError, Gateway, Pki, flags, full, soon, text, until};
+use crate::gateway::InProcess as _;
 
 /// Sends a byte from time to time until the other end closes the connection.
 async fn drip(stream: &mut TlsStream<TcpStream>) {
@@ -32,7 +33,7 @@ async fn drip(stream: &mut TlsStream<TcpStream>) {
     };
     let mut rest = Vec::new();
     let ended = async { read.read_to_end(&mut rest).await };
-    soon(async {
+    in_time(async {
         tokio::select! {
             () = dripping => {}
             _ = ended => {}
@@ -41,7 +42,7 @@ async fn drip(stream: &mut TlsStream<TcpStream>) {
     .await;
 }
 
-fn ok() -> Answering {
+fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
@@ -58,7 +59,7 @@ async fn a_header_that_drips_in_ends_its_connection() {
             client.write_all(b"GET /api HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
             assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "));
             let mut body = [0; 2];
-            soon(client.read_exact(&mut body)).await.unwrap();
+            in_time(client.read_exact(&mut body)).await.unwrap();
         }
         client.write_all(b"GET /api HTTP/1.1\r\nHost: a\r\nx: ").await.unwrap();
         drip(&mut client).await;
@@ -69,7 +70,7 @@ async fn a_header_that_drips_in_ends_its_connection() {
 #[tokio::test]
 async fn a_body_that_drips_in_has_the_time_of_its_request() {
     let (told, mut bodies) = tokio::sync::mpsc::unbounded_channel();
-    let answer = move |request: http::Request<hyper::body::Incoming>| -> Answering {
+    let answer = move |request: http::Request<hyper::body::Incoming>| -> ResponseFuture {
         let told = told.clone();
         Box::pin(async move {
             let reading = tokio::spawn(async move {
@@ -91,9 +92,9 @@ async fn a_body_that_drips_in_has_the_time_of_its_request() {
         }
     });
     assert!(head(&mut read).await.unwrap().starts_with("HTTP/1.1 504 "));
-    let body = soon(bodies.recv()).await.unwrap();
+    let body = in_time(bodies.recv()).await.unwrap();
     assert!(body.is_err(), "a part of a body reached the backend as a whole");
-    soon(dripping).await.unwrap();
+    in_time(dripping).await.unwrap();
     scene.others.were_undisturbed().await;
 }
 
@@ -115,8 +116,8 @@ async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_ha
     let mut not_read = scene.gateway.frames(Some(&scene.alice), (1 << 31) - 1).await;
     let all = [window_update(0, (1 << 31) - 65_536), request(1, path)].concat();
     not_read.write_all(&all).await.unwrap();
-    while soon(read_frame(&mut no_window)).await.unwrap().0 != HEADERS {}
-    while soon(read_frame(&mut not_read)).await.unwrap().0 != HEADERS {}
+    while in_time(read_frame(&mut no_window)).await.unwrap().0 != HEADERS {}
+    while in_time(read_frame(&mut not_read)).await.unwrap().0 != HEADERS {}
     scene.gateway.until_counted("apiserver_request_total{code=\"200\",verb=\"LIST\"} 3").await;
     for (name, client) in [("HTTP/1.1", &http1), ("no window", &no_window), ("not read", &not_read)] {
         let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
@@ -139,7 +140,7 @@ fn counted(taken: &Arc<AtomicUsize>) -> BoxedBody {
 /// Waits until no more is taken, and tells how much it was.
 async fn settled(taken: &AtomicUsize) -> usize {
     let mut before = usize::MAX;
-    soon(async {
+    in_time(async {
         while before != taken.load(Ordering::Relaxed) {
             before = taken.load(Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -186,7 +187,7 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
         let mut reader = scene.gateway.http2(Some(&scene.alice)).await;
         let mut live = reader.get(watch, &[]).await.into_body();
         for _ in 0..200 {
-            soon(live.frame()).await.unwrap().unwrap();
+            in_time(live.frame()).await.unwrap().unwrap();
         }
         scene.others.go_on().await;
     }

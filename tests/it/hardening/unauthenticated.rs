@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use testkit::frames::{
+    END_HEADERS, END_STREAM, GOAWAY, HEADERS, REFUSED_STREAM, RST_STREAM, frame, header_block, read_frame,
+};
+use testkit::wire::is_held;
+use testkit::{full, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Scene;
-use crate::support::frames::{
-    END_HEADERS, END_STREAM, GOAWAY, HEADERS, REFUSED_STREAM, RST_STREAM, frame, header_block, read_frame,
-};
-use crate::support::wire::is_held;
-use crate::support::{full, soon, until};
 
 /// A request with a bearer token that nothing knows.
 fn forged(stream: u32) -> Vec<u8> {
@@ -33,12 +33,12 @@ async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
     client.write_all(&forged(1)).await.unwrap();
     let mut goaway = false;
     while !goaway {
-        goaway = soon(read_frame(&mut client)).await.unwrap().0 == GOAWAY;
+        goaway = in_time(read_frame(&mut client)).await.unwrap().0 == GOAWAY;
     }
     let later: Vec<u8> = (1..=200).flat_map(|index| forged(2 * index + 1)).collect();
     client.write_all(&later).await.unwrap();
     let (mut answers, mut refused) = (0, 0);
-    while let Ok((kind, stream, payload)) = soon(read_frame(&mut client)).await {
+    while let Ok((kind, stream, payload)) = in_time(read_frame(&mut client)).await {
         match kind {
             HEADERS if stream > 1 => answers += 1,
             RST_STREAM => {
@@ -67,6 +67,6 @@ async fn a_silent_client_is_disconnected_after_its_answer() {
     let mut client = scene.gateway.frames(None, 65_535).await;
     client.write_all(&forged(1)).await.unwrap();
     let mut rest = Vec::new();
-    soon(client.read_to_end(&mut rest)).await.ok();
+    in_time(client.read_to_end(&mut rest)).await.ok();
     scene.others.were_undisturbed().await;
 }

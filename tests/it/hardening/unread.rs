@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::{Response, StatusCode};
+use testkit::wire::{head, is_held};
+use testkit::{full, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Scene;
-use crate::support::wire::{head, is_held};
-use crate::support::{full, soon, until};
 
 /// How each of the clients sends what is not read.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
     let limit = |limits: &mut portcullis::config::settings::Limits| {
         limits.idle_timeout = Duration::from_hours(1);
     };
-    let refuse = |_| -> crate::support::Answering {
+    let refuse = |_| -> testkit::ResponseFuture {
         let mut response = Response::new(full("no"));
         *response.status_mut() = StatusCode::FORBIDDEN;
         Box::pin(async { response })
@@ -57,15 +57,15 @@ async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
                 let answer = head(&mut read).await.unwrap();
                 assert!(answer.starts_with("HTTP/1.1 40"), "{sends:?}: {answer}");
                 let mut rest = Vec::new();
-                soon(read.read_to_end(&mut rest)).await.ok();
-                (port, soon(sending).await.unwrap())
+                in_time(read.read_to_end(&mut rest)).await.ok();
+                (port, in_time(sending).await.unwrap())
             }));
         }
     }
     scene.others.go_on().await;
     let local = scene.gateway.address.port();
     for client in clients {
-        let (remote, _write) = soon(client).await.unwrap();
+        let (remote, _write) = in_time(client).await.unwrap();
         until("the end of the connection", || !is_held(local, remote)).await;
     }
     scene.others.were_undisturbed().await;

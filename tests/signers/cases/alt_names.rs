@@ -1,8 +1,9 @@
 //! Subject alternative names: which kinds survive, in which order, written how (Go: crypto/x509, `marshalSANs`).
 
+use testkit::csr::Csr;
+use testkit::pki::{oid, seq, tlv};
+
 use crate::case::{Case, case};
-use crate::csr::Csr;
-use crate::pki::{oid, seq, tlv};
 
 const GROUP: &str = "alt_names";
 const KINDS: &str = "x509.CreateCertificate: names by kind, in the order of the request";

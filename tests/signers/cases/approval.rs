@@ -1,9 +1,10 @@
 //! Which requests are approved by themselves: the recognisers, and the rights of who asks (approver/sarapprove.go).
 
+use testkit::csr::Csr;
+use testkit::pki::{Key, KeyKind};
+
 use crate::case::{CLIENT, Case, Expect, Step, approved, case, condition};
 use crate::client::Person;
-use crate::csr::Csr;
-use crate::pki::{Key, KeyKind};
 
 const GROUP: &str = "approval";
 const FLOW: &str = "sarapprove_test.go: TestHandle";

@@ -1,12 +1,12 @@
 //! What a signer waits for, and what it leaves alone (`certificate_controller.go`, `certificate_controller_utils.go`, `signer.go`).
 
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::Ca;
 
 use crate::case::{
     CLIENT, Case, Expect, KUBELET, LEGACY, SERVING, Step, approved, case, condition, now, timestamp,
 };
-use crate::csr::Csr;
-use crate::pki::Ca;
 
 const GROUP: &str = "conditions";
 const HANDLE: &str = "signer_test.go: TestHandle";

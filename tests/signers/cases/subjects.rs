@@ -1,9 +1,10 @@
 //! Subjects: which attributes survive, in which order, as which strings (Go: crypto/x509/pkix, `Name.ToRDNSequence`).
 
+use testkit::csr::Csr;
+use testkit::pki::string::{BMP, IA5, NUMERIC, PRINTABLE, T61, UNIVERSAL, UTF8, VISIBLE};
+use testkit::pki::{CN, O, OU, UID, attribute, oid, seq, set, tlv};
+
 use crate::case::{Case, case};
-use crate::csr::Csr;
-use crate::pki::string::{BMP, IA5, NUMERIC, PRINTABLE, T61, UNIVERSAL, UTF8, VISIBLE};
-use crate::pki::{CN, O, OU, UID, attribute, oid, seq, set, tlv};
 
 const GROUP: &str = "subjects";
 const ORDER: &str = "pkix.Name.ToRDNSequence: attributes and their order";

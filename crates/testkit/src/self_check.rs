@@ -1,0 +1,79 @@
+//! What a good API server answers to the gateway's own questions: who it takes a user for.
+
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::messages::{BoxedBody, full};
+
+const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// The answer, if the gateway asks for itself.
+pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
+    let headers = request.headers();
+    let is_for_a_user = headers.contains_key("x-remote-user") || headers.contains_key("impersonate-user");
+    if !is_for_a_user && request.uri().path() == HEADER_NAMES {
+        // Where identities are impersonated, the gateway asks as what its credential is.
+        return Some(not_found());
+    }
+    let prefix = if headers.contains_key("x-remote-user") { "x-remote-" } else { "impersonate-" };
+    let name = headers.get(format!("{prefix}user"))?.to_str().ok()?;
+    if !name.starts_with("system:portcullis") {
+        return None;
+    }
+    if request.method() == Method::POST && request.uri().path() == REVIEWS {
+        let review = json!({"status": {"userInfo": user_info(headers, prefix)}});
+        return Some(respond(StatusCode::CREATED, &review));
+    }
+    Some(not_found())
+}
+
+fn not_found() -> Response<BoxedBody> {
+    respond(StatusCode::NOT_FOUND, &json!({"kind": "Status", "message": "not found"}))
+}
+
+pub fn respond(status: StatusCode, body: &Value) -> Response<BoxedBody> {
+    Response::builder()
+        .status(status)
+        .header("content-type", "application/json")
+        .body(full(body.to_string()))
+        .unwrap()
+}
+
+/// The user that headers name which begin with `prefix`.
+pub fn user_info(headers: &HeaderMap, prefix: &str) -> Value {
+    let all = |name: &str| -> Vec<String> {
+        let values = headers.get_all(format!("{prefix}{name}"));
+        values.iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+    };
+    let extra: Map<String, Value> = headers
+        .keys()
+        .filter_map(|name| {
+            let name = name.as_str().strip_prefix(prefix)?;
+            let key = name.strip_prefix("extra-")?;
+            Some((percent_decoded(key), json!(all(name))))
+        })
+        .collect();
+    json!({"username": all("user").first(), "uid": all("uid").first(), "groups": all("group"), "extra": extra})
+}
+
+/// The key of an extra value, as its header name encodes it.
+fn percent_decoded(name: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
+    while let [first, tail @ ..] = rest {
+        let code =
+            (*first == b'%').then(|| tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()));
+        let byte = code.flatten().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match byte {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
