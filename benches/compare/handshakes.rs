@@ -10,7 +10,7 @@ use crate::cost::Cost;
 use crate::figures::{Figures, Measure};
 use crate::load::Door;
 use crate::proxies::{Kind, Proxy};
-use crate::scene::{SMALL, Scene};
+use crate::setup::{CommonSetup, SMALL};
 use crate::wire::Ask;
 
 /// How many are made at once.
@@ -20,16 +20,21 @@ pub const CASE: &str = "HTTP/1.1, X25519";
 /// What the gateway prefers, and releases of OpenSSL before 3.5 cannot.
 const POST_QUANTUM: &str = "HTTP/1.1, X25519MLKEM768";
 
-pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
+pub async fn measure(
+    options: &Options,
+    setup: &CommonSetup,
+    proxies: &[(Kind, Proxy)],
+    figures: &mut Figures,
+) {
     if !options.wants(CASE) {
         return;
     }
     for turn in options.turns(proxies.len()) {
         let (kind, proxy) = &proxies[turn];
-        let made = rate(options, proxy, scene.by_certificate(proxy.address())).await;
+        let made = rate(options, proxy, setup.by_certificate(proxy.address())).await;
         figures.add(Measure::Handshakes, CASE, kind.name(), made);
         if *kind == Kind::Gateway {
-            let made = rate(options, proxy, scene.post_quantum(proxy.address())).await;
+            let made = rate(options, proxy, setup.post_quantum(proxy.address())).await;
             figures.add(Measure::Handshakes, POST_QUANTUM, kind.name(), made);
         }
     }

@@ -30,8 +30,8 @@ mod progress;
 mod proxies;
 mod rates;
 mod report;
-mod scene;
 mod senders;
+mod setup;
 mod watches;
 mod wire;
 
@@ -47,7 +47,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use figures::Figures;
 use proxies::{Kind, Proxy};
 use report::{Machine, Report};
-use scene::Scene;
+use setup::CommonSetup;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -162,22 +162,22 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
-    let scene = Scene::new(options.threads);
+    let setup = CommonSetup::new(options.threads);
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {
-        let proxy = Proxy::start(kind, &scene).await;
-        scene.verify(kind.name(), proxy.address()).await;
+        let proxy = Proxy::start(kind, &setup).await;
+        setup.verify(kind.name(), proxy.address()).await;
         proxies.push((kind, proxy));
     }
     let mut figures = Figures::default();
     for part in Part::value_variants() {
         if options.only.is_empty() || options.only.contains(part) {
             match part {
-                Part::Rates => rates::measure(options, &scene, &proxies, &mut figures).await,
-                Part::Senders => senders::measure(options, &scene, &proxies[0].1, &mut figures).await,
-                Part::Handshakes => handshakes::measure(options, &scene, &proxies, &mut figures).await,
-                Part::Latency => latency::measure(options, &scene, &proxies, &mut figures).await,
-                Part::Watches => watches::measure(options, &scene, kinds, &mut figures).await,
+                Part::Rates => rates::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Senders => senders::measure(options, &setup, &proxies[0].1, &mut figures).await,
+                Part::Handshakes => handshakes::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Latency => latency::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Watches => watches::measure(options, &setup, kinds, &mut figures).await,
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use testkit::gateway_process::GatewayProcess;
 
 use crate::child;
-use crate::scene::Scene;
+use crate::setup::CommonSetup;
 
 const HAPROXY: &str = include_str!("haproxy.cfg");
 const NGINX: &str = include_str!("nginx.conf");
@@ -99,12 +99,12 @@ pub enum Proxy {
 }
 
 impl Proxy {
-    pub async fn start(kind: Kind, scene: &Scene) -> Self {
-        let directory = scene.pki.directory.path().display().to_string();
+    pub async fn start(kind: Kind, setup: &CommonSetup) -> Self {
+        let directory = setup.pki.directory.path().display().to_string();
         let mut command = child::command(&kind.program().unwrap());
         let (name, template) = match kind {
             Kind::Gateway => {
-                command.arg("serve").args(&scene.flags);
+                command.arg("serve").args(&setup.flags);
                 return Self::Gateway(Box::new(GatewayProcess::serve(command).await));
             }
             Kind::HaproxyHttp1 | Kind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
@@ -112,17 +112,17 @@ impl Proxy {
         };
         let address = free_address();
         let config = template
-            .replace("{threads}", &scene.threads.to_string())
+            .replace("{threads}", &setup.threads.to_string())
             .replace("{port}", &address.port().to_string())
             .replace("{directory}", &directory)
-            .replace("{backend}", &scene.backend.to_string())
+            .replace("{backend}", &setup.backend.to_string())
             .replace("{alpn}", if kind == Kind::HaproxyHttp2 { "h2" } else { "http/1.1" });
-        let config = scene.pki.write(&format!("{}-{name}", address.port()), config);
+        let config = setup.pki.write(&format!("{}-{name}", address.port()), config);
         match kind {
             Kind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
             _ => command.args(["-db", "-f"]),
         };
-        let said = scene.pki.directory.path().join(format!("{}-{name}.log", address.port()));
+        let said = setup.pki.directory.path().join(format!("{}-{name}.log", address.port()));
         let log = File::create(&said).unwrap();
         let child =
             command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();

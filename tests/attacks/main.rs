@@ -19,7 +19,7 @@
 )]
 
 mod attacks;
-mod lab;
+mod environment;
 mod naive;
 
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ use libtest_mimic::{Arguments, Trial};
 use testkit::TEST_TIMEOUT;
 
 use attacks::{ATTACKS, Attack};
-use lab::{Lab, Needs, Proxy};
+use environment::{AttackEnvironment, Needs, Proxy};
 
 /// The path of the binary.
 const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
@@ -68,7 +68,7 @@ fn main() {
                 move || match attempt(attack, &Proxy::Naive) {
                     Ok(()) => Err("it fails even there, and so shows nothing".into()),
                     // That a proxy breaks down is no success.
-                    Err(got) if [lab::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
+                    Err(got) if [environment::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
                         Err(got.into())
                     }
                     Err(_) => Ok(()),
@@ -86,8 +86,8 @@ fn main() {
 fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut lab = Lab::start(proxy, attack.needs).await;
-        tokio::time::timeout(TEST_TIMEOUT * 2, (attack.attempt)(&mut lab))
+        let mut environment = AttackEnvironment::start(proxy, attack.needs).await;
+        tokio::time::timeout(TEST_TIMEOUT * 2, (attack.attempt)(&mut environment))
             .await
             .unwrap_or_else(|_| Err(HANGS.to_owned()))
     })

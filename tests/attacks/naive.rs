@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
-use crate::lab::Needs;
+use crate::environment::Needs;
 
 struct Naive {
     backend: SocketAddr,

@@ -267,12 +267,12 @@ fn write_kubeconfig(path: &Path, cluster: &serde_json::Value, user: &serde_json:
 }
 
 /// A directory in which every file is good, and the flags that name them.
-struct Bed {
+struct ConfigurationDirectory {
     pki: Pki,
     flags: Vec<String>,
 }
 
-impl Bed {
+impl ConfigurationDirectory {
     fn new(configuration: Configuration) -> Self {
         let pki = Pki::new();
         let mut flags = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
@@ -485,30 +485,31 @@ fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) 
 ///
 /// `unread` is the configuration before it was ever read, `running` the same once it was read with every file good.
 fn verdicts(
-    bed: &Bed,
+    configured: &ConfigurationDirectory,
     kind: &'static Kind,
     content: &Content,
     [unread, running]: &[Source; 2],
 ) -> [Verdict; 2] {
-    let path = bed.path(kind.file);
+    let path = configured.path(kind.file);
     let replaced = [kind.file].into_iter().chain(kind.pair.into_iter().flatten());
     let good: BTreeMap<&str, Vec<u8>> =
-        replaced.map(|name| (name, std::fs::read(bed.path(name)).unwrap())).collect();
+        replaced.map(|name| (name, std::fs::read(configured.path(name)).unwrap())).collect();
     let put = || match (content, kind.within) {
         (Content::Pair(certificate, key), _) => {
             let [first, second] = kind.pair.expect("one of a pair");
-            bed.put(first, &Content::Bytes(certificate.clone()));
-            bed.put(second, &Content::Bytes(key.clone()));
+            configured.put(first, &Content::Bytes(certificate.clone()));
+            configured.put(second, &Content::Bytes(key.clone()));
         }
         (Content::Bytes(bytes), Some(write)) => {
-            write(bed.pki.directory.path(), std::str::from_utf8(bytes).unwrap());
+            write(configured.pki.directory.path(), std::str::from_utf8(bytes).unwrap());
         }
-        _ => bed.put(kind.file, content),
+        _ => configured.put(kind.file, content),
     };
     // What does not fit together may be told of either; what is wrong in one file is told of that one.
     let partners = kind.pair.into_iter().flatten();
     let partners: Vec<&str> = partners.filter(|_| matches!(content, Content::Pair(..))).collect();
-    let files: Vec<PathBuf> = [kind.file].into_iter().chain(partners).map(|name| bed.path(name)).collect();
+    let files: Vec<PathBuf> =
+        [kind.file].into_iter().chain(partners).map(|name| configured.path(name)).collect();
     let keys = kind.keys;
     let form = kind.form;
     put();
@@ -535,10 +536,10 @@ fn verdicts(
         Verdict::of(&running.load(), &keys, &files, form)
     });
     for (name, content) in good {
-        bed.put(name, &Content::Bytes(content));
+        configured.put(name, &Content::Bytes(content));
     }
     if kind.configuration == Exec {
-        write_answer(bed.pki.directory.path(), [None; 2]);
+        write_answer(configured.pki.directory.path(), [None; 2]);
     }
     [start, reload]
 }
@@ -547,8 +548,8 @@ fn verdicts(
 type Cells = BTreeMap<&'static str, [Verdict; 2]>;
 
 fn column(kind: &'static Kind) -> Cells {
-    let bed = Bed::new(kind.configuration);
-    let good = |file: &str| std::fs::read(bed.path(file)).unwrap();
+    let configured = ConfigurationDirectory::new(kind.configuration);
+    let good = |file: &str| std::fs::read(configured.path(file)).unwrap();
     let (content, key) = match (kind.name, kind.pair) {
         ("certificateAuthority of an issuer", _) => (good("clients-ca.crt"), Vec::new()),
         ("certificate-authority-data", _) => (good("servers-ca.crt"), Vec::new()),
@@ -573,7 +574,7 @@ fn column(kind: &'static Kind) -> Cells {
         is_authority,
         within: kind.within.is_some(),
     };
-    let mut sources = [bed.source(), bed.source()];
+    let mut sources = [configured.source(), configured.source()];
     let [_, running] = &mut sources;
     running.load().unwrap_or_else(|errors| panic!("{}: {errors}", kind.name));
     INPUTS
@@ -587,8 +588,8 @@ fn column(kind: &'static Kind) -> Cells {
                 let Content::Bytes(bytes) = &content else { return None };
                 std::str::from_utf8(bytes).ok()?;
             }
-            let directory = format!("{}/", bed.pki.directory.path().display());
-            let verdicts = verdicts(&bed, kind, &content, &sources);
+            let directory = format!("{}/", configured.pki.directory.path().display());
+            let verdicts = verdicts(&configured, kind, &content, &sources);
             Some((*name, verdicts.map(|verdict| verdict.without(&directory))))
         })
         .collect()

@@ -16,13 +16,13 @@ use crate::gateway::InProcess as _;
 
 mod audit;
 mod election;
-mod flood;
 mod mistakes;
+mod request_flood;
 mod requests;
 mod tenants;
 
 /// A gateway with controllers, whose signers use the authority that clients are known by.
-struct Scene {
+struct ControllerGateway {
     pki: Pki,
     cluster: Arc<FakeCluster>,
     backend: Backend,
@@ -30,7 +30,7 @@ struct Scene {
 
 const LEASE: &str = "portcullis-controllers";
 
-impl Scene {
+impl ControllerGateway {
     async fn new() -> Self {
         let (pki, cluster) = (Pki::new(), FakeCluster::new());
         pki.write("ca.crt", pki.clients.cert_pem());

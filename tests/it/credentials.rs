@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
-use clap::Parser as _;
 use portcullis::authn::BearerToken;
 use portcullis::clock::Clock;
 use portcullis::config::flags::ServeFlags;

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use crate::gateway::InProcess as _;
 
 /// A gateway with a backend whose watches the test feeds, and whose `/held` answers when it is told to.
-struct Scene {
+struct DrainedGateway {
     pki: Pki,
     backend: Backend,
     gateway: Gateway,
@@ -23,7 +23,7 @@ struct Scene {
     release: watch::Sender<bool>,
 }
 
-impl Scene {
+impl DrainedGateway {
     async fn with(more: &[&str]) -> Self {
         let pki = Pki::new();
         let (opened, watches) = mpsc::unbounded_channel();
@@ -71,29 +71,29 @@ impl Scene {
 #[tokio::test]
 async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period() {
     let extra = ["--shutdown-grace-period=4s", "--shutdown-watch-termination-grace-period=0s"];
-    let mut scene = Scene::with(&extra).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut setup = DrainedGateway::with(&extra).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
     let mut ends = Vec::new();
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let watch = if version == Version::HTTP_2 {
-            let mut client = scene.gateway.http2(Some(&alice)).await;
+            let mut client = setup.gateway.http2(Some(&alice)).await;
             let response = client.get("/api/v1/pods?watch=true", &[]).await;
             (response, Some(client), None)
         } else {
-            let mut client = scene.gateway.http1(Some(&alice)).await;
+            let mut client = setup.gateway.http1(Some(&alice)).await;
             let response = client.get("/api/v1/pods?watch=true", &[]).await;
             (response, None, Some(client))
         };
-        let frames = in_time(scene.watches.recv()).await.unwrap();
+        let frames = in_time(setup.watches.recv()).await.unwrap();
         ends.push((version, watch, frames));
     }
-    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let mut held = setup.gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
-    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
-    let ended = scene.shut_down();
-    scene.refuses_connections().await;
+    setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let ended = setup.shut_down();
+    setup.refuses_connections().await;
 
-    scene.release.send(true).unwrap();
+    setup.release.send(true).unwrap();
     let response = in_time(asking).await.unwrap().unwrap();
     assert_eq!(response.headers()["connection"], "close", "the client goes elsewhere with the next one");
     assert_eq!(text(response).await, "ok");
@@ -113,23 +113,23 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
 #[tokio::test]
 async fn watches_end_cleanly_while_other_requests_are_in_progress() {
     let extra = ["--shutdown-grace-period=1h", "--shutdown-watch-termination-grace-period=1s"];
-    let mut scene = Scene::with(&extra).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let mut setup = DrainedGateway::with(&extra).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut held = setup.gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
-    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
-    let mut shared = scene.gateway.http2(Some(&alice)).await;
+    setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let mut shared = setup.gateway.http2(Some(&alice)).await;
     let mut watches = Vec::new();
     for index in 0..30 {
         // Half of them on a connection of their own, over HTTP/1.1.
-        let mut single = (index % 2 == 0).then_some(scene.gateway.http1(Some(&alice)).await);
+        let mut single = (index % 2 == 0).then_some(setup.gateway.http1(Some(&alice)).await);
         let response = match &mut single {
             Some(client) => client.get("/api/v1/pods?watch=true", &[]).await,
             None => shared.get("/api/v1/pods?watch=true", &[]).await,
         };
-        watches.push((response, single, in_time(scene.watches.recv()).await.unwrap()));
+        watches.push((response, single, in_time(setup.watches.recv()).await.unwrap()));
     }
-    let ended = scene.shut_down();
+    let ended = setup.shut_down();
     for (response, _client, _frames) in watches {
         let version = response.version();
         let whole = in_time(response.into_body().collect()).await;
@@ -137,7 +137,7 @@ async fn watches_end_cleanly_while_other_requests_are_in_progress() {
         assert_eq!(whole, "event\n", "{version:?}");
     }
     assert!(!ended.is_finished(), "a request is in progress");
-    scene.release.send(true).unwrap();
+    setup.release.send(true).unwrap();
     assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
     in_time(ended).await.unwrap();
 }
@@ -145,18 +145,18 @@ async fn watches_end_cleanly_while_other_requests_are_in_progress() {
 /// Nor does one that has begun to say something.
 #[tokio::test]
 async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {
-    let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
-    let mut client = scene.gateway.tls(b"http/1.1", None).await;
+    let mut setup = DrainedGateway::with(&["--shutdown-grace-period=1h"]).await;
+    let mut client = setup.gateway.tls(b"http/1.1", None).await;
     client.write_all(b"G").await.unwrap();
-    in_time(scene.shut_down()).await.unwrap();
+    in_time(setup.shut_down()).await.unwrap();
 }
 
 /// A client that does not acknowledge GOAWAY holds nothing up.
 #[tokio::test]
 async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
-    let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut client = scene.gateway.frames(Some(&alice), 65_535).await;
+    let mut setup = DrainedGateway::with(&["--shutdown-grace-period=1h"]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut client = setup.gateway.frames(Some(&alice), 65_535).await;
     client.write_all(&request(1, "/api")).await.unwrap();
     loop {
         let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
@@ -164,16 +164,16 @@ async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
             break;
         }
     }
-    in_time(scene.shut_down()).await.unwrap();
+    in_time(setup.shut_down()).await.unwrap();
 }
 
 #[tokio::test]
 async fn for_the_delay_all_is_served_and_readyz_fails() {
-    let mut scene = Scene::with(&["--shutdown-delay-duration=1h"]).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut open = scene.gateway.http1(Some(&alice)).await;
-    let hasten = scene.gateway.server().hasten();
-    let ended = scene.shut_down();
+    let mut setup = DrainedGateway::with(&["--shutdown-delay-duration=1h"]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut open = setup.gateway.http1(Some(&alice)).await;
+    let hasten = setup.gateway.server().hasten();
+    let ended = setup.shut_down();
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     loop {
         let response = open.get("/readyz", &[]).await;
@@ -194,7 +194,7 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         text(response).await;
     }
-    let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+    let response = setup.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK, "new connections are served");
     hasten.now();
     in_time(ended).await.unwrap();
@@ -202,15 +202,16 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
 
 #[tokio::test]
 async fn new_requests_are_told_to_come_back_later_if_so_configured() {
-    let mut scene = Scene::with(&["--shutdown-send-retry-after", "--shutdown-grace-period=1h"]).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let mut setup =
+        DrainedGateway::with(&["--shutdown-send-retry-after", "--shutdown-grace-period=1h"]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut held = setup.gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
-    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
-    let ended = scene.shut_down();
+    setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let ended = setup.shut_down();
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     let refused = loop {
-        let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+        let response = setup.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
             break response;
         }
@@ -220,32 +221,32 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
     assert_eq!(refused.headers()["connection"], "close");
     assert_eq!(text(refused).await, "The apiserver is shutting down, please try again later.\n");
     for (path, header) in [("/livez", ("x", "y")), ("/api", ("user-agent", "kube-apiserver/v1.36"))] {
-        let response = scene.gateway.http1(Some(&alice)).await.get(path, &[header]).await;
+        let response = setup.gateway.http1(Some(&alice)).await.get(path, &[header]).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}");
     }
-    scene.release.send(true).unwrap();
+    setup.release.send(true).unwrap();
     assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
     in_time(ended).await.unwrap();
-    scene.refuses_connections().await;
+    setup.refuses_connections().await;
 }
 
 /// A rolling restart on one port: a second gateway takes over, and nobody's request fails.
 #[tokio::test]
 async fn a_second_gateway_takes_over_without_a_failed_request() {
-    let mut scene = Scene::with(&[
+    let mut setup = DrainedGateway::with(&[
         "--permit-port-sharing",
         "--shutdown-delay-duration=300ms",
         "--shutdown-grace-period=5s",
     ])
     .await;
-    let port = format!("--secure-port={}", scene.gateway.address.port());
-    let mut given = flags(&scene.pki, scene.backend.address);
+    let port = format!("--secure-port={}", setup.gateway.address.port());
+    let mut given = flags(&setup.pki, setup.backend.address);
     given.extend(["--permit-port-sharing".to_owned(), port]);
     let second = Gateway::with(given);
     second.checked().await;
-    let alice = Arc::new(scene.pki.clients.leaf().cn("alice").issue());
+    let alice = Arc::new(setup.pki.clients.leaf().cn("alice").issue());
 
-    let gateway = Arc::new(std::mem::replace(&mut scene.gateway, Gateway::at(second.address, None)));
+    let gateway = Arc::new(std::mem::replace(&mut setup.gateway, Gateway::at(second.address, None)));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let answered = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let mut clients = Vec::new();

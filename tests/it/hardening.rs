@@ -1,15 +1,18 @@
 //! Abuse: what it costs the one who does it, and that nobody else notices. In each test other clients go on meanwhile.
 
+mod anonymous_requests;
 mod backends;
 mod crowds;
 mod descriptors;
-mod floods;
 mod handshakes;
-mod headers;
+mod http2_floods;
+mod large_headers;
+mod late_senders;
 mod sharing;
-mod slow;
-mod unauthenticated;
-mod unread;
+mod slow_clients;
+mod stalled_readers;
+mod token_flood;
+mod unauthenticated_connections;
 
 use std::sync::Arc;
 
@@ -25,7 +28,7 @@ use crate::gateway::InProcess as _;
 const CALM: &str = "/api/v1/nodes/one";
 
 /// A gateway, its backend and everybody else.
-struct Scene {
+struct GatewayWithBystanders {
     pki: Pki,
     backend: Backend,
     gateway: Arc<Gateway>,
@@ -33,7 +36,7 @@ struct Scene {
     others: Bystanders,
 }
 
-impl Scene {
+impl GatewayWithBystanders {
     /// A backend that answers `200 ok` where the others ask, and elsewhere as it is told.
     async fn with(
         extra: &[&str],

@@ -14,18 +14,19 @@
     reason = "tests"
 )]
 
-mod account_tokens;
-mod authority;
-mod bad_input;
 #[cfg(feature = "dev")]
 mod bootstrap;
-mod bound_tokens;
+mod bound_token_reads;
+mod broken_issuers;
 mod cel;
 mod certs;
 mod chains;
 mod cli;
 mod clusters;
+mod compared_account_tokens;
+mod compared_id_tokens;
 mod configuration;
+mod configuration_reference;
 mod configured_files;
 mod connections;
 mod controllers;
@@ -37,22 +38,19 @@ mod early_answers;
 mod endpoints;
 mod explain;
 mod failures;
-mod flood;
+mod fuzz_fixtures;
 mod gateway;
 mod hardening;
+mod header_limits;
 mod health;
-mod id_tokens;
 mod identity;
 mod layers;
-mod limits;
 mod log_lines;
 mod parsers;
-mod prefixes;
+mod path_prefixes;
 mod random_tokens;
-mod reference;
 mod reload;
-mod service_accounts;
-mod stalled;
+mod service_account_flags;
 mod streaming;
 mod threat_model;
 mod token_review;

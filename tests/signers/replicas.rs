@@ -57,7 +57,7 @@ struct Watched {
     task: tokio::task::JoinHandle<()>,
 }
 
-struct Stage<'a> {
+struct ReplicaCluster<'a> {
     starter: Starter<'a>,
     name: &'static str,
     server: SocketAddr,
@@ -66,7 +66,7 @@ struct Stage<'a> {
     _server: ServerProcess,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> ReplicaCluster<'a> {
     async fn new(clusters: &'a Clusters, name: &'static str, who: Who) -> Result<Self, String> {
         let starter = clusters.starter();
         let (server, process) = starter.apiserver(name).await?;
@@ -196,29 +196,30 @@ fn judge(
 pub async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
     const WAVES: usize = 10;
     const WAVE: usize = 50;
-    let stage = Stage::new(clusters, name, who).await?;
+    let cluster = ReplicaCluster::new(clusters, name, who).await?;
     let since = now();
-    let watched = stage.watch();
-    let mut replicas = [Some(stage.replica(0, &ELECTION).await?), Some(stage.replica(1, &ELECTION).await?)];
+    let watched = cluster.watch();
+    let mut replicas =
+        [Some(cluster.replica(0, &ELECTION).await?), Some(cluster.replica(1, &ELECTION).await?)];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let names: Vec<&String> = keys.keys().collect();
     for (wave, names) in names.chunks(WAVE).enumerate() {
-        let objects = all(names, async |name: &&String| stage.create(name, &keys[*name]).await).await?;
-        let approving = all(objects, async |object| stage.approve(object).await);
+        let objects = all(names, async |name: &&String| cluster.create(name, &keys[*name]).await).await?;
+        let approving = all(objects, async |object| cluster.approve(object).await);
         let killing = async {
             // As soon as this wave is being signed; every second time it is the leader that dies.
             if wave % 3 != 0 {
-                stage.signed(names[0]).await?;
+                cluster.signed(names[0]).await?;
             }
             drop(replicas[wave % 2].take());
-            replicas[wave % 2] = Some(stage.replica(wave % 2, &ELECTION).await?);
+            replicas[wave % 2] = Some(cluster.replica(wave % 2, &ELECTION).await?);
             Ok(Vec::<()>::new())
         };
         futures_util::future::try_join(approving, killing).await?;
     }
     watched.all(&keys).await?;
-    let leases = stage.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await?.ok()?;
+    let leases = cluster.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await?.ok()?;
     let leases = leases["items"].as_array().into_iter().flatten();
     let changes =
         leases.filter_map(|lease| lease["spec"]["leaseTransitions"].as_u64()).max().unwrap_or_default();
@@ -230,15 +231,16 @@ pub async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result
 
 /// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
 pub async fn racing(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
-    let stage = Stage::new(clusters, name, who).await?;
+    let cluster = ReplicaCluster::new(clusters, name, who).await?;
     let since = now();
-    let watched = stage.watch();
+    let watched = cluster.watch();
     let election = ["--leader-elect=false"];
-    let replicas = [stage.replica(0, &election).await?, stage.replica(1, &election).await?];
+    let replicas = [cluster.replica(0, &election).await?, cluster.replica(1, &election).await?];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..200).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
-    let objects = all(&keys, async |(name, key): (&String, &Arc<Key>)| stage.create(name, key).await).await?;
-    all(objects, async |object| stage.approve(object).await).await?;
+    let objects =
+        all(&keys, async |(name, key): (&String, &Arc<Key>)| cluster.create(name, key).await).await?;
+    all(objects, async |object| cluster.approve(object).await).await?;
     watched.all(&keys).await?;
     // The loser of the last race may still be about to write.
     let lost = async || {

@@ -7,7 +7,7 @@ use testkit::client::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::scene::Scene;
+use super::flooded_gateway::FloodedGateway;
 
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -73,18 +73,23 @@ impl Times {
 }
 
 /// Asks until the end.
-pub async fn go_on(scene: Arc<Scene>, kind: Kind, http2: bool, end: watch::Receiver<bool>) -> Times {
-    let gateway = &scene.process.gateway;
-    let identity = (kind == Kind::Certificate).then_some(&scene.alice);
+pub async fn go_on(
+    subject: Arc<FloodedGateway>,
+    kind: Kind,
+    http2: bool,
+    end: watch::Receiver<bool>,
+) -> Times {
+    let gateway = &subject.process.gateway;
+    let identity = (kind == Kind::Certificate).then_some(&subject.alice);
     let mut client = Client::connect(gateway, http2, identity).await;
-    let known = scene.accounts.token();
+    let known = subject.accounts.token();
     let mut times = Times::default();
     while !*end.borrow() {
         let token = match kind {
             Kind::Certificate => None,
             Kind::KnownToken => Some(known.clone()),
-            Kind::NewBoundToken => Some(scene.accounts.token()),
-            Kind::NewIdToken => Some(scene.id_token()),
+            Kind::NewBoundToken => Some(subject.accounts.token()),
+            Kind::NewIdToken => Some(subject.id_token()),
         };
         let authorization = token.map(|token| format!("Bearer {token}"));
         let header = authorization.as_deref().map(|value| ("authorization", value));

@@ -7,7 +7,7 @@ use testkit::fake_accounts;
 use testkit::issuer::now;
 use uuid::Uuid;
 
-use super::scene::Scene;
+use super::flooded_gateway::FloodedGateway;
 
 const LARGE: usize = 64 << 10;
 
@@ -19,15 +19,15 @@ pub struct Forger {
 
 impl Forger {
     /// One that begins with the shape of this number.
-    pub fn new(scene: &Scene, first: usize) -> Self {
-        Self { issuer: scene.issuer.url.clone(), made: first }
+    pub fn new(subject: &FloodedGateway, first: usize) -> Self {
+        Self { issuer: subject.issuer.url.clone(), made: first }
     }
 
     /// A token of the next shape.
     pub fn token(&mut self) -> String {
         self.made += 1;
         let id = Uuid::new_v4().simple().to_string();
-        let of = |issuer: &str| json!({"iss": issuer, "aud": "flooded", "sub": id, "exp": now() + 3600});
+        let of = |issuer: &str| json!({"iss": issuer, "aud": "subject", "sub": id, "exp": now() + 3600});
         match self.made % 7 {
             0 => id,
             1 => format!("{}.{}", &id[..6], &id[16..]),

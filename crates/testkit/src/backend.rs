@@ -22,6 +22,7 @@ use crate::test_pki::Pki;
 
 /// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
 pub const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
+/// HTTP/1.1 alone.
 pub const H1: &[&[u8]] = &[b"http/1.1"];
 
 /// Requests of one connection that are taken back before they are begun, as Go's server bears them; h2 bears 20.
@@ -31,8 +32,11 @@ const MAX_PENDING_RESETS: usize = 4 * 250;
 /// What the backend received, without its body.
 #[derive(Debug, Clone)]
 pub struct ReceivedRequest {
+    /// The path with its query.
     pub target: String,
+    /// The version of HTTP it arrived by.
     pub version: Version,
+    /// Its headers.
     pub headers: HeaderMap,
 }
 
@@ -49,6 +53,7 @@ impl ReceivedRequest {
 
 /// A server that requires the gateway's certificate, records what it gets and answers as it is told.
 pub struct Backend {
+    /// Where it serves.
     pub address: SocketAddr,
     accepted: Arc<AtomicUsize>,
     ended: Arc<AtomicUsize>,
@@ -79,6 +84,7 @@ impl Backend {
         Self::start(pki, H2, |_| Box::pin(async { Response::new(full("ok")) })).await
     }
 
+    /// Answers by `answer`, over TLS with these protocols.
     pub async fn start(
         pki: &Pki,
         alpn: &[&[u8]],

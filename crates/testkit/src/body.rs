@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::messages::{BoxedBody, BoxedError};
 
+/// What feeds a body.
 pub type Frames = mpsc::UnboundedSender<Frame<Bytes>>;
 
 /// Sets the flag when it is dropped, and the body with it.

@@ -18,8 +18,11 @@ use crate::wire::handshake_over;
 /// What a [narrow](Client::narrow) client takes of an answer that it does not read.
 const NARROW: u32 = 64 << 10;
 
+/// A connection of either version.
 pub enum Client {
+    /// HTTP/1.1.
     One(Http1),
+    /// HTTP/2.
     Two(Http2),
 }
 
@@ -36,6 +39,7 @@ impl Gateway {
 }
 
 impl Client {
+    /// Connects over TLS.
     pub async fn connect(gateway: &Gateway, http2: bool, identity: Option<&Issued>) -> Self {
         let alpn: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
         Self::over(gateway, gateway.tls(alpn, identity).await).await
@@ -65,6 +69,7 @@ impl Client {
         Self::One(gateway.http1_over(stream).await)
     }
 
+    /// The response to a request.
     pub async fn send(&mut self, request: Request<BoxedBody>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::One(client) => client.send(request).await,
@@ -72,6 +77,7 @@ impl Client {
         }
     }
 
+    /// The response to a GET request.
     pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
         self.send(get(path, headers)).await.unwrap()
     }

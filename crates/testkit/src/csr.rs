@@ -57,14 +57,17 @@ impl Csr {
         Self::new().org("system:nodes").cn(&format!("system:node:{name}"))
     }
 
+    /// A common name.
     pub fn cn(self, value: &str) -> Self {
         self.text(CN, value)
     }
 
+    /// An organization.
     pub fn org(self, value: &str) -> Self {
         self.text(O, value)
     }
 
+    /// An attribute of the subject in UTF-8.
     pub fn text(self, kind: &str, value: &str) -> Self {
         self.attr(kind, string::UTF8, value.as_bytes())
     }
@@ -80,35 +83,42 @@ impl Csr {
         self
     }
 
+    /// The whole encoded Name.
     pub fn raw_subject(mut self, name: Vec<u8>) -> Self {
         self.raw_subject = Some(name);
         self
     }
 
+    /// A key of this kind, which such requests share.
     pub fn key(self, kind: KeyKind) -> Self {
         self.with_key(Key::pooled(kind, 100))
     }
 
+    /// This key.
     pub fn with_key(mut self, key: Arc<Key>) -> Self {
         self.key = key;
         self
     }
 
+    /// The encoded `SubjectPublicKeyInfo`, in place of the key's own.
     pub fn raw_spki(mut self, spki: Vec<u8>) -> Self {
         self.raw_spki = Some(spki);
         self
     }
 
+    /// Signed by this algorithm, at least by its label.
     pub fn sig(mut self, algorithm: SigAlg) -> Self {
         self.algorithm = Some(algorithm);
         self
     }
 
+    /// A signature over other bytes.
     pub fn corrupt_signature(mut self) -> Self {
         self.corrupt = true;
         self
     }
 
+    /// The version field; 0 is version 1.
     pub fn version(mut self, version: u64) -> Self {
         self.version = version;
         self
@@ -126,18 +136,22 @@ impl Csr {
         self
     }
 
+    /// An email address.
     pub fn email(self, value: &str) -> Self {
         self.san(1, value.as_bytes())
     }
 
+    /// A DNS name.
     pub fn dns(self, value: &str) -> Self {
         self.san(2, value.as_bytes())
     }
 
+    /// A URI.
     pub fn uri(self, value: &str) -> Self {
         self.san(6, value.as_bytes())
     }
 
+    /// An IP address.
     pub fn ip(self, value: &str) -> Self {
         match value.parse().expect("an address") {
             IpAddr::V4(ip) => self.san(7, &ip.octets()),
@@ -145,6 +159,7 @@ impl Csr {
         }
     }
 
+    /// Marks the alternative names as critical.
     pub fn critical_sans(mut self) -> Self {
         self.critical_sans = true;
         self
@@ -162,6 +177,7 @@ impl Csr {
         self
     }
 
+    /// The request in DER.
     pub fn der(&self) -> Vec<u8> {
         let subject = self.raw_subject.clone().unwrap_or_else(|| seq(&self.rdns));
         let mut extensions = self.extensions.clone();
@@ -180,6 +196,7 @@ impl Csr {
         seq(&[info, algorithm.identifier(), bits(&signature)])
     }
 
+    /// The request in PEM.
     pub fn pem(&self) -> String {
         pem("CERTIFICATE REQUEST", &self.der())
     }

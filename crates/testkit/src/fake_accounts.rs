@@ -26,6 +26,7 @@ const KEYS: &str = "/openid/v1/jwks";
 
 /// A cluster with one namespace, one service account in it, and pods that run as it.
 pub struct FakeAccounts {
+    /// The key that signs the tokens.
     pub key: SigningKey,
     made: AtomicU64,
     asked: AtomicUsize,
@@ -33,6 +34,7 @@ pub struct FakeAccounts {
 }
 
 impl FakeAccounts {
+    /// A cluster with a new key.
     pub fn new() -> Arc<Self> {
         let zero = AtomicUsize::default;
         Arc::new(Self {

@@ -19,7 +19,9 @@ use crate::self_check::{self, respond};
 use crate::test_pki::Pki;
 use crate::waiting::until;
 
+/// The path of certificate signing requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+/// The path of leases.
 pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/kube-system/events";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -37,6 +39,7 @@ struct State {
     certificates: Vec<(String, String)>,
 }
 
+/// The objects, and what tests change about the server.
 pub struct FakeCluster {
     state: Mutex<State>,
     revision: watch::Sender<u64>,
@@ -69,6 +72,7 @@ fn failure(code: StatusCode, reason: &str) -> Response<BoxedBody> {
 }
 
 impl FakeCluster {
+    /// A cluster without objects.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State { revision: 1, ..State::default() }),

@@ -17,23 +17,38 @@ use crate::wire::bare;
 /// The kinds of frames that are told apart here.
 // RFC 9113, section 6
 pub const DATA: u8 = 0;
+/// `HEADERS`.
 pub const HEADERS: u8 = 1;
+/// `PRIORITY`.
 pub const PRIORITY: u8 = 2;
+/// `RST_STREAM`.
 pub const RST_STREAM: u8 = 3;
+/// `SETTINGS`.
 pub const SETTINGS: u8 = 4;
+/// `PING`.
 pub const PING: u8 = 6;
+/// `GOAWAY`.
 pub const GOAWAY: u8 = 7;
+/// `WINDOW_UPDATE`.
 pub const WINDOW_UPDATE: u8 = 8;
+/// `CONTINUATION`.
 pub const CONTINUATION: u8 = 9;
+/// Flag: the last frame of a stream.
 pub const END_STREAM: u8 = 0x1;
+/// Flag: an acknowledgement.
 pub const ACK: u8 = 0x1;
+/// Flag: the last frame of a header block.
 pub const END_HEADERS: u8 = 0x4;
 /// Error codes.
 pub const PROTOCOL_ERROR: u32 = 1;
+/// `REFUSED_STREAM`.
 pub const REFUSED_STREAM: u32 = 7;
+/// `CANCEL`.
 pub const CANCEL: u32 = 8;
+/// `ENHANCE_YOUR_CALM`.
 pub const ENHANCE_YOUR_CALM: u32 = 11;
 
+/// A frame.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = vec![length[1], length[2], length[3], kind, flags];
@@ -52,10 +67,12 @@ pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Resul
     Ok((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
 }
 
+/// A frame that resets a stream.
 pub fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
+/// A frame that enlarges a window.
 pub fn window_update(stream: u32, increment: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &increment.to_be_bytes())
 }

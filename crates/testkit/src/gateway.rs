@@ -1,6 +1,7 @@
 //! A running gateway as its clients see it, and the flags that most tests start one with.
 
 use std::any::Any;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,7 +74,27 @@ pub fn flags(pki: &Pki, backend: SocketAddr) -> Vec<String> {
     .collect()
 }
 
-pub fn kubeconfig(backend: SocketAddr, ca: &Path, cert: &Path, key: &Path) -> String {
+/// The flags of a gateway with several clusters. Writes its certificate for `names`, `NAME.kubeconfig` for each backend, a
+/// host and port with a path or without, and the configuration file, which ends in `clusters`, a list in YAML.
+pub fn cluster_flags(pki: &Pki, names: &[&str], backends: &[(&str, String)], clusters: &str) -> Vec<String> {
+    let (cert, key) = pki.write_pair("front", &pki.front.leaf().cn("portcullis").issue());
+    let ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
+    for (name, backend) in backends {
+        pki.write(&format!("{name}.kubeconfig"), kubeconfig(backend, &ca, &cert, &key));
+    }
+    pki.write_pair("gateway", &pki.servers.server(names));
+    let head = "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
+operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
+clusters:
+";
+    let file = pki.write("gateway.yaml", format!("{head}{clusters}"));
+    vec![format!("--config={}", file.display())]
+}
+
+/// A kubeconfig of the gateway for its backend, with its front-proxy certificate.
+pub fn kubeconfig(backend: impl Display, ca: &Path, cert: &Path, key: &Path) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          clusters: [{{name: b, cluster: {{server: 'https://{backend}', certificate-authority: {}, tls-server-name: backend.test}}}}]\n\
@@ -149,6 +170,7 @@ impl Gateway {
         self.until_counted_as(line, |found| found == line).await;
     }
 
+    /// Waits until a line of the metrics satisfies `holds`; `line` names it in the failure.
     pub async fn until_counted_as(&self, line: &str, holds: impl Fn(&str) -> bool) {
         let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         loop {
@@ -196,10 +218,12 @@ impl Gateway {
         self.tls_with(ServerName::try_from("localhost").unwrap(), Arc::new(config)).await;
     }
 
+    /// A connection over HTTP/1.1.
     pub async fn http1(&self, identity: Option<&Issued>) -> Http1 {
         self.http1_over(self.tls(b"http/1.1", identity).await).await
     }
 
+    /// HTTP/1.1 on a TLS connection.
     pub async fn http1_over(&self, stream: TlsStream<TcpStream>) -> Http1 {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let task = tokio::spawn(async move {
@@ -208,17 +232,19 @@ impl Gateway {
         Http1 { sender, task, address: self.address }
     }
 
+    /// A connection over HTTP/2.
     pub async fn http2(&self, identity: Option<&Issued>) -> Http2 {
         self.http2_over(self.tls(b"h2", identity).await).await
     }
 
+    /// HTTP/2 on a TLS connection.
     pub async fn http2_over(&self, stream: TlsStream<TcpStream>) -> Http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         self.http2_by(builder.max_header_list_size(4 << 20), stream).await
     }
 
     /// One with settings of the test's.
-    pub async fn http2_by(
+    pub(crate) async fn http2_by(
         &self,
         builder: &http2::Builder<TokioExecutor>,
         stream: TlsStream<TcpStream>,

@@ -12,8 +12,11 @@ use serde_json::Value;
 use crate::gateway::Gateway;
 use crate::waiting::until;
 
+/// A running gateway and its log.
 pub struct GatewayProcess {
+    /// Its addresses.
     pub gateway: Gateway,
+    /// The process.
     pub child: Child,
     log: Arc<Mutex<Vec<Value>>>,
 }
@@ -57,10 +60,12 @@ impl GatewayProcess {
         Self { gateway, child, log }
     }
 
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
+    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

@@ -17,14 +17,14 @@ use crate::frames::{CONTINUATION, DATA, END_HEADERS, HEADERS, RST_STREAM};
 
 /// What kube-apiserver takes in one frame, and in one header: `DefaultMaxHeaderBytes` and what Go adds for HTTP/2.
 // apiserver: pkg/server/secure_serving.go; Go: adjustHTTP1MaxHeaderSize
-pub const MAX_FRAME_SIZE: u32 = 256 << 10;
+pub(crate) const MAX_FRAME_SIZE: u32 = 256 << 10;
 const MAX_HEADER_LIST: usize = (1 << 20) + 320;
 const PREFACE: usize = 24;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
 /// A connection on which a client is held to Go's limits.
-pub struct GoServer<T> {
+pub(crate) struct GoServer<T> {
     inner: T,
     reader: Option<Reader>,
     ended: Arc<AtomicUsize>,
@@ -32,7 +32,7 @@ pub struct GoServer<T> {
 
 impl<T> GoServer<T> {
     /// `ended` counts the connections that Go would have ended. A connection of HTTP/1.1 passes as it is.
-    pub fn new(inner: T, http2: bool, ended: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(inner: T, http2: bool, ended: Arc<AtomicUsize>) -> Self {
         Self { inner, reader: http2.then(Reader::default), ended }
     }
 }

@@ -25,11 +25,13 @@ pub const KEYS: &str = "/keys";
 
 /// A key for ES256.
 pub struct SigningKey {
+    /// Its `kid`.
     pub id: String,
     pair: EcdsaKeyPair,
 }
 
 impl SigningKey {
+    /// A new key.
     pub fn new(id: &str) -> Self {
         Self { id: id.to_owned(), pair: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap() }
     }
@@ -86,16 +88,20 @@ type Answer = Arc<dyn Fn(&str) -> ResponseFuture + Send + Sync>;
 
 /// The issuer. It answers with its configuration and its keys until it is told otherwise.
 pub struct Issuer {
+    /// Its issuer URL.
     pub url: String,
+    /// What it answers with.
     pub server: Backend,
     answer: Arc<Mutex<Answer>>,
 }
 
 impl Issuer {
+    /// An issuer on a new port.
     pub async fn start(pki: &Pki, keys: &[&SigningKey]) -> Self {
         Self::at(pki, TcpListener::bind("127.0.0.1:0").await.unwrap(), keys)
     }
 
+    /// An issuer on this port.
     pub fn at(pki: &Pki, listener: TcpListener, keys: &[&SigningKey]) -> Self {
         let url = format!("https://{}", listener.local_addr().unwrap());
         let answer = Arc::new(Mutex::new(good(&url, &url, keys)));
@@ -134,6 +140,7 @@ fn good(issuer: &str, url: &str, keys: &[&SigningKey]) -> Answer {
     })
 }
 
+/// A response with this content.
 pub fn respond(status: u16, content_type: &str, body: impl Into<bytes::Bytes>) -> Response<BoxedBody> {
     Response::builder().status(status).header("content-type", content_type).body(full(body)).unwrap()
 }

@@ -11,6 +11,7 @@ use crate::messages::{BoxedBody, BoxedError};
 // RFC 7541, appendix B
 const LONGEST: u8 = 0xf9;
 
+/// A value of so many bytes that is as long as possible on the wire.
 pub fn longest(count: usize) -> Vec<u8> {
     vec![LONGEST; count]
 }

@@ -14,6 +14,9 @@
     clippy::string_slice,
     clippy::as_conversions,
     clippy::print_stderr,
+    clippy::return_self_not_must_use,
+    clippy::new_without_default,
+    clippy::option_option,
     reason = "test support: a panic is a failed test"
 )]
 
@@ -51,7 +54,7 @@ pub mod wire;
 
 pub use backend::{Backend, H1, H2, ReceivedRequest};
 pub use connection::{Http1, Http2};
-pub use gateway::{Gateway, flags, kubeconfig};
+pub use gateway::{Gateway, cluster_flags, flags, kubeconfig};
 pub use messages::{BoxedBody, BoxedError, ResponseFuture, empty, full, get, status, text};
 pub use metrics::sum_metric;
 pub use test_pki::Pki;

@@ -45,10 +45,12 @@ pub fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A SEQUENCE.
 pub fn seq(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(0x30, &parts.concat())
 }
 
+/// A SET.
 pub fn set(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(0x31, &parts.concat())
 }
@@ -69,6 +71,7 @@ pub fn oid(dotted: &str) -> Vec<u8> {
     tlv(0x06, &content)
 }
 
+/// A BOOLEAN.
 pub fn boolean(value: bool) -> Vec<u8> {
     tlv(0x01, &[if value { 0xff } else { 0 }])
 }
@@ -82,14 +85,17 @@ pub fn integer(value: u64) -> Vec<u8> {
     tlv(0x02, &bytes)
 }
 
+/// NULL.
 pub fn null() -> Vec<u8> {
     vec![0x05, 0x00]
 }
 
+/// An OCTET STRING.
 pub fn octets(content: &[u8]) -> Vec<u8> {
     tlv(0x04, content)
 }
 
+/// A BIT STRING without unused bits.
 pub fn bits(content: &[u8]) -> Vec<u8> {
     tlv(0x03, &[&[0], content].concat())
 }
@@ -127,17 +133,25 @@ pub fn pem(label: &str, der: &[u8]) -> String {
 
 // ---- keys and signatures ----------------------------------------------------------------------------------------
 
+/// The kinds of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyKind {
+    /// RSA with 2048 bits.
     Rsa2048,
+    /// RSA with 3072 bits.
     Rsa3072,
+    /// ECDSA on P-256.
     P256,
+    /// ECDSA on P-384.
     P384,
+    /// ECDSA on P-521.
     P521,
+    /// Ed25519.
     Ed25519,
 }
 
 impl KeyKind {
+    /// One of each, RSA with 2048 bits.
     pub const ALL: [Self; 5] = [Self::Rsa2048, Self::P256, Self::P384, Self::P521, Self::Ed25519];
 }
 
@@ -149,6 +163,7 @@ enum Pair {
 
 /// A private key with its public half.
 pub struct Key {
+    /// Its kind.
     pub kind: KeyKind,
     pair: Pair,
     pkcs8: Vec<u8>,
@@ -161,6 +176,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
+    /// A new key.
     pub fn generate(kind: KeyKind) -> Arc<Self> {
         let rng = SystemRandom::new();
         let (pair, pkcs8) = match kind {
@@ -221,10 +237,12 @@ impl Key {
         seq(&[algorithm, bits(self.public())])
     }
 
+    /// The key in PKCS#8.
     pub fn pkcs8(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.pkcs8.clone()))
     }
 
+    /// The key in PEM.
     pub fn pem(&self) -> String {
         pem("PRIVATE KEY", &self.pkcs8)
     }
@@ -266,24 +284,40 @@ impl Key {
 /// Signature algorithms by label. MD5 and SHA-1 are labels alone: what is under them is another signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SigAlg {
+    /// `md5WithRSAEncryption`.
     RsaMd5,
+    /// `sha1WithRSAEncryption`.
     RsaSha1,
+    /// `sha256WithRSAEncryption`.
     RsaSha256,
+    /// `sha384WithRSAEncryption`.
     RsaSha384,
+    /// `sha512WithRSAEncryption`.
     RsaSha512,
+    /// RSASSA-PSS with SHA-256.
     PssSha256,
+    /// RSASSA-PSS with SHA-384.
     PssSha384,
+    /// RSASSA-PSS with SHA-512.
     PssSha512,
+    /// `ecdsa-with-SHA1`.
     EcdsaSha1,
+    /// `ecdsa-with-SHA256`.
     EcdsaSha256,
+    /// `ecdsa-with-SHA384`.
     EcdsaSha384,
+    /// `ecdsa-with-SHA512`.
     EcdsaSha512,
+    /// `dsa-with-sha256`.
     DsaSha256,
+    /// Ed25519.
     Ed25519,
+    /// An object identifier that nothing defines.
     Unknown,
 }
 
 impl SigAlg {
+    /// The `AlgorithmIdentifier`.
     pub fn identifier(self) -> Vec<u8> {
         let rsa = |last: u8| seq(&[oid(&format!("1.2.840.113549.1.1.{last}")), null()]);
         let pss = |hash: &str, salt: u64| {
@@ -314,33 +348,51 @@ impl SigAlg {
 
 // ---- names ------------------------------------------------------------------------------------------------------
 
+/// `commonName`.
 pub const CN: &str = "2.5.4.3";
+/// `organizationName`.
 pub const O: &str = "2.5.4.10";
+/// `organizationalUnitName`.
 pub const OU: &str = "2.5.4.11";
 /// Kubernetes' own attribute for a user's uid.
 pub const UID: &str = "1.3.6.1.4.1.57683.2";
 
+/// Extended key usage of clients.
 pub const CLIENT_AUTH: &str = "1.3.6.1.5.5.7.3.2";
+/// Extended key usage of servers.
 pub const SERVER_AUTH: &str = "1.3.6.1.5.5.7.3.1";
+/// `anyExtendedKeyUsage`.
 pub const ANY_EKU: &str = "2.5.29.37.0";
 
 /// String types of attribute values, by tag.
 pub mod string {
+    /// UTF8String.
     pub const UTF8: u8 = 0x0c;
+    /// `NumericString`.
     pub const NUMERIC: u8 = 0x12;
+    /// PrintableString.
     pub const PRINTABLE: u8 = 0x13;
+    /// `TeletexString`.
     pub const T61: u8 = 0x14;
+    /// IA5String.
     pub const IA5: u8 = 0x16;
+    /// `VisibleString`.
     pub const VISIBLE: u8 = 0x1a;
+    /// `UniversalString`.
     pub const UNIVERSAL: u8 = 0x1c;
+    /// BMPString.
     pub const BMP: u8 = 0x1e;
 }
 
 /// Key usage bits, as Go counts them.
 pub mod usage {
+    /// `digitalSignature`.
     pub const DIGITAL_SIGNATURE: u16 = 1;
+    /// `keyEncipherment`.
     pub const KEY_ENCIPHERMENT: u16 = 1 << 2;
+    /// `keyCertSign`.
     pub const CERT_SIGN: u16 = 1 << 5;
+    /// `cRLSign`.
     pub const CRL_SIGN: u16 = 1 << 6;
 }
 
@@ -366,10 +418,13 @@ pub fn name_constraints(permitted: Subtrees<'_>, excluded: Subtrees<'_>) -> Vec<
 /// A certificate authority: a certificate and its key.
 #[derive(Debug, Clone)]
 pub struct Ca {
+    /// The certificate.
     pub cert: CertificateDer<'static>,
+    /// The private key.
     pub key: Arc<Key>,
     /// The encoded subject, which what it issues carries as issuer.
     pub subject: Vec<u8>,
+    /// The subject key identifier.
     pub skid: Option<Vec<u8>>,
     /// What a client sends after its leaf: this authority and those above it, without the root.
     pub sent: Vec<CertificateDer<'static>>,
@@ -396,6 +451,7 @@ impl Ca {
         self.build_intermediate(cn).issue_ca()
     }
 
+    /// The builder of an intermediate below this authority.
     pub fn build_intermediate(&self, cn: &str) -> Builder {
         Builder::new(Some(self.clone())).authority().cn(cn)
     }
@@ -430,10 +486,12 @@ impl Ca {
         leaf.issue()
     }
 
+    /// The certificate in PEM.
     pub fn cert_pem(&self) -> String {
         pem("CERTIFICATE", &self.cert)
     }
 
+    /// The private key in PEM.
     pub fn key_pem(&self) -> String {
         self.key.pem()
     }
@@ -452,10 +510,12 @@ pub struct Issued {
     pub chain: Vec<CertificateDer<'static>>,
     /// PKCS#8.
     pub key: PrivateKeyDer<'static>,
+    /// The key as it signs.
     pub private: Arc<Key>,
 }
 
 impl Issued {
+    /// The certificate of the end entity.
     pub fn leaf(&self) -> &CertificateDer<'static> {
         &self.chain[0]
     }
@@ -465,6 +525,7 @@ impl Issued {
         self.chain.iter().map(|cert| pem("CERTIFICATE", cert)).collect()
     }
 
+    /// The private key in PEM.
     pub fn key_pem(&self) -> String {
         self.private.pem()
     }
@@ -535,18 +596,22 @@ impl Builder {
 
     // subject
 
+    /// A common name.
     pub fn cn(self, value: &str) -> Self {
         self.attr(CN, string::UTF8, value.as_bytes())
     }
 
+    /// An organization.
     pub fn org(self, value: &str) -> Self {
         self.attr(O, string::UTF8, value.as_bytes())
     }
 
+    /// An organizational unit.
     pub fn ou(self, value: &str) -> Self {
         self.attr(OU, string::UTF8, value.as_bytes())
     }
 
+    /// A uid of Kubernetes.
     pub fn uid(self, value: &str) -> Self {
         self.attr(UID, string::UTF8, value.as_bytes())
     }
@@ -568,6 +633,7 @@ impl Builder {
         self
     }
 
+    /// The whole encoded Name of the issuer.
     pub fn raw_issuer(mut self, name: Vec<u8>) -> Self {
         self.raw_issuer = Some(name);
         self
@@ -581,6 +647,7 @@ impl Builder {
         self
     }
 
+    /// This key.
     pub fn with_key(mut self, key: Arc<Key>) -> Self {
         self.key = Some(key);
         self
@@ -611,6 +678,7 @@ impl Builder {
         self
     }
 
+    /// Both times, in seconds since 1970.
     pub fn validity(mut self, not_before: i64, not_after: i64) -> Self {
         self.not_before = time(not_before);
         self.not_after = time(not_after);
@@ -636,15 +704,18 @@ impl Builder {
 
     // extensions
 
+    /// The basic constraints.
     pub fn basic_constraints(mut self, ca: bool, path_len: Option<u64>) -> Self {
         self.basic_constraints = Some((ca, path_len));
         self
     }
 
+    /// An authority with a path length.
     pub fn path_len(self, path_len: u64) -> Self {
         self.basic_constraints(true, Some(path_len))
     }
 
+    /// Without basic constraints.
     pub fn no_basic_constraints(mut self) -> Self {
         self.basic_constraints = None;
         self
@@ -656,33 +727,40 @@ impl Builder {
         self
     }
 
+    /// Without key usage.
     pub fn no_key_usage(mut self) -> Self {
         self.key_usage = None;
         self
     }
 
+    /// The extended key usages, by object identifier.
     pub fn eku(mut self, usages: &[&str]) -> Self {
         self.eku = Some(usages.iter().map(|usage| (*usage).to_owned()).collect());
         self
     }
 
+    /// Without extended key usages.
     pub fn no_eku(mut self) -> Self {
         self.eku = None;
         self
     }
 
+    /// A DNS name.
     pub fn san_dns(self, name: &str) -> Self {
         self.san(2, name.as_bytes())
     }
 
+    /// An email address.
     pub fn san_email(self, address: &str) -> Self {
         self.san(1, address.as_bytes())
     }
 
+    /// A URI.
     pub fn san_uri(self, uri: &str) -> Self {
         self.san(6, uri.as_bytes())
     }
 
+    /// An IP address.
     pub fn san_ip(self, ip: std::net::IpAddr) -> Self {
         match ip {
             std::net::IpAddr::V4(ip) => self.san(7, &ip.octets()),
@@ -696,6 +774,7 @@ impl Builder {
         self
     }
 
+    /// Critical name constraints.
     pub fn name_constraints(self, permitted: Subtrees<'_>, excluded: Subtrees<'_>) -> Self {
         let content = name_constraints(permitted, excluded);
         self.extension("2.5.29.30", true, content)
@@ -707,15 +786,18 @@ impl Builder {
         self
     }
 
+    /// A critical extension that nothing defines.
     pub fn unknown_critical(self) -> Self {
         self.extension("1.3.6.1.4.1.57683.99", true, null())
     }
 
+    /// The subject key identifier, or none.
     pub fn skid(mut self, skid: Option<&[u8]>) -> Self {
         self.skid = Some(skid.map(<[u8]>::to_vec));
         self
     }
 
+    /// The authority key identifier, or none.
     pub fn akid(mut self, akid: Option<&[u8]>) -> Self {
         self.akid = Some(akid.map(<[u8]>::to_vec));
         self
@@ -723,6 +805,7 @@ impl Builder {
 
     // signature
 
+    /// Signed by this algorithm, at least by its label.
     pub fn sig(mut self, algorithm: SigAlg) -> Self {
         self.algorithm = Some(algorithm);
         self

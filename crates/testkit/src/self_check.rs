@@ -32,6 +32,7 @@ fn not_found() -> Response<BoxedBody> {
     respond(StatusCode::NOT_FOUND, &json!({"kind": "Status", "message": "not found"}))
 }
 
+/// A response with this JSON.
 pub fn respond(status: StatusCode, body: &Value) -> Response<BoxedBody> {
     Response::builder()
         .status(status)
@@ -64,16 +65,8 @@ fn percent_decoded(name: &str) -> String {
         let code =
             (*first == b'%').then(|| tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()));
         let byte = code.flatten().and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match byte {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8(bytes).unwrap()
 }

@@ -9,6 +9,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::pki::Issued;
 
+/// A client before its certificate is chosen.
 pub type TlsClient = rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>;
 
 /// The beginnings of a client that takes any server for the gateway.

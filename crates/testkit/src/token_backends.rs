@@ -19,10 +19,15 @@ use crate::test_pki::Pki;
 
 const AUDIENCE: &str = "asked";
 
+/// The servers, and the key of the issuer.
 pub struct TokenBackends {
+    /// The service accounts of the API server.
     pub accounts: Arc<FakeAccounts>,
+    /// The issuer.
     pub issuer: Issuer,
+    /// The webhook.
     pub webhook: Backend,
+    /// The API server.
     pub backend: Backend,
     key: SigningKey,
     made: AtomicUsize,

@@ -113,9 +113,13 @@ fn matches(expected: &[String], seen: &[String]) -> bool {
     Regex::new(&format!("^{pattern}$")).unwrap().is_match(&seen)
 }
 
-/// The rules of a transcript, tried on a small one.
-pub fn rules() -> Result<(), String> {
-    let page = "\
+#[cfg(test)]
+mod tests {
+    use super::{exchanges, replay};
+
+    #[test]
+    fn a_page_that_differs_from_the_output_is_found() {
+        let page = "\
 ```console
 $ printf 'NAME   AGE\\none    %s\\n' 12s
 NAME  AGE
@@ -133,19 +137,19 @@ $ not this
 $ echo cluster
 ```
 ";
-    assert_eq!(exchanges(page, &[]).len(), 2);
-    assert_eq!(exchanges(page, &["cluster"]).len(), 3);
-    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let file = dir.path().join("page.md");
-    let told = |page: &str| {
-        std::fs::write(&file, page).unwrap();
-        replay(&file, &[], dir.path(), |_| {})
-    };
-    assert_eq!(told(page), Ok(2));
-    for (from, to) in
-        [("one   <age>", "two   <age>"), ("exit status 3", "exit status 4"), ("one   <age>\n", "")]
-    {
-        assert!(page.contains(from) && told(&page.replace(from, to)).is_err(), "{from} as {to}");
+        assert_eq!(exchanges(page, &[]).len(), 2);
+        assert_eq!(exchanges(page, &["cluster"]).len(), 3);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("page.md");
+        let told = |page: &str| {
+            std::fs::write(&file, page).unwrap();
+            replay(&file, &[], dir.path(), |_| {})
+        };
+        assert_eq!(told(page), Ok(2));
+        for (from, to) in
+            [("one   <age>", "two   <age>"), ("exit status 3", "exit status 4"), ("one   <age>\n", "")]
+        {
+            assert!(page.contains(from) && told(&page.replace(from, to)).is_err(), "{from} as {to}");
+        }
     }
-    Ok(())
 }

@@ -276,9 +276,9 @@ fn doubles_in_text_are_those_of_go() {
         .collect();
     // Doubles and what is half-way between two of them.
     texts.extend((0..rounds / 4).map(|_| {
-        let digits = rng.next() >> rng.below(64);
+        let digits = rng.next_u64() >> rng.below(64);
         let exponent = i64::try_from(rng.below(2300)).unwrap() - 1200;
-        format!("0x{digits:x}.{:x}p{exponent}", rng.next() >> rng.below(64))
+        format!("0x{digits:x}.{:x}p{exponent}", rng.next_u64() >> rng.below(64))
     }));
     let questions: Vec<Value> = texts.iter().map(|text| json!({"number": text})).collect();
     let (mut failures, mut read) = (Vec::new(), 0);

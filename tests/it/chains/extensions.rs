@@ -185,7 +185,7 @@ pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
                 builder = builder.extension("2.5.29.36", true, seq(&[explicit, mapping]));
             }
             if rng.one_in(4) {
-                let skip = if rng.one_in(9) { tlv(2, &[0xff]) } else { integer(rng.next() % 3) };
+                let skip = if rng.one_in(9) { tlv(2, &[0xff]) } else { integer(rng.next_u64() % 3) };
                 builder = builder.extension("2.5.29.54", true, skip);
             }
             builder

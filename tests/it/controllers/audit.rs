@@ -16,18 +16,18 @@ const REQUESTS: usize = 200;
 
 /// The serial numbers of the certificates in the API, and the lines of a gateway that got a signal while it signed.
 async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
-    let scene = Scene::new().await;
+    let setup = ControllerGateway::new().await;
     let spec = Asked::node("one").spec;
     for number in 0..REQUESTS {
-        scene.cluster.request(&format!("csr-{number:03}"), &spec, &approved());
+        setup.cluster.request(&format!("csr-{number:03}"), &spec, &approved());
     }
     // Always some that are written and not yet answered.
-    scene.cluster.late.store(true, Ordering::SeqCst);
-    let process = start_process(scene.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
-    until("certificates", || scene.cluster.certificates().len() >= 20).await;
+    setup.cluster.late.store(true, Ordering::SeqCst);
+    let process = start_process(setup.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
+    until("certificates", || setup.cluster.certificates().len() >= 20).await;
     process.signal(signal);
     let (_, log) = process.end().await;
-    let written = scene.cluster.certificates();
+    let written = setup.cluster.certificates();
     assert!(written.len() < REQUESTS, "it ended too late for this to show anything");
     let serial = |pem: &str| {
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();

@@ -19,7 +19,7 @@ use testkit::{Gateway, H1, H2, Pki, ResponseFuture, flags, full, get, in_time, s
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpSocket};
 
-use super::Scene;
+use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
 /// RFC 9113, section 6.5.2
@@ -218,9 +218,9 @@ async fn requests_that_a_backend_mishandles_disturb_no_others() {
         ),
     ];
     for (name, misbehave, expected) in cases {
-        let scene = Scene::with(&[], |_| {}, misbehave).await;
+        let setup = GatewayWithBystanders::with(&[], |_| {}, misbehave).await;
         for _ in 0..5 {
-            let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+            let mut client = setup.gateway.http2(Some(&setup.alice)).await;
             let late = expected.contains(&Some(StatusCode::GATEWAY_TIMEOUT));
             let path = if late { "/api/v1/x?timeout=300ms" } else { "/api/v1/x" };
             let request = Request::post(path).body(full(vec![b'x'; 1 << 20])).unwrap();
@@ -232,9 +232,9 @@ async fn requests_that_a_backend_mishandles_disturb_no_others() {
                 Err(_) => None,
             };
             assert!(expected.contains(&answered), "{name}: {answered:?}");
-            scene.others.go_on().await;
+            setup.others.go_on().await;
         }
-        scene.others.were_undisturbed().await;
+        setup.others.were_undisturbed().await;
     }
 }
 

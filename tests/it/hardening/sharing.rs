@@ -15,7 +15,7 @@ use testkit::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::Scene;
+use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
@@ -23,9 +23,9 @@ const WATCH: &str = "/api/v1/pods?watch=true";
 const FORBIDDEN: &str = "/api/v1/secrets?watch=1";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A scene with watches of another client that the test feeds.
+/// A setup with watches of another client that the test feeds.
 struct Watched {
-    scene: Scene,
+    setup: GatewayWithBystanders,
     feeds: Arc<Mutex<Vec<Frames>>>,
     watches: Vec<Response<Incoming>>,
     _watcher: Http2,
@@ -49,14 +49,14 @@ impl Watched {
                 _ => Box::pin(async { Response::builder().status(403).body(full("no")).unwrap() }),
             }
         };
-        let scene = Scene::with(&[], |_| {}, answer).await;
-        let bob = scene.pki.clients.leaf().cn("bob").issue();
-        let mut watcher = scene.gateway.http2(Some(&bob)).await;
+        let setup = GatewayWithBystanders::with(&[], |_| {}, answer).await;
+        let bob = setup.pki.clients.leaf().cn("bob").issue();
+        let mut watcher = setup.gateway.http2(Some(&bob)).await;
         let mut watches = Vec::new();
         for _ in 0..count {
             watches.push(watcher.get(WATCH, &[]).await);
         }
-        Self { scene, feeds, watches, _watcher: watcher }
+        Self { setup, feeds, watches, _watcher: watcher }
     }
 
     /// Every watch tells what happens next, and no connection was ended.
@@ -70,8 +70,8 @@ impl Watched {
             let event = event.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
             assert_eq!(event.as_deref(), Some(&b"event"[..]), "{after}");
         }
-        assert_eq!(self.scene.backend.ended(), 0, "{after}");
-        self.scene.others.go_on().await;
+        assert_eq!(self.setup.backend.ended(), 0, "{after}");
+        self.setup.others.go_on().await;
     }
 }
 
@@ -80,14 +80,14 @@ impl Watched {
 async fn no_header_of_one_client_ends_the_watches_of_another() {
     let mut watched = Watched::start(4).await;
     for (name, request, expected) in forms(FORBIDDEN) {
-        let mut client = watched.scene.gateway.tls(b"http/1.1", Some(&watched.scene.alice)).await;
+        let mut client = watched.setup.gateway.tls(b"http/1.1", Some(&watched.setup.alice)).await;
         in_time(client.write_all(&request)).await.unwrap();
         let mut answer = [0; 12];
         in_time(client.read_exact(&mut answer)).await.unwrap();
         watched.are_undisturbed(name).await;
         assert_eq!(answer[9..], *expected.to_string().as_bytes(), "{name}");
     }
-    watched.scene.others.were_undisturbed().await;
+    watched.setup.others.were_undisturbed().await;
 }
 
 // Go ends the stream of a wrong header without opening it. What follows there, if only one byte of a body, ends the
@@ -95,7 +95,7 @@ async fn no_header_of_one_client_ends_the_watches_of_another() {
 #[tokio::test]
 async fn nothing_wrong_with_a_header_ends_the_watches_of_another() {
     let mut watched = Watched::start(2).await;
-    let mut client = watched.scene.gateway.http2(Some(&watched.scene.alice)).await;
+    let mut client = watched.setup.gateway.http2(Some(&watched.setup.alice)).await;
     let wrong_name = |length: usize| {
         let mut request = get(FORBIDDEN, &[]);
         let name = HeaderName::from_lowercase(b"x\"y").unwrap();
@@ -125,7 +125,7 @@ async fn nothing_wrong_with_a_header_ends_the_watches_of_another() {
 #[tokio::test]
 async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
     let mut watched = Watched::start(2).await;
-    let mut client = watched.scene.gateway.http2(Some(&watched.scene.alice)).await;
+    let mut client = watched.setup.gateway.http2(Some(&watched.setup.alice)).await;
     // One that is answered when it was read, and one that is answered at once.
     for (path, expected) in [(REVIEWS, StatusCode::OK), (FORBIDDEN, StatusCode::FORBIDDEN)] {
         for large in [false, true] {
@@ -134,7 +134,7 @@ async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
             assert_eq!(response.status(), expected);
         }
     }
-    watched.scene.others.were_undisturbed().await;
+    watched.setup.others.were_undisturbed().await;
 }
 
 /// More than may share a connection, and the eighth part of a user's share of such headers.
@@ -144,7 +144,7 @@ const LARGE: usize = 1_000_000;
 async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke() {
     let sent = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&sent);
-    let scene = Scene::with(
+    let setup = GatewayWithBystanders::with(
         &[],
         |_| {},
         move |_| {
@@ -154,7 +154,7 @@ async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke(
         },
     )
     .await;
-    let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+    let mut client = setup.gateway.http2(Some(&setup.alice)).await;
     let large = "x".repeat(LARGE);
     let response = client.get("/api/v1/pods", &[("x-large", &large)]).await;
     assert_eq!(status(response).await.0, StatusCode::BAD_GATEWAY);
@@ -165,7 +165,7 @@ async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke(
 async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leaves_the_others_theirs() {
     let open = Arc::new(Mutex::new(Vec::new()));
     let opened = Arc::clone(&open);
-    let scene = Scene::with(
+    let setup = GatewayWithBystanders::with(
         &[],
         |_| {},
         move |_| {
@@ -175,7 +175,7 @@ async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leav
         },
     )
     .await;
-    let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+    let mut client = setup.gateway.http2(Some(&setup.alice)).await;
     let large = "x".repeat(LARGE);
     let mut watches = Vec::new();
     for _ in 0..8 {
@@ -186,14 +186,14 @@ async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leav
     let refused = client.get(WATCH, &[("x-large", &large)]).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     // Another client's are answered, and so is what is not large.
-    let bob = scene.pki.clients.leaf().cn("bob").issue();
-    let mut other = scene.gateway.http2(Some(&bob)).await;
+    let bob = setup.pki.clients.leaf().cn("bob").issue();
+    let mut other = setup.gateway.http2(Some(&bob)).await;
     assert_eq!(other.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
     assert_eq!(client.get(WATCH, &[]).await.status(), StatusCode::OK);
     // One that ends makes room.
     drop(watches.pop());
     assert_eq!(client.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 /// An answer with a header name that h2 ends the connection for. Go sends names of any length.

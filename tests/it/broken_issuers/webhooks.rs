@@ -10,7 +10,7 @@ use testkit::body::endless;
 use testkit::{Backend, Pki, ResponseFuture, in_time};
 use tokio::net::TcpListener;
 
-use super::{Scene, elsewhere, ready, target};
+use super::{LoggedGateway, elsewhere, ready, target};
 
 const JSON: &str = "application/json";
 const V1: &str = "authentication.k8s.io/v1";
@@ -82,26 +82,26 @@ async fn whatever_a_webhook_answers_is_a_plain_refusal() {
         "--authentication-token-webhook-version=v1".to_owned(),
         "-v=5".to_owned(),
     ];
-    let scene = Scene::new(&pki, flags).await;
-    let before = scene.most_memory();
+    let setup = LoggedGateway::new(&pki, flags).await;
+    let before = setup.most_memory();
     // One that hangs goes on while all others are looked at; its own client does not wait for longer than it said.
     let hanging = async {
         let began = Instant::now();
-        assert_eq!(in_time(scene.code("/api?timeout=500ms", "token-that-hangs")).await, 401);
+        assert_eq!(in_time(setup.code("/api?timeout=500ms", "token-that-hangs")).await, 401);
         assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
     };
     let others = async {
         for (token, code, _) in CASES {
-            assert_eq!(in_time(scene.code("/api", token)).await, *code, "{token}");
-            scene.others_are_served().await;
+            assert_eq!(in_time(setup.code("/api", token)).await, *code, "{token}");
+            setup.others_are_served().await;
         }
     };
     tokio::join!(hanging, others);
-    let grown = scene.most_memory() - before;
+    let grown = setup.most_memory() - before;
     assert!(grown < 64 << 10, "endless answers are read: {grown} KiB");
     assert_eq!(elsewhere.connections(), 0, "a redirect was followed");
-    assert_eq!(scene.code("/api", "token-that-is-good").await, 200);
+    assert_eq!(setup.code("/api", "token-that-is-good").await, 200);
     let expected: Vec<&str> = CASES.iter().map(|case| case.2).collect();
     let tokens: Vec<&str> = CASES.iter().map(|case| case.0).chain(["token-that-hangs"]).collect();
-    scene.logged(&expected, &tokens).await;
+    setup.logged(&expected, &tokens).await;
 }

@@ -11,14 +11,14 @@ use testkit::token_backends::{TokenBackends, unknown};
 /// Fewer than a flood of connections opens.
 const MOST_CONNECTIONS: usize = 1000;
 
-pub struct Scene {
+pub struct FloodedGateway {
     pub process: GatewayProcess,
     pub alice: Issued,
     asked: TokenBackends,
     _pki: Pki,
 }
 
-impl Scene {
+impl FloodedGateway {
     pub async fn start() -> Arc<Self> {
         let pki = Pki::new();
         let asked = TokenBackends::start(&pki, |_| Box::pin(async { unknown() })).await;
@@ -31,7 +31,7 @@ impl Scene {
     }
 }
 
-impl Deref for Scene {
+impl Deref for FloodedGateway {
     type Target = TokenBackends;
 
     fn deref(&self) -> &TokenBackends {

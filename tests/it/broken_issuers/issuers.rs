@@ -13,7 +13,7 @@ use testkit::{Backend, Pki, ResponseFuture, TEST_TIMEOUT, in_time, until};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
-use super::{Scene, elsewhere, ready, target};
+use super::{LoggedGateway, elsewhere, ready, target};
 
 const JSON: &str = "application/json";
 
@@ -41,22 +41,22 @@ async fn an_issuer_that_comes_late_is_taken_then() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("https://{}", socket.local_addr().unwrap());
-    let scene = Scene::new(&pki, one(&pki, &url)).await;
+    let setup = LoggedGateway::new(&pki, one(&pki, &url)).await;
     let token = key.sign(&claims(&url, "1"));
     let began = Instant::now();
-    assert_eq!(scene.code("/api", &token).await, 401);
+    assert_eq!(setup.code("/api", &token).await, 401);
     assert!(began.elapsed() < Duration::from_secs(5), "nobody waits for it: {:?}", began.elapsed());
-    scene.others_are_served().await;
+    setup.others_are_served().await;
 
     let _issuer = Issuer::at(&pki, socket.listen(16).unwrap(), &[&key]);
     in_time(async {
-        while scene.code("/api", &token).await != 200 {
+        while setup.code("/api", &token).await != 200 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
     .await;
-    scene.others_are_served().await;
-    scene.logged(&["cannot find the configuration of an issuer", "Connection refused"], &[&token]).await;
+    setup.others_are_served().await;
+    setup.logged(&["cannot find the configuration of an issuer", "Connection refused"], &[&token]).await;
 }
 
 /// One issuer of several at the same server: what is below its path.
@@ -134,30 +134,31 @@ async fn whatever_an_issuer_publishes_harms_its_own_tokens_alone() {
         .unwrap();
     }
     let file = pki.write("issuers.yaml", file);
-    let scene =
-        Scene::new(&pki, [format!("--authentication-config={}", file.display()), "-v=5".to_owned()]).await;
-    let before = scene.most_memory();
+    let setup =
+        LoggedGateway::new(&pki, [format!("--authentication-config={}", file.display()), "-v=5".to_owned()])
+            .await;
+    let before = setup.most_memory();
 
     let mut tokens = Vec::new();
     for Member { name, code, .. } in MEMBERS {
         let token = key.sign(&claims(&format!("{url}/{name}"), "1"));
         let began = Instant::now();
-        let mut found = scene.code("/api", &token).await;
+        let mut found = setup.code("/api", &token).await;
         // Those that are good have to be found first.
         while *code == 200 && found == 401 && began.elapsed() < TEST_TIMEOUT {
-            found = scene.code("/api", &token).await;
+            found = setup.code("/api", &token).await;
         }
         assert_eq!(found, *code, "{name}");
         assert!(began.elapsed() < Duration::from_secs(10), "{name} took {:?}", began.elapsed());
-        scene.others_are_served().await;
+        setup.others_are_served().await;
         tokens.push(token);
     }
-    let grown = scene.most_memory() - before;
+    let grown = setup.most_memory() - before;
     assert!(grown < 64 << 10, "endless answers are read: {grown} KiB");
     assert_eq!(elsewhere.connections(), 0, "a redirect was followed");
     let expected: Vec<&str> = MEMBERS.iter().map(|member| member.logged).collect();
     let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
-    scene.logged(&expected, &tokens).await;
+    setup.logged(&expected, &tokens).await;
 }
 
 #[tokio::test]
@@ -174,13 +175,13 @@ async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
             ready(200, JSON, keys).await
         })
     });
-    let scene = Scene::new(&pki, one(&pki, &issuer.url)).await;
+    let setup = LoggedGateway::new(&pki, one(&pki, &issuer.url)).await;
     let token = key.sign(&claims(&issuer.url, "1"));
     let asked = || issuer.server.pending() >= 2;
     // Until the configuration is known, nobody waits.
     let slow = async {
         loop {
-            let code = scene.code("/api", &token).await;
+            let code = setup.code("/api", &token).await;
             if code != 401 {
                 return code;
             }
@@ -188,17 +189,17 @@ async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
     };
     let others = async {
         until("the question for the keys", asked).await;
-        scene.others_are_served().await;
+        setup.others_are_served().await;
         // Who will not wait so long is told so.
         assert_eq!(
-            in_time(scene.code("/api?timeout=300ms", &key.sign(&claims(&issuer.url, "2")))).await,
+            in_time(setup.code("/api?timeout=300ms", &key.sign(&claims(&issuer.url, "2")))).await,
             401
         );
         release.send(true).unwrap();
     };
     let (code, ()) = in_time(Box::pin(async { tokio::join!(slow, others) })).await;
     assert_eq!(code, 200);
-    scene.logged(&[], &[&token]).await;
+    setup.logged(&[], &[&token]).await;
 }
 
 #[tokio::test]
@@ -206,10 +207,10 @@ async fn no_request_fails_while_keys_are_rotated() {
     let pki = Pki::new();
     let mut old = SigningKey::new("key-0");
     let issuer = Issuer::start(&pki, &[&old]).await;
-    let scene = Scene::new(&pki, one(&pki, &issuer.url)).await;
+    let setup = LoggedGateway::new(&pki, one(&pki, &issuer.url)).await;
     let first = old.sign(&claims(&issuer.url, "first"));
-    in_time(async { while scene.code("/api", &first).await != 200 {} }).await;
-    let connection = scene.process.gateway.http2(None).await;
+    in_time(async { while setup.code("/api", &first).await != 200 {} }).await;
+    let connection = setup.process.gateway.http2(None).await;
     for round in 1..=3 {
         let new = SigningKey::new(&format!("key-{round}"));
         issuer.is(&issuer.url, &[&old, &new]);

@@ -7,7 +7,7 @@ use testkit::wire::{head, is_held};
 use testkit::{full, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::Scene;
+use super::GatewayWithBystanders;
 
 /// How each of the clients sends what is not read.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +28,14 @@ async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
         *response.status_mut() = StatusCode::FORBIDDEN;
         Box::pin(async { response })
     };
-    let scene = Scene::with(&[], limit, refuse).await;
+    let setup = GatewayWithBystanders::with(&[], limit, refuse).await;
     let mut clients = Vec::new();
     for (count, sends) in [(8, Sends::AllItCan), (8, Sends::AByteNowAndThen), (8, Sends::Nothing)] {
         for index in 0..count {
             // Refused by the gateway, and by the backend.
-            let identity = (index % 2 == 0).then_some(&*scene.alice);
+            let identity = (index % 2 == 0).then_some(&*setup.alice);
             let token = if identity.is_none() { "Authorization: Bearer forged\r\n" } else { "" };
-            let mut stream = scene.gateway.tls(b"http/1.1", identity).await;
+            let mut stream = setup.gateway.tls(b"http/1.1", identity).await;
             let request = format!(
                 "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\n{token}Content-Length: 9999999999\r\n\r\n"
             );
@@ -62,11 +62,11 @@ async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
             }));
         }
     }
-    scene.others.go_on().await;
-    let local = scene.gateway.address.port();
+    setup.others.go_on().await;
+    let local = setup.gateway.address.port();
     for client in clients {
         let (remote, _write) = in_time(client).await.unwrap();
         until("the end of the connection", || !is_held(local, remote)).await;
     }
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }

@@ -2,7 +2,7 @@
 //! redirects lead back through the gateway.
 
 use http::{Request, Response, StatusCode};
-use testkit::{Backend, Gateway, H2, Pki, full, kubeconfig, self_check, status};
+use testkit::{Backend, Gateway, H2, Pki, cluster_flags, full, self_check, status};
 
 use crate::gateway::InProcess as _;
 
@@ -22,29 +22,15 @@ async fn start(pki: &Pki, location: &'static str) -> (Backend, Gateway) {
         Box::pin(async { response.body(full("")).unwrap() })
     })
     .await;
-    let front = pki.front.leaf().cn("portcullis").issue();
-    let (cert, key) = pki.write_pair("front", &front);
-    let ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
-    let server = backend.address.to_string();
-    let content =
-        kubeconfig(backend.address, &ca, &cert, &key).replace(&server, &format!("{server}{BACKEND}"));
-    pki.write("backend.kubeconfig", content);
-    pki.write_pair("gateway", &pki.servers.server(&["localhost"]));
     pki.write("tokens.csv", "good-token,carol,7\n");
-    let file = pki.write(
-        "gateway.yaml",
-        "apiVersion: portcullis.dev/v1alpha1
-kind: GatewayConfiguration
-serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
-operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
-clusters:
+    let server = format!("{}{BACKEND}", backend.address);
+    let clusters = "
 - name: one
-  kubeconfig: backend.kubeconfig
+  kubeconfig: one.kubeconfig
   match: {pathPrefix: /clusters/one}
   authentication: {tokenAuthFile: tokens.csv}
-",
-    );
-    let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
+";
+    let gateway = Gateway::with(cluster_flags(pki, &["localhost"], &[("one", server)], clusters));
     (backend, gateway)
 }
 

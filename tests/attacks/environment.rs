@@ -12,8 +12,8 @@ use rustls_pki_types::ServerName;
 use testkit::pki::Issued;
 use testkit::wire::handshake_over;
 use testkit::{
-    Backend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, empty, flags, full,
-    kubeconfig,
+    Backend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, cluster_flags, empty,
+    flags, full,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,7 +46,7 @@ pub enum Needs {
     Clusters,
 }
 
-pub struct Lab {
+pub struct AttackEnvironment {
     pub pki: Pki,
     pub backend: Backend,
     /// The API server of the second cluster.
@@ -59,7 +59,7 @@ pub struct Lab {
     child: Option<Child>,
 }
 
-impl Drop for Lab {
+impl Drop for AttackEnvironment {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             child.kill().ok();
@@ -76,7 +76,7 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Lab {
+impl AttackEnvironment {
     pub async fn start(proxy: &Proxy, needs: Needs) -> Self {
         let pki = Pki::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,7 +98,7 @@ impl Lab {
         let mut other = None;
         if needs == Needs::Clusters {
             let second = Backend::start(&pki, H2, move |request| scripted(&request, trap)).await;
-            given = clusters(&pki, second.address);
+            given = clusters(&pki, backend.address, second.address);
             other = Some(second);
         }
         let alice = pki.clients.leaf().cn("alice").issue();
@@ -118,9 +118,9 @@ impl Lab {
                 (port, Some(child))
             }
         };
-        let lab = Self { pki, backend, other, address, trap, trapped, alice, child };
-        lab.ready().await;
-        lab
+        let environment = Self { pki, backend, other, address, trap, trapped, alice, child };
+        environment.ready().await;
+        environment
     }
 
     /// Waits until a plain request passes.
@@ -184,30 +184,21 @@ impl Lab {
 }
 
 /// The flags of a gateway with two clusters, each with tokens and clients of its own. The files are those of [`flags`].
-fn clusters(pki: &Pki, other: SocketAddr) -> Vec<String> {
-    let directory = pki.directory.path();
-    let [ca, cert, key] = ["servers-ca.crt", "front.crt", "front.key"].map(|name| directory.join(name));
-    pki.write("other.kubeconfig", kubeconfig(other, &ca, &cert, &key));
+fn clusters(pki: &Pki, own: SocketAddr, other: SocketAddr) -> Vec<String> {
     pki.write("other-tokens.csv", "other-token,mallory,1,system:masters\n");
     pki.write("other-clients.crt", pki.client_front.cert_pem());
-    let file = pki.write(
-        "gateway.yaml",
-        "apiVersion: portcullis.dev/v1alpha1
-kind: GatewayConfiguration
-serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
-operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
-clusters:
+    let clusters = "
 - name: own
-  kubeconfig: backend.kubeconfig
+  kubeconfig: own.kubeconfig
   match: {serverNames: [own.example], pathPrefix: /clusters/own}
   authentication: {clientCAFile: clients-ca.crt, tokenAuthFile: tokens.csv, anonymousAuth: false}
 - name: other
   kubeconfig: other.kubeconfig
   match: {serverNames: [other.example], pathPrefix: /clusters/other}
   authentication: {clientCAFile: other-clients.crt, tokenAuthFile: other-tokens.csv, anonymousAuth: false}
-",
-    );
-    vec![format!("--config={}", file.display())]
+";
+    let backends = [("own", own.to_string()), ("other", other.to_string())];
+    cluster_flags(pki, &["localhost"], &backends, clusters)
 }
 
 /// The real binary; ready when it says so.

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::Scene;
+use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
 /// Sends a byte from time to time until the other end closes the connection.
@@ -53,8 +53,8 @@ async fn a_header_that_drips_in_ends_its_connection() {
         let limit = |limits: &mut portcullis::config::settings::Limits| {
             limits.header_timeout = Duration::from_millis(300);
         };
-        let scene = Scene::with(&[], limit, |_| ok()).await;
-        let mut client = scene.gateway.tls(b"http/1.1", Some(&scene.alice)).await;
+        let setup = GatewayWithBystanders::with(&[], limit, |_| ok()).await;
+        let mut client = setup.gateway.tls(b"http/1.1", Some(&setup.alice)).await;
         if !first {
             client.write_all(b"GET /api HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
             assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "));
@@ -63,7 +63,7 @@ async fn a_header_that_drips_in_ends_its_connection() {
         }
         client.write_all(b"GET /api HTTP/1.1\r\nHost: a\r\nx: ").await.unwrap();
         drip(&mut client).await;
-        scene.others.were_undisturbed().await;
+        setup.others.were_undisturbed().await;
     }
 }
 
@@ -80,8 +80,8 @@ async fn a_body_that_drips_in_has_the_time_of_its_request() {
             Response::new(full("ok"))
         })
     };
-    let scene = Scene::with(&[], |_| {}, answer).await;
-    let mut client = scene.gateway.tls(b"http/1.1", Some(&scene.alice)).await;
+    let setup = GatewayWithBystanders::with(&[], |_| {}, answer).await;
+    let mut client = setup.gateway.tls(b"http/1.1", Some(&setup.alice)).await;
     let post = "POST /api/v1/namespaces/n/configmaps?timeout=300ms HTTP/1.1\r\nHost: a\r\n\
         Content-Length: 1000000\r\n\r\n";
     client.write_all(post.as_bytes()).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_body_that_drips_in_has_the_time_of_its_request() {
     let body = in_time(bodies.recv()).await.unwrap();
     assert!(body.is_err(), "a part of a body reached the backend as a whole");
     in_time(dripping).await.unwrap();
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 #[tokio::test]
@@ -105,25 +105,26 @@ async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_ha
         limits.header_timeout = Duration::from_secs(1);
         limits.idle_timeout = Duration::from_secs(1);
     };
-    let scene = Scene::with(&[], limit, |_| Box::pin(async { Response::new(endless().0) })).await;
+    let setup =
+        GatewayWithBystanders::with(&[], limit, |_| Box::pin(async { Response::new(endless().0) })).await;
     let path = "/api/v1/pods?timeout=300ms";
-    let mut http1 = scene.gateway.tls(b"http/1.1", Some(&scene.alice)).await;
+    let mut http1 = setup.gateway.tls(b"http/1.1", Some(&setup.alice)).await;
     http1.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
     assert!(head(&mut http1).await.unwrap().starts_with("HTTP/1.1 200 "));
     // No window at all, and one that is larger than what the kernel holds.
-    let mut no_window = scene.gateway.frames(Some(&scene.alice), 0).await;
+    let mut no_window = setup.gateway.frames(Some(&setup.alice), 0).await;
     no_window.write_all(&request(1, path)).await.unwrap();
-    let mut not_read = scene.gateway.frames(Some(&scene.alice), (1 << 31) - 1).await;
+    let mut not_read = setup.gateway.frames(Some(&setup.alice), (1 << 31) - 1).await;
     let all = [window_update(0, (1 << 31) - 65_536), request(1, path)].concat();
     not_read.write_all(&all).await.unwrap();
     while in_time(read_frame(&mut no_window)).await.unwrap().0 != HEADERS {}
     while in_time(read_frame(&mut not_read)).await.unwrap().0 != HEADERS {}
-    scene.gateway.until_counted("apiserver_request_total{code=\"200\",verb=\"LIST\"} 3").await;
+    setup.gateway.until_counted("apiserver_request_total{code=\"200\",verb=\"LIST\"} 3").await;
     for (name, client) in [("HTTP/1.1", &http1), ("no window", &no_window), ("not read", &not_read)] {
-        let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
+        let (local, remote) = (setup.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
         until(&format!("the end of the connection, {name}"), || !is_held(local, remote)).await;
     }
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 /// A body without end that counts what is taken of it.
@@ -154,7 +155,7 @@ async fn settled(taken: &AtomicUsize) -> usize {
 async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobody() {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
-    let scene = Scene::with(
+    let setup = GatewayWithBystanders::with(
         &[],
         |_| {},
         move |_| {
@@ -171,7 +172,7 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
         ("no measure", (1 << 31) - 1, (1 << 31) - 65_536, 90, 320 << 10),
     ] {
         taken.store(0, Ordering::Relaxed);
-        let mut client = scene.gateway.frames(Some(&scene.alice), window).await;
+        let mut client = setup.gateway.frames(Some(&setup.alice), window).await;
         let mut all = Vec::new();
         if connection_window > 0 {
             all.extend(window_update(0, connection_window));
@@ -184,27 +185,27 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
         let each = settled(&taken).await / usize::try_from(streams).unwrap();
         assert!(each < bound, "{name}: {each} bytes for each stream");
         // A stream that is read goes on meanwhile, on a connection of its own and to the same backend.
-        let mut reader = scene.gateway.http2(Some(&scene.alice)).await;
+        let mut reader = setup.gateway.http2(Some(&setup.alice)).await;
         let mut live = reader.get(watch, &[]).await.into_body();
         for _ in 0..200 {
             in_time(live.frame()).await.unwrap().unwrap();
         }
-        scene.others.go_on().await;
+        setup.others.go_on().await;
     }
     // Connections of one watch each; what the kernel holds for them comes on top.
     taken.store(0, Ordering::Relaxed);
     let mut clients = Vec::new();
     for _ in 0..20 {
-        let mut client = scene.gateway.http1(Some(&scene.alice)).await;
+        let mut client = setup.gateway.http1(Some(&setup.alice)).await;
         let response = client.get(watch, &[]).await;
         clients.push((client, response));
     }
     let each = settled(&taken).await / clients.len();
     assert!(each < 12 << 20, "{each} bytes for each connection");
-    let response = scene.gateway.http1(Some(&scene.alice)).await.get(super::CALM, &[]).await;
+    let response = setup.gateway.http1(Some(&setup.alice)).await.get(super::CALM, &[]).await;
     assert_eq!(response.status(), StatusCode::OK);
     text(response).await;
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 // What a pod that writes byte by byte makes of its log: frames that cost a reader far more than their bytes. h2 ends the

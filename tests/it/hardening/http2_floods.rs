@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
-use super::Scene;
+use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
 // Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
@@ -71,22 +71,22 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
 }
 
 /// A backend that never answers, and counts the requests.
-async fn unanswered(extra: &[&str]) -> (Scene, Arc<AtomicU32>) {
+async fn unanswered(extra: &[&str]) -> (GatewayWithBystanders, Arc<AtomicU32>) {
     let reached = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&reached);
     let answer = move |_| -> ResponseFuture {
         count.fetch_add(1, Ordering::SeqCst);
         Box::pin(std::future::pending())
     };
-    (Scene::with(extra, |_| {}, answer).await, reached)
+    (GatewayWithBystanders::with(extra, |_| {}, answer).await, reached)
 }
 
 // CVE-2023-44487: each request that is taken back costs the backend work, and no stream of the client.
 #[tokio::test]
 async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
-    let (scene, reached) = unanswered(&[]).await;
-    let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
-    let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
+    let (setup, reached) = unanswered(&[]).await;
+    let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
+    let (local, remote) = (setup.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
     let mut taken_back = 0;
     // What is regained with time is little beside ten at once.
     while is_held(local, remote) {
@@ -105,21 +105,21 @@ async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
     // Twice as many as it may have streams.
     assert!(taken_back >= 40, "only {taken_back} were taken back");
     assert_eq!(reason_of_goaway(&mut client).await, Some(ENHANCE_YOUR_CALM));
-    scene.gateway.until_counted("portcullis_abused_connections_total 1").await;
-    scene.others.were_undisturbed().await;
+    setup.gateway.until_counted("portcullis_abused_connections_total 1").await;
+    setup.others.were_undisturbed().await;
 }
 
 #[tokio::test]
 async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
-    let (scene, reached) = unanswered(&[]).await;
+    let (setup, reached) = unanswered(&[]).await;
     let flood = |ids: std::ops::Range<u32>| -> Vec<u8> {
         let ids = ids.map(|index| 2 * index + 1);
         ids.flat_map(|id| [request(id, "/api/v1/pods"), reset(id, CANCEL)].concat()).collect()
     };
-    let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+    let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
     client.write_all(&flood(0..15)).await.unwrap();
     // What they mean is not looked at any more.
-    scene.gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"other\"} 15").await;
+    setup.gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"other\"} 15").await;
     assert_eq!(reached.load(Ordering::SeqCst), 0);
     // h2 ends a connection with ENHANCE_YOUR_CALM that takes back more than 20 before they were looked at.
     client.write_all(&flood(15..2000)).await.ok();
@@ -131,7 +131,7 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
     };
     assert_eq!(goaway[4..8], ENHANCE_YOUR_CALM.to_be_bytes());
     assert!(reached.load(Ordering::SeqCst) < 100);
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 /// Reads what is left on a connection; why it ended, if that was said.
@@ -185,7 +185,7 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
         ("PRIORITY", (Vec::new(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])), None),
     ];
     let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_millis(500);
-    let scene = Scene::with(&[], limit, |_| Box::pin(std::future::pending())).await;
+    let setup = GatewayWithBystanders::with(&[], limit, |_| Box::pin(std::future::pending())).await;
     for (name, (first, mut again), expected) in floods {
         if again.is_empty() {
             // Without a path. Each has a stream of its own.
@@ -193,20 +193,20 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
                 .flat_map(|id| frame(HEADERS, END_HEADERS | END_STREAM, 2 * id + 1, &[0x82]))
                 .collect();
         }
-        let client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+        let client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
         let reason = in_time(flood(client, (first, again))).await;
         assert_eq!(reason, expected, "{name}");
-        scene.others.go_on().await;
+        setup.others.go_on().await;
     }
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 // What the gateway must answer waits for the client to read it, and so does what comes next.
 #[tokio::test]
 async fn a_flood_whose_answers_nobody_reads_is_not_read_either() {
     for again in [frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, b"")] {
-        let scene = Scene::with(&[], |_| {}, |_| Box::pin(std::future::pending())).await;
-        let mut client = scene.gateway.frames(Some(&scene.alice), 65_535).await;
+        let setup = GatewayWithBystanders::with(&[], |_| {}, |_| Box::pin(std::future::pending())).await;
+        let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
         client.write_all(&request(1, "/api/v1/pods?watch=true")).await.unwrap();
         let many = again.repeat((64 << 10) / again.len());
         let mut sent = 0;
@@ -214,6 +214,6 @@ async fn a_flood_whose_answers_nobody_reads_is_not_read_either() {
             sent += many.len();
             assert!(sent < 64 << 20, "the gateway keeps on reading");
         }
-        scene.others.were_undisturbed().await;
+        setup.others.were_undisturbed().await;
     }
 }

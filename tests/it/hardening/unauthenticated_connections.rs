@@ -9,7 +9,7 @@ use testkit::wire::is_held;
 use testkit::{full, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::Scene;
+use super::GatewayWithBystanders;
 
 /// A request with a bearer token that nothing knows.
 fn forged(stream: u32) -> Vec<u8> {
@@ -27,9 +27,11 @@ fn forged(stream: u32) -> Vec<u8> {
 /// The client never acknowledges a PING, so GOAWAY alone would let it go on for ever.
 #[tokio::test]
 async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
-    let scene = Scene::with(&[], |_| {}, |_| Box::pin(async { http::Response::new(full("ok")) })).await;
-    let mut client = scene.gateway.frames(None, 65_535).await;
-    let (local, remote) = (scene.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
+    let setup =
+        GatewayWithBystanders::with(&[], |_| {}, |_| Box::pin(async { http::Response::new(full("ok")) }))
+            .await;
+    let mut client = setup.gateway.frames(None, 65_535).await;
+    let (local, remote) = (setup.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
     client.write_all(&forged(1)).await.unwrap();
     let mut goaway = false;
     while !goaway {
@@ -54,7 +56,7 @@ async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
     }
     assert_eq!((answers, refused), (0, 200));
     until("the end of the connection", || !is_held(local, remote)).await;
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 /// A connection whose client says nothing more must not be kept either.
@@ -63,10 +65,12 @@ async fn a_silent_client_is_disconnected_after_its_answer() {
     let limit = |limits: &mut portcullis::config::settings::Limits| {
         limits.idle_timeout = Duration::from_hours(1);
     };
-    let scene = Scene::with(&[], limit, |_| Box::pin(async { http::Response::new(full("ok")) })).await;
-    let mut client = scene.gateway.frames(None, 65_535).await;
+    let setup =
+        GatewayWithBystanders::with(&[], limit, |_| Box::pin(async { http::Response::new(full("ok")) }))
+            .await;
+    let mut client = setup.gateway.frames(None, 65_535).await;
     client.write_all(&forged(1)).await.unwrap();
     let mut rest = Vec::new();
     in_time(client.read_to_end(&mut rest)).await.ok();
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }

@@ -6,7 +6,6 @@ use testkit::pki::Ca;
 use testkit::{kubeconfig, until};
 
 use super::*;
-use crate::gateway::InProcess as _;
 
 /// Renewed often, and lost once the controllers' lease cannot be renewed for four seconds.
 const ELECTION: [&str; 3] = [
@@ -21,7 +20,7 @@ const FOR_KUBELETS: usize = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_certificate() {
-    let scene = Scene::new().await;
+    let setup = ControllerGateway::new().await;
     let spec = |signer: &str, user: &str| {
         let mut asked = Asked::with_key(KeyKind::P521, signer, "system:node:victim", &["system:nodes"], &[]);
         asked.spec["username"] = json!(user);
@@ -29,29 +28,29 @@ async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_
     };
     let (other, kubelets) = (spec("example.com/other", STRANGER), spec(KUBELETS, STRANGER));
     for number in 0..FOR_ANOTHER_SIGNER {
-        scene.cluster.request(&format!("a-{number:06}"), &other, &json!({}));
+        setup.cluster.request(&format!("a-{number:06}"), &other, &json!({}));
     }
     for number in 0..FOR_KUBELETS {
-        scene.cluster.request(&format!("b-{number:06}"), &kubelets, &json!({}));
+        setup.cluster.request(&format!("b-{number:06}"), &kubelets, &json!({}));
     }
     // The last of the list.
-    scene.cluster.request("z-before", &Asked::node("before").spec, &json!({}));
-    let gateway = scene.gateway("csrsigning,csrapproving", &ELECTION);
-    scene.cluster.until_status("z-before", is_issued).await;
+    setup.cluster.request("z-before", &Asked::node("before").spec, &json!({}));
+    let gateway = setup.gateway("csrsigning,csrapproving", &ELECTION);
+    setup.cluster.until_status("z-before", is_issued).await;
     let waiting = gateway.count("workqueue_depth{cluster=\"backend\",name=\"csrapproving\"}").await;
-    scene.cluster.request("after", &Asked::node("after").spec, &json!({}));
-    scene.cluster.until_status("after", is_issued).await;
+    setup.cluster.request("after", &Asked::node("after").spec, &json!({}));
+    setup.cluster.until_status("after", is_issued).await;
     assert!(waiting > 0, "they did not wait for the strangers' requests");
     // Nothing of the strangers' is left to be looked at for the first time.
     gateway.until_counted("workqueue_depth{cluster=\"backend\",name=\"csrapproving\"} 0").await;
-    until("the lease", || scene.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
+    until("the lease", || setup.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
     assert!(
-        !scene.cluster.events().iter().any(|note| note.ends_with("stopped leading")),
+        !setup.cluster.events().iter().any(|note| note.ends_with("stopped leading")),
         "the lease was lost"
     );
-    let lease = scene.cluster.get(&format!("{}/{LEASE}", testkit::fake_cluster::LEASES)).unwrap();
+    let lease = setup.cluster.get(&format!("{}/{LEASE}", testkit::fake_cluster::LEASES)).unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 0, "{lease}");
-    assert_eq!(scene.cluster.certificates().len(), 2);
+    assert_eq!(setup.cluster.certificates().len(), 2);
 }
 
 /// Each has a signing authority, connections and turns of its own.

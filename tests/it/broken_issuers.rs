@@ -20,13 +20,13 @@ use tokio::net::TcpListener;
 use crate::gateway::start_process;
 
 /// A gateway as a process, so that its log and its memory can be looked at, and those whom nothing may disturb.
-struct Scene {
+struct LoggedGateway {
     _backend: Backend,
     process: GatewayProcess,
     alice: Issued,
 }
 
-impl Scene {
+impl LoggedGateway {
     async fn new(pki: &Pki, further: impl IntoIterator<Item = String>) -> Self {
         let backend = Backend::plain(pki).await;
         let process = start_process(flags(pki, backend.address).into_iter().chain(further)).await;

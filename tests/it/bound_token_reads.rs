@@ -10,14 +10,14 @@ use testkit::{Backend, Gateway, H2, Pki, flags, full, until};
 use crate::gateway::InProcess as _;
 
 /// A gateway before a cluster that has told everything that tokens are judged by.
-struct Scene {
+struct SyncedGateway {
     accounts: Arc<FakeAccounts>,
     backend: Backend,
     gateway: Gateway,
     client: Client,
 }
 
-impl Scene {
+impl SyncedGateway {
     async fn start(key_file: bool) -> Self {
         let (pki, accounts) = (Pki::new(), FakeAccounts::new());
         let known = Arc::clone(&accounts);
@@ -32,16 +32,16 @@ impl Scene {
         }
         let gateway = Gateway::with(flags);
         let client = Client::connect(&gateway, true, None).await;
-        let mut scene = Self { accounts, backend, gateway, client };
+        let mut setup = Self { accounts, backend, gateway, client };
         let mut connections = 1;
         // A token of an object that no watch has told of is refused here: single objects are not found.
-        while scene.ask().await != StatusCode::OK {
+        while setup.ask().await != StatusCode::OK {
             assert!(connections < 1000, "tokens are never known");
             // Each refusal is the last answer on its connection.
-            scene.client = Client::connect(&scene.gateway, true, None).await;
+            setup.client = Client::connect(&setup.gateway, true, None).await;
             connections += 1;
         }
-        scene
+        setup
     }
 
     /// The answer to a request with a token that nobody has seen before.
@@ -70,13 +70,13 @@ impl Scene {
 
 #[tokio::test]
 async fn tokens_by_a_key_file_cost_the_api_server_nothing_once_its_objects_are_known() {
-    Scene::start(true).await.every_token_is_judged_without_a_question().await;
+    SyncedGateway::start(true).await.every_token_is_judged_without_a_question().await;
 }
 
 #[tokio::test]
 async fn tokens_by_published_keys_cost_the_api_server_nothing_once_they_are_known() {
-    let scene = Scene::start(false).await;
-    let (_, keys) = scene.accounts.asked();
+    let setup = SyncedGateway::start(false).await;
+    let (_, keys) = setup.accounts.asked();
     assert!(keys > 0, "the keys come from the API server");
-    scene.every_token_is_judged_without_a_question().await;
+    setup.every_token_is_judged_without_a_question().await;
 }

@@ -36,7 +36,7 @@ const WHO: &str = "/apis/who";
 /// What the backend keeps for tests is thrown away this often.
 const FORGET: Duration = Duration::from_millis(50);
 
-pub struct Scene {
+pub struct CommonSetup {
     pub pki: Arc<Pki>,
     pub backend: SocketAddr,
     /// How many each proxy has.
@@ -56,7 +56,7 @@ pub struct Tokens {
     pub bound: String,
 }
 
-impl Scene {
+impl CommonSetup {
     pub fn new(threads: NonZeroUsize) -> Self {
         let (pki, accounts) = (Arc::new(Pki::new()), FakeAccounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));

@@ -12,7 +12,7 @@ use portcullis::config::sections::key_of;
 const INTRODUCTION: &str = "\
 # Configuration
 
-<!-- Written by tests/it/reference.rs; change it there, or the help of the flag. -->
+<!-- Written by tests/it/configuration_reference.rs; change it there, or the help of the flag. -->
 
 There are two doors to one and the same configuration: the command line, with kube-apiserver's own flags, and a file:
 
@@ -110,7 +110,7 @@ fn configuration_reference_is_up_to_date() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == reference,
-        "docs/configuration.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test --test it reference"
+        "docs/configuration.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test --test it configuration_reference"
     );
 }
 

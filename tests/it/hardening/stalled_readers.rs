@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use testkit::body::{Frames, endless, fed};
 use testkit::client::Client;
 use testkit::pki::Issued;
-use testkit::{Backend, Gateway, H2, Pki, full, in_time, text};
+use testkit::{Backend, Gateway, H2, Pki, full, in_time, text, until};
 use tokio::sync::mpsc;
 
 use crate::gateway::InProcess as _;
@@ -27,7 +27,7 @@ const STREAMS: usize = 100;
 const EVENTS: usize = 256;
 const EVENT: usize = 4096;
 
-struct Scene {
+struct EndlessAnswers {
     _pki: Pki,
     backend: Backend,
     gateway: Gateway,
@@ -37,7 +37,7 @@ struct Scene {
     watches: mpsc::UnboundedReceiver<Frames>,
 }
 
-impl Scene {
+impl EndlessAnswers {
     async fn start() -> Self {
         let pki = Pki::new();
         let taken = Arc::new(AtomicUsize::new(0));
@@ -171,24 +171,56 @@ async fn serves(client: &mut Client) {
 #[tokio::test]
 async fn all_but_one_stream_of_a_connection_stall_and_the_last_one_does_not() {
     for path in ENDLESS {
-        Scene::start().await.is_as_ever_with(path, [0, 1], STREAMS - 1).await;
+        EndlessAnswers::start().await.is_as_ever_with(path, [0, 1], STREAMS - 1).await;
     }
 }
 
 #[tokio::test]
 async fn answers_that_stall_on_many_connections_disturb_nobody() {
     for path in ENDLESS {
-        Scene::start().await.is_as_ever_with(path, [64, 64], 1).await;
+        EndlessAnswers::start().await.is_as_ever_with(path, [64, 64], 1).await;
     }
 }
 
 #[tokio::test]
 async fn more_answers_may_stall_than_a_connection_to_the_backend_carries() {
     for path in ENDLESS {
-        let mut scene = Scene::start().await;
-        let before = scene.backend.connections();
-        scene.is_as_ever_with(path, [0, 3], STREAMS - 1).await;
+        let mut setup = EndlessAnswers::start().await;
+        let before = setup.backend.connections();
+        setup.is_as_ever_with(path, [0, 3], STREAMS - 1).await;
         // One of each kind would be there anyway.
-        assert!(scene.backend.connections() > before + 2, "{} connections", scene.backend.connections());
+        assert!(setup.backend.connections() > before + 2, "{} connections", setup.backend.connections());
+    }
+}
+
+// kube-apiserver aborts the connection (HTTP/1.1) or the stream (HTTP/2) when the timeout filter's time is up, also
+// when the handler is blocked in a write to a client that does not read.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
+    let pki = Pki::new();
+    let (told, mut bodies) = mpsc::unbounded_channel();
+    let backend = Backend::start(&pki, H2, move |request: Request<_>| {
+        if request.uri().path() == "/api" {
+            return Box::pin(async { Response::new(full("ok")) });
+        }
+        let (body, gone) = endless();
+        told.send(gone).unwrap();
+        Box::pin(async { Response::new(body) })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut http1 = gateway.http1(Some(&alice)).await;
+    let mut http2 = gateway.http2(Some(&alice)).await;
+    // Connects, so that the deadline is not that of a handshake.
+    text(http2.get("/api", &[]).await).await;
+    let path = "/api/v1/pods?timeout=400ms";
+    for (version, response) in
+        [("HTTP/1.1", http1.get(path, &[]).await), ("HTTP/2", http2.get(path, &[]).await)]
+    {
+        assert_eq!(response.status(), StatusCode::OK);
+        let gone = in_time(bodies.recv()).await.unwrap();
+        until(&format!("the end of the backend's stream, {version}"), || gone.load(Ordering::SeqCst)).await;
+        assert!(in_time(response.into_body().collect()).await.is_err(), "{version}: it looks whole");
     }
 }
