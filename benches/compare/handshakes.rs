@@ -15,12 +15,12 @@ use crate::wire::Ask;
 
 /// How many are made at once.
 const AT_ONCE: usize = 4;
-/// What everybody can: the key exchange of the figures that are compared.
-pub const CASE: &str = "HTTP/1.1, X25519";
+/// What all proxies support: the key exchange of the figures that are compared.
+pub(crate) const CASE: &str = "HTTP/1.1, X25519";
 /// What the gateway prefers, and releases of OpenSSL before 3.5 cannot.
 const POST_QUANTUM: &str = "HTTP/1.1, X25519MLKEM768";
 
-pub async fn measure(
+pub(crate) async fn measure(
     options: &Options,
     setup: &CommonSetup,
     proxies: &[(Kind, Proxy)],

@@ -24,7 +24,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 
 const VERSIONS: [(&str, bool); 2] = [("HTTP/1.1", false), ("HTTP/2", true)];
 
-pub async fn measure(
+pub(crate) async fn measure(
     options: &Options,
     setup: &CommonSetup,
     proxies: &[(Kind, Proxy)],
@@ -46,7 +46,7 @@ pub async fn measure(
 
 async fn times(options: &Options, door: &Door, http2: bool) -> Vec<f64> {
     let lasting = options.seconds;
-    // All begin once everybody has connected.
+    // All begin once all have connected.
     let start = Instant::now() + Duration::from_millis(100);
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|number| {

@@ -1,13 +1,10 @@
 //! The gateway beside HAProxy and nginx at the same work: clients with certificates, identity in headers, TLS with a
-//! certificate of the proxy's own to one backend. Everybody has one thread and takes turns with the others, so that
-//! whatever else the machine does falls on all of them.
+//! certificate of the proxy's own to one backend. Each has one thread and takes turns with the others, so that
+//! other load of the machine affects all of them.
 //!
 //! `cargo bench --bench compare`, and `-- --help` for the rest.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -59,7 +56,7 @@ Examples:
 /// what memory idle watches take.
 ///
 /// Clients come with certificates; the backend learns who they are from headers, over TLS with the proxy's own
-/// certificate. Everybody has as many threads, the same keys, and logs no request that succeeds. Turns are interleaved: on a
+/// certificate. Each has as many threads, the same keys, and logs no request that succeeds. Turns are interleaved: on a
 /// machine that does something else too, ratios still mean something where figures do not. All of it takes a quarter of
 /// an hour.
 #[derive(Parser, Clone)]
@@ -102,7 +99,7 @@ impl Options {
         case.contains(&self.case)
     }
 
-    /// Whose turn it is, of so many: in each round somebody else begins.
+    /// The order of so many proxies: each round begins with another one.
     fn turns(&self, many: usize) -> impl Iterator<Item = usize> {
         (0..self.rounds.get()).flat_map(move |round| (0..many).map(move |turn| (round + turn) % many))
     }
@@ -143,7 +140,7 @@ async fn main() -> ExitCode {
     }
     let kinds = Kind::present();
     let mut told_to_end = signal(SignalKind::terminate()).unwrap();
-    // Whoever is dropped here removes what it has made.
+    // What is dropped here removes its files.
     let figures = tokio::select! {
         figures = measure(&options, &kinds) => figures,
         _ = told_to_end.recv() => return ExitCode::FAILURE,

@@ -8,12 +8,12 @@ use crate::setup::{CommonSetup, SMALL};
 use crate::wire::Ask;
 
 /// What the others are compared with.
-pub const CERTIFICATE: &str = "certificate";
+pub(crate) const CERTIFICATE: &str = "certificate";
 /// Looked up in a file, and verified once and then remembered.
-pub const STATIC_TOKEN: &str = "static-token";
-pub const BOUND_TOKEN: &str = "bound-token";
+pub(crate) const STATIC_TOKEN: &str = "static-token";
+pub(crate) const BOUND_TOKEN: &str = "bound-token";
 
-pub async fn measure(options: &Options, setup: &CommonSetup, gateway: &Proxy, figures: &mut Figures) {
+pub(crate) async fn measure(options: &Options, setup: &CommonSetup, gateway: &Proxy, figures: &mut Figures) {
     let tokens = &setup.tokens;
     let senders = [
         (CERTIFICATE, None),

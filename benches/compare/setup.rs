@@ -28,36 +28,36 @@ use testkit::{
 use crate::load::Door;
 
 /// What the backend answers with 1 KiB, with 100 KiB, with a header and then nothing, and with who it was asked by.
-pub const SMALL: &str = "/api/v1/namespaces/team/configmaps/small";
-pub const LARGE: &str = "/api/v1/namespaces/team/configmaps/large";
-pub const WATCH: &str = "/api/v1/namespaces/team/pods?watch=true";
+pub(crate) const SMALL: &str = "/api/v1/namespaces/team/configmaps/small";
+pub(crate) const LARGE: &str = "/api/v1/namespaces/team/configmaps/large";
+pub(crate) const WATCH: &str = "/api/v1/namespaces/team/pods?watch=true";
 const WHO: &str = "/apis/who";
 
 /// What the backend keeps for tests is thrown away this often.
 const FORGET: Duration = Duration::from_millis(50);
 
-pub struct CommonSetup {
-    pub pki: Arc<Pki>,
-    pub backend: SocketAddr,
+pub(crate) struct CommonSetup {
+    pub(crate) pki: Arc<Pki>,
+    pub(crate) backend: SocketAddr,
     /// How many each proxy has.
-    pub threads: NonZeroUsize,
+    pub(crate) threads: NonZeroUsize,
     /// The gateway's.
-    pub flags: Vec<String>,
-    pub tokens: Tokens,
+    pub(crate) flags: Vec<String>,
+    pub(crate) tokens: Tokens,
     alice: Issued,
     front: Issued,
 }
 
 /// Of carol, as the gateway knows her, and of a service account.
-pub struct Tokens {
-    pub short: String,
+pub(crate) struct Tokens {
+    pub(crate) short: String,
     /// As long as a bound token, and as little known of its holder as by a short one.
-    pub long: String,
-    pub bound: String,
+    pub(crate) long: String,
+    pub(crate) bound: String,
 }
 
 impl CommonSetup {
-    pub fn new(threads: NonZeroUsize) -> Self {
+    pub(crate) fn new(threads: NonZeroUsize) -> Self {
         let (pki, accounts) = (Arc::new(Pki::new()), FakeAccounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));
         let keys = pki.write("accounts.pub", accounts.key.public_pem());
@@ -86,27 +86,27 @@ impl CommonSetup {
     }
 
     /// What alice sees of a proxy.
-    pub fn by_certificate(&self, proxy: SocketAddr) -> Door {
+    pub(crate) fn by_certificate(&self, proxy: SocketAddr) -> Door {
         Door { address: proxy, tls: settings(Some(&self.alice), &[X25519]) }
     }
 
     /// What alice sees of one that can do this.
-    pub fn post_quantum(&self, proxy: SocketAddr) -> Door {
+    pub(crate) fn post_quantum(&self, proxy: SocketAddr) -> Door {
         Door { address: proxy, tls: settings(Some(&self.alice), &[X25519MLKEM768]) }
     }
 
     /// What those who have a token see of one.
-    pub fn by_token(proxy: SocketAddr) -> Door {
+    pub(crate) fn by_token(proxy: SocketAddr) -> Door {
         Door { address: proxy, tls: settings(None, &[X25519]) }
     }
 
     /// The backend itself, by a certificate that it takes.
-    pub fn direct(&self) -> Door {
+    pub(crate) fn direct(&self) -> Door {
         Door { address: self.backend, tls: settings(Some(&self.front), &[X25519]) }
     }
 
-    /// Finds that a proxy does what is compared: the backend learns from it who asks, and from nobody else.
-    pub async fn verify(&self, name: &str, proxy: SocketAddr) {
+    /// Checks that a proxy does what is compared: the backend gets the identity of the client from it, and not from the client.
+    pub(crate) async fn verify(&self, name: &str, proxy: SocketAddr) {
         let known = Gateway::at(proxy, None);
         for http2 in [false, true] {
             let mut client = Client::connect(&known, http2, Some(&self.alice)).await;

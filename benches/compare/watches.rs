@@ -21,7 +21,7 @@ const CASES: [(&str, bool, usize); 3] = [
 /// What a proxy may still do once the last watch is open: buffers it gives back.
 const SETTLING: Duration = Duration::from_secs(1);
 
-pub async fn measure(options: &Options, setup: &CommonSetup, kinds: &[Kind], figures: &mut Figures) {
+pub(crate) async fn measure(options: &Options, setup: &CommonSetup, kinds: &[Kind], figures: &mut Figures) {
     for (case, http2, streams) in CASES.into_iter().filter(|(case, ..)| options.wants(case)) {
         for kind in kinds {
             // A new one each time: what others left behind would take in the watches.

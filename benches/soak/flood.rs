@@ -1,4 +1,4 @@
-//! Floods beside honest clients, whose requests are measured first without one and then with it. Whoever the gateway asks
+//! Floods beside honest clients, whose requests are measured first without one and then with it. Every server that the gateway asks
 //! about tokens counts how often it does.
 
 mod connections;
@@ -29,10 +29,10 @@ const CLIENTS: usize = 8;
 
 /// What there is too much of.
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Flood {
-    /// Tokens that nobody has issued, of every shape, over both versions of HTTP.
+pub(crate) enum Flood {
+    /// Made-up tokens of every shape, over both versions of HTTP.
     Tokens,
-    /// Requests of nobody in particular, over both versions of HTTP.
+    /// Anonymous requests, over both versions of HTTP.
     Anonymous,
     /// Requests over HTTP/2 that are taken back as soon as they are made.
     Resets,
@@ -82,7 +82,7 @@ impl Flood {
 }
 
 /// Half of the time without a flood, then all of it with one.
-pub async fn run(flood: Flood, seconds: u64) -> ExitCode {
+pub(crate) async fn run(flood: Flood, seconds: u64) -> ExitCode {
     if matches!(flood, Flood::LargeHeaders) {
         return headers::run(seconds).await;
     }
@@ -101,7 +101,7 @@ pub async fn run(flood: Flood, seconds: u64) -> ExitCode {
     let after = Moment::of(&subject).await;
     ending.send_replace(true);
     let sent: u64 = clients.join_all().await.into_iter().sum();
-    let subject = Arc::into_inner(subject).expect("everybody else is gone");
+    let subject = Arc::into_inner(subject).expect("all clients have ended");
     let (_, said) = subject.process.end().await;
     report::print(sent, &before, &after, &quiet, &flooded, &said)
 }

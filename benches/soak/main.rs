@@ -1,21 +1,18 @@
-//! A gateway under what clusters do to it all day, for as long as asked: open watches, short requests, clients that come
-//! and go, break off in the middle of things or do not read, and reloads all the while. Nothing may be dropped, no event
-//! lost, no honest request fail, and nothing be kept of those who have left.
+//! A gateway under the load of a busy cluster, for a given time: open watches, short requests, clients that come and go,
+//! break off halfway or do not read, and reloads all the while. No connection may be dropped, no event lost, no honest
+//! request fail, and nothing be kept of clients that have left.
 //!
-//! With `--flood` it is a flood instead, of tokens that nobody has issued or of something else, and honest clients beside
-//! it: whoever the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
+//! With `--flood` it is a flood instead, of made-up tokens or of something else, and honest clients beside it:
+//! every server that the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
 //!
-//! With `--requests` it is certificate signing requests that nobody decides on, and a kubelet beside them.
+//! With `--requests` it is certificate signing requests that stay undecided, and a kubelet beside them.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
 //! `cargo bench --bench soak -- --requests 100000`
 //! `cargo bench --bench soak -- --flood large-headers --seconds 60`
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -122,7 +119,7 @@ async fn main() -> ExitCode {
     crowd.end(&count).await;
     let left = verdict::Left::of(&process).await;
 
-    let process = Arc::into_inner(process).expect("everybody else is gone");
+    let process = Arc::into_inner(process).expect("all clients have ended");
     let (ended, said) = process.end().await;
     verdict::print(&lines, &count.now(), &left, ended, &said, load.output)
 }

@@ -19,17 +19,17 @@ const LINES: u32 = 24;
 const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
 
-pub struct Report {
+pub(crate) struct Report {
     task: JoinHandle<Vec<Line>>,
     ending: oneshot::Sender<()>,
 }
 
 /// The gateway at one time.
 #[derive(Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     second: u64,
     #[serde(flatten)]
-    pub memory: Memory,
+    pub(crate) memory: Memory,
     generation: u64,
     /// How many connections the backend has seen.
     backend_connections: usize,
@@ -38,7 +38,7 @@ pub struct Line {
 }
 
 impl Report {
-    pub fn start(
+    pub(crate) fn start(
         process: &Arc<GatewayProcess>,
         backend: &Arc<Backend>,
         count: &Arc<Count>,
@@ -70,7 +70,7 @@ impl Report {
         Self { task, ending }
     }
 
-    pub async fn end(self) -> Vec<Line> {
+    pub(crate) async fn end(self) -> Vec<Line> {
         self.ending.send(()).ok();
         self.task.await.unwrap()
     }
@@ -104,6 +104,6 @@ impl Line {
     }
 }
 
-pub fn mebibytes(kibibytes: u64) -> String {
+pub(crate) fn mebibytes(kibibytes: u64) -> String {
     format!("{} MiB", kibibytes / 1024)
 }

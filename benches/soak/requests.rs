@@ -1,4 +1,4 @@
-//! Certificate signing requests by the thousand that nobody decides on, in front of a gateway whose controllers approve
+//! Certificate signing requests by the thousand that stay undecided, in front of a gateway whose controllers approve
 //! and sign: the lease must be kept, a kubelet's request be signed within seconds, and the gateway's own clients notice
 //! little. The API server is in this process and takes its part of the machine.
 
@@ -69,7 +69,7 @@ async fn until_issued(cluster: &FakeCluster, name: &str) -> Option<Duration> {
 }
 
 /// Half of `pending` for a signer that is not here, half for the one that approves and signs.
-pub async fn run(pending: usize) -> ExitCode {
+pub(crate) async fn run(pending: usize) -> ExitCode {
     let pki = Pki::new();
     pki.write("ca.crt", pki.clients.cert_pem());
     pki.write("ca.key", pki.clients.key_pem());

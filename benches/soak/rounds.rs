@@ -13,7 +13,7 @@ use tokio::time::sleep_until;
 use crate::count::Count;
 
 /// As many rounds as asked for, spread over the time.
-pub async fn run(process: &GatewayProcess, pki: &Pki, count: &Count, lasting: Duration, rounds: u32) {
+pub(crate) async fn run(process: &GatewayProcess, pki: &Pki, count: &Count, lasting: Duration, rounds: u32) {
     let start = Instant::now();
     for round in 1..=rounds {
         sleep_until((start + lasting * round / (rounds + 1)).into()).await;

@@ -1,4 +1,4 @@
-//! Whether all was well: nothing lost, nobody failed, nothing kept of those who have left.
+//! The result: no event lost, no client failed, nothing kept of clients that have left.
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::report::{Line, mebibytes};
 /// beginning, when what does not read is not full yet.
 const MORE_PERCENT: u64 = 15;
 const MORE_KIBIBYTES: u64 = 8 << 10;
-/// How long it may take until everybody who has left is forgotten.
+/// How long it may take until all clients that have left are forgotten.
 const FORGETTING: Duration = Duration::from_secs(20);
 
-/// What is left when everybody has gone.
+/// What the gateway still holds when all clients have left.
 #[derive(Serialize)]
-pub struct Left {
+pub(crate) struct Left {
     connections: usize,
     requests: u64,
     long_running: u64,
@@ -33,7 +33,7 @@ pub struct Left {
 
 impl Left {
     /// Looks until there is nothing left, or for as long as that may take.
-    pub async fn of(process: &GatewayProcess) -> Self {
+    pub(crate) async fn of(process: &GatewayProcess) -> Self {
         let deadline = Instant::now() + FORGETTING;
         loop {
             let metrics = process.gateway.metrics("/metrics").await;
@@ -56,7 +56,7 @@ impl Left {
 }
 
 /// Prints what came of it; a failure if anything was wrong.
-pub fn print(
+pub(crate) fn print(
     lines: &[Line],
     counted: &Counted,
     left: &Left,

@@ -11,16 +11,16 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::environment::{Answer, AttackEnvironment, Needs, exchange, identity};
 
-pub struct Attack {
-    pub row: u8,
-    pub name: &'static str,
+pub(crate) struct Attack {
+    pub(crate) row: u8,
+    pub(crate) name: &'static str,
     /// What it stands for.
-    pub case: &'static str,
-    pub needs: Needs,
+    pub(crate) case: &'static str,
+    pub(crate) needs: Needs,
     /// Whether the naive proxy falls for it, or why it is not tried there.
-    pub naive: Result<(), &'static str>,
+    pub(crate) naive: Result<(), &'static str>,
     /// What the attacker got.
-    pub attempt: for<'a> fn(&'a mut AttackEnvironment) -> BoxFuture<'a, Result<(), String>>,
+    pub(crate) attempt: for<'a> fn(&'a mut AttackEnvironment) -> BoxFuture<'a, Result<(), String>>,
 }
 
 const CAROL: &str = "Authorization: Bearer good-token\r\n";
@@ -64,7 +64,7 @@ async fn each_is_carol(environment: &AttackEnvironment, headers: &[&str]) -> Res
     Ok(())
 }
 
-/// Each of these requests is refused with one of these codes and reaches nobody.
+/// Each of these requests is refused with one of these codes and is not forwarded.
 async fn each_is_refused(
     environment: &AttackEnvironment,
     requests: &[String],
@@ -104,7 +104,7 @@ async fn others_go_on(environment: &AttackEnvironment, abuse: &[u8], times: usiz
     Ok(())
 }
 
-pub const ATTACKS: &[Attack] = &[
+pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         row: 1,
         name: "Connection nominates the identity",
@@ -491,7 +491,9 @@ pub const ATTACKS: &[Attack] = &[
                         Some(seen) if seen.target != target => {
                             return Err(format!("{target} became {}", seen.target));
                         }
-                        None if code == 200 => return Err(format!("{target} was answered by nobody")),
+                        None if code == 200 => {
+                            return Err(format!("{target} was answered, but not by the API server"));
+                        }
                         _ => {}
                     }
                 }

@@ -22,11 +22,11 @@ use tokio_rustls::client::TlsStream;
 use crate::naive;
 
 /// A request that should have arrived did not.
-pub const LOST: &str = "nothing reached the API server";
+pub(crate) const LOST: &str = "nothing reached the API server";
 
 /// What is attacked.
 #[derive(Clone)]
-pub enum Proxy {
+pub(crate) enum Proxy {
     Gateway,
     Naive,
     /// A command, with `{port}`, `{backend}` and `{dir}` in it.
@@ -35,7 +35,7 @@ pub enum Proxy {
 
 /// How the proxy and the API server are set up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub(crate) enum Needs {
     /// An API server of HTTP/2.
     Nothing,
     /// One of HTTP/1.1.
@@ -46,16 +46,16 @@ pub enum Needs {
     Clusters,
 }
 
-pub struct AttackEnvironment {
-    pub pki: Pki,
-    pub backend: Backend,
+pub(crate) struct AttackEnvironment {
+    pub(crate) pki: Pki,
+    pub(crate) backend: Backend,
     /// The API server of the second cluster.
-    pub other: Option<Backend>,
-    pub address: SocketAddr,
-    /// A server that nobody should speak to, and how many did.
-    pub trap: SocketAddr,
-    pub trapped: Arc<AtomicUsize>,
-    pub alice: Issued,
+    pub(crate) other: Option<Backend>,
+    pub(crate) address: SocketAddr,
+    /// A server that must get no connection, and how many it got.
+    pub(crate) trap: SocketAddr,
+    pub(crate) trapped: Arc<AtomicUsize>,
+    pub(crate) alice: Issued,
     child: Option<Child>,
 }
 
@@ -70,14 +70,14 @@ impl Drop for AttackEnvironment {
 
 /// An answer as a client reads it.
 #[derive(Debug, Default)]
-pub struct Answer {
-    pub code: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl AttackEnvironment {
-    pub async fn start(proxy: &Proxy, needs: Needs) -> Self {
+    pub(crate) async fn start(proxy: &Proxy, needs: Needs) -> Self {
         let pki = Pki::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let trap = listener.local_addr().unwrap();
@@ -142,18 +142,18 @@ impl AttackEnvironment {
         }
     }
 
-    pub async fn connect(&self, identity: Option<&Issued>) -> Option<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(&self, identity: Option<&Issued>) -> Option<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await.ok()?;
         let name = ServerName::try_from("localhost").unwrap();
         handshake_over(name, stream, b"http/1.1", identity).await.ok()
     }
 
     /// The answer to a request, byte for byte as given, without a certificate.
-    pub async fn ask(&self, request: &str) -> Answer {
+    pub(crate) async fn ask(&self, request: &str) -> Answer {
         self.ask_as(None, request).await
     }
 
-    pub async fn ask_as(&self, identity: Option<&Issued>, request: &str) -> Answer {
+    pub(crate) async fn ask_as(&self, identity: Option<&Issued>, request: &str) -> Answer {
         match self.connect(identity).await {
             Some(mut stream) => exchange(&mut stream, request).await,
             None => Answer::default(),
@@ -161,7 +161,7 @@ impl AttackEnvironment {
     }
 
     /// The one request that the API server received, if there was just one.
-    pub fn only(&self) -> Result<ReceivedRequest, String> {
+    pub(crate) fn only(&self) -> Result<ReceivedRequest, String> {
         match (self.backend.take(), self.backend.pending()) {
             (Some(seen), 0) => Ok(seen),
             (None, _) => Err(LOST.to_owned()),
@@ -170,15 +170,15 @@ impl AttackEnvironment {
     }
 
     /// That nothing reached the API server.
-    pub fn nothing(&self) -> Result<(), String> {
+    pub(crate) fn nothing(&self) -> Result<(), String> {
         match self.backend.take() {
             None => Ok(()),
             Some(seen) => Err(format!("{} reached the API server as {:?}", seen.target, identity(&seen))),
         }
     }
 
-    /// A client to whom nothing should happen, while `abuse` goes on.
-    pub fn gateway(&self) -> Gateway {
+    /// The proxy, for ordinary clients.
+    pub(crate) fn gateway(&self) -> Gateway {
         Gateway::at(self.address, None)
     }
 }
@@ -243,7 +243,7 @@ fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> Respo
 }
 
 /// Sends bytes and reads one answer.
-pub async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> Answer {
+pub(crate) async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> Answer {
     let asking = async {
         stream.write_all(request.as_bytes()).await.ok();
         let mut head = Vec::new();
@@ -265,7 +265,7 @@ pub async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> Answe
 }
 
 /// Every header that a receiver might read an identity from, whatever its spelling, sorted.
-pub fn identity(seen: &ReceivedRequest) -> BTreeMap<String, Vec<String>> {
+pub(crate) fn identity(seen: &ReceivedRequest) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in &seen.headers {
         let folded = name.as_str().replace(['_', '.'], "-").trim().to_lowercase();

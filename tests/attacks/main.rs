@@ -1,13 +1,9 @@
-//! What has gone wrong in proxies like this one, tried on a live proxy: on the gateway, where nothing may succeed, and on
-//! a deliberately naive one, where the same attacks must. The verdict looks at what the API server received.
+//! Attacks that have succeeded on other proxies, on a live proxy: on the gateway, where none may succeed, and on a
+//! deliberately naive one, where they must. The verdict looks at what the API server received.
 //!
 //! `cargo test --test attacks -- --proxy 'COMMAND …'` tries them on another proxy; see the README beside this file.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
-    dead_code,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -15,7 +11,7 @@
     clippy::string_slice,
     clippy::many_single_char_names,
     clippy::print_stdout,
-    reason = "tests, of which this target uses a part"
+    reason = "a test program: a panic is a failed test, and its table goes to the terminal"
 )]
 
 mod attacks;
@@ -35,7 +31,7 @@ const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 const HANGS: &str = "the proxy hangs";
 
-/// One attack and what came of it: nothing, or what the attacker got.
+/// One attack and its outcome: the error is what the attacker got.
 struct Row {
     attack: &'static Attack,
     outcome: Result<(), String>,

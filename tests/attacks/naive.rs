@@ -22,7 +22,7 @@ struct Naive {
     prefix: &'static str,
 }
 
-pub async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> SocketAddr {
+pub(crate) async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> SocketAddr {
     let front = pki.front.leaf().cn("portcullis").issue();
     let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()

@@ -50,7 +50,7 @@ impl Running {
         self.dev.paths().pki("server-ca.crt")
     }
 
-    /// Runs a command as `context` (nobody, if there is none), with this on its standard input.
+    /// Runs a command as `context`, or without one, with this on its standard input.
     fn run(&self, context: Option<&str>, input: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(crate::gateway::PORTCULLIS);
         command.args(arguments).env("NO_COLOR", "1").env("HOME", self.directory.path());

@@ -9,7 +9,7 @@ use testkit::{Backend, Gateway, H2, Pki, flags, full, until};
 
 use crate::gateway::InProcess as _;
 
-/// A gateway before a cluster that has told everything that tokens are judged by.
+/// A gateway whose watches of the objects behind tokens are complete.
 struct SyncedGateway {
     accounts: Arc<FakeAccounts>,
     backend: Backend,
@@ -44,7 +44,7 @@ impl SyncedGateway {
         setup
     }
 
-    /// The answer to a request with a token that nobody has seen before.
+    /// The answer to a request with a new token.
     async fn ask(&mut self) -> StatusCode {
         let token = format!("Bearer {}", self.accounts.token());
         self.client.code(&[("authorization", &token)]).await

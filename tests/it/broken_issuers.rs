@@ -1,5 +1,5 @@
 //! Issuers and webhooks that are down, slow, lost or hostile: their own tokens are refused in time with a plain 401,
-//! the log says why, and everybody else is served.
+//! the log says why, and all other clients are served.
 
 mod issuers;
 mod tokens;
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 use crate::gateway::start_process;
 
-/// A gateway as a process, so that its log and its memory can be looked at, and those whom nothing may disturb.
+/// A gateway as a process, so that its log and its memory can be inspected, and a client with a certificate.
 struct LoggedGateway {
     _backend: Backend,
     process: GatewayProcess,
@@ -91,7 +91,7 @@ fn ready(status: u16, content_type: &str, body: impl Into<bytes::Bytes>) -> Resp
     Box::pin(async { response })
 }
 
-/// An answer that sends whoever asks to another server.
+/// A redirect to another server.
 fn elsewhere(target: &Backend) -> ResponseFuture {
     let mut response = respond(302, "text/html", "");
     let location = format!("https://{}/", target.address).parse().unwrap();
@@ -99,7 +99,7 @@ fn elsewhere(target: &Backend) -> ResponseFuture {
     Box::pin(async { response })
 }
 
-/// A server that nobody is to ask.
+/// A server that must receive no request.
 async fn target(pki: &Pki) -> Arc<Backend> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Arc::new(Backend::without_client_auth(pki, listener, |_| ready(200, "application/json", "{}")))

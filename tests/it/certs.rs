@@ -66,7 +66,7 @@ fn normal(text: &str) -> String {
     })
 }
 
-/// `portcullis certs`, run in a directory, with nobody at a terminal.
+/// `portcullis certs`, run in a directory, without a terminal.
 fn command(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(crate::gateway::PORTCULLIS);
     command.arg("certs").args(arguments).current_dir(directory).stdin(Stdio::null()).env("NO_COLOR", "1");

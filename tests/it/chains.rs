@@ -4,14 +4,6 @@
 //! The chains are a product of features, seeded random combinations, and damage: bytes of certificates changed with
 //! and without a new signature over them. The few places where we are stricter are listed in `STRICTER`; being
 //! more lenient is never allowed. Set `PORTCULLIS_SEED` to try other random chains.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::print_stderr,
-    clippy::many_single_char_names,
-    clippy::string_slice,
-    reason = "test code"
-)]
 
 pub(crate) mod damage;
 mod extensions;
@@ -278,7 +270,7 @@ fn made_by_go(program: &GoProgram) -> Vec<Case> {
         let decode = |one: &Value| CertificateDer::from(STANDARD.decode(one.as_str().unwrap()).unwrap());
         value.as_array().unwrap().iter().map(decode).collect()
     };
-    String::from_utf8(program.run("-make"))
+    String::from_utf8(program.run(&["-make"], b""))
         .unwrap()
         .lines()
         .map(|line| {

@@ -230,7 +230,7 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
     setup.refuses_connections().await;
 }
 
-/// A rolling restart on one port: a second gateway takes over, and nobody's request fails.
+/// A rolling restart on one port: a second gateway takes over, and no request fails.
 #[tokio::test]
 async fn a_second_gateway_takes_over_without_a_failed_request() {
     let mut setup = DrainedGateway::with(&[

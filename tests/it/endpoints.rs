@@ -136,7 +136,7 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
         for _ in 0..5 {
             assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "good", "{name}");
         }
-        // And if it is the only one, nobody is answered.
+        // And if it is the only one, every request is refused.
         let alone = several(&pki, &[&bad]);
         trusts(&alone, &bad, false).await;
         let (code, body) = status(alone.http1(None).await.get("/api", &[TOKEN]).await).await;
@@ -224,7 +224,7 @@ async fn corp_header_arrives(gateway: &Gateway, backend: &Backend) -> bool {
     backend.take().unwrap().headers.contains_key("x-corp-user")
 }
 
-/// Whether there are such headers must be known before anybody's request goes there; later, what was learnt counts.
+/// Whether there are such headers must be known before any request is forwarded; later, the last result counts.
 #[tokio::test]
 async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
     for (first, used) in [(500, false), (429, false), (401, false), (404, true)] {
@@ -300,7 +300,7 @@ async fn identity_headers_that_the_configuration_names_need_not_be_read() {
     }
 }
 
-/// A rotated credential that nobody accepts does not end the service, and does not hold up anything else.
+/// A rotated credential that the backend refuses does not end the service, and does not hold up anything else.
 #[tokio::test]
 async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     let pki = Pki::new();
@@ -336,7 +336,7 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     let trusted = format!("portcullis_endpoint_trusted{{{labels}}}");
     assert_eq!(gateway.count(&trusted).await, 1);
 
-    // A good one is taken once it was seen to work, without anybody's doing.
+    // A good one is used once its self-check has passed, without a further reload.
     write("renewed", &pki.front.leaf().cn("portcullis").issue());
     let generation = gateway.generation().await;
     gateway.server().reload();
@@ -389,7 +389,7 @@ async fn an_outage_is_logged_once() {
     assert_eq!(log.matches(SAID).count(), 2, "{log}");
 }
 
-/// Whom a new configuration lets in is not sent to the cluster of the old one, however long the new one takes.
+/// A user whom only the new configuration authenticates is not sent to the cluster of the old one, however long the new one takes.
 #[tokio::test]
 async fn another_cluster_is_not_stood_in_for() {
     let (pki, other) = (Pki::new(), Pki::new());
@@ -422,7 +422,7 @@ async fn another_cluster_is_not_stood_in_for() {
 #[tokio::test]
 async fn a_backend_that_comes_later_is_used_then() {
     let pki = Pki::new();
-    // Bound and never listening: nobody else is given the port meanwhile.
+    // Bound and never listening, so that no other process gets the port.
     let unheard = tokio::net::TcpSocket::new_v4().unwrap();
     unheard.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let gateway = Gateway::with(flags(&pki, unheard.local_addr().unwrap()));

@@ -49,7 +49,7 @@ const IDP: &str = "https://idp.example.com";
 const AWAY: &str = "https://away.example.com";
 const CLUSTER: &str = "https://kubernetes.default.svc";
 
-/// The configuration; `PORT` is the issuer's, `NOBODY` one at which nobody listens.
+/// The configuration; `PORT` is the issuer's, `NOBODY` one without a listener.
 const GATEWAY: &str = "\
 apiVersion: portcullis.dev/v1alpha1
 kind: GatewayConfiguration
@@ -109,7 +109,7 @@ struct ExplainedServers {
     pki: Pki,
     backend: Backend,
     _issuer: Issuer,
-    /// Bound, and nobody listens: nobody else gets it.
+    /// Bound without listening, so that no other process gets the port.
     nobody: tokio::net::TcpSocket,
     idp: SigningKey,
     accounts: SigningKey,

@@ -1,4 +1,4 @@
-//! Abuse: what it costs the one who does it, and that nobody else notices. In each test other clients go on meanwhile.
+//! Abuse: what it costs the abusing client, and that no other client notices. In each test other clients go on meanwhile.
 
 mod anonymous_requests;
 mod backends;
@@ -27,7 +27,7 @@ use crate::gateway::InProcess as _;
 /// What the other clients ask for.
 const CALM: &str = "/api/v1/nodes/one";
 
-/// A gateway, its backend and everybody else.
+/// A gateway, its backend, and well-behaved clients.
 struct GatewayWithBystanders {
     pki: Pki,
     backend: Backend,

@@ -57,7 +57,7 @@ fn list_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-// Go's server takes 1 MiB and 320 bytes; past that it ends the connection, with the streams of everybody else
+// Go's server takes 1 MiB and 320 bytes; past that it ends the connection, with the streams of all other clients
 // (golang.org/x/net/http2, Framer.readMetaFrame; MaxHeaderBytes is 1 MiB in kube-apiserver).
 #[tokio::test]
 async fn no_header_goes_to_the_shared_connection_that_would_make_the_backend_end_it() {

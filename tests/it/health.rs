@@ -61,7 +61,7 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     // A check that is left out does not count.
     assert_eq!(probe(&gateway, "/readyz?exclude=clusters").await, ok);
 
-    // The same on the main port, for everybody.
+    // The same on the main port, for all clients.
     let response = gateway.http1(None).await.get("/readyz", &[]).await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(response.headers()["x-content-type-options"], "nosniff");
@@ -112,13 +112,13 @@ async fn readiness_comes_back_after_a_dial_that_failed_without_another_request()
     assert_eq!(backend.pending(), 0, "there was no other request");
 }
 
-/// Nobody should be sent here who would be refused for want of an issuer's keys; one who has another credential is served.
+/// Not ready while users of an issuer would be refused for want of its keys; clients with other credentials are served.
 #[tokio::test]
 async fn an_issuer_that_is_not_known_yet_keeps_the_start_from_being_ready() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
-    // Nobody listens there.
+    // Without a listener.
     given.push("--oidc-issuer-url=https://127.0.0.1:1".to_owned());
     given.push("--oidc-client-id=kubernetes".to_owned());
     let gateway = Gateway::with(given);
@@ -167,7 +167,7 @@ async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_t
         let response = gateway.http1(Some(&bob)).await.get(path, &[]).await;
         assert_eq!((response.status().as_u16(), text(response).await.as_str()), (403, "forbidden"), "{path}");
     }
-    // Whoever acts as somebody else is judged as that one, and other verbs than get are the backend's to allow.
+    // An impersonated user is authorized, not its impersonator; verbs other than get are for the backend to authorize.
     let response = gateway.http1(Some(&alice)).await.get("/livez", &[("impersonate-user", "bob")]).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the backend was asked");
     let post = Request::builder().method(Method::POST).uri("/livez").body(empty()).unwrap();

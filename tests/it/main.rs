@@ -1,17 +1,15 @@
 //! The gateway in-process, small real servers around it.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::many_single_char_names,
+    clippy::print_stderr,
     clippy::explicit_auto_deref,
-    reason = "tests"
+    reason = "a test program: a panic is a failed test"
 )]
 
 #[cfg(feature = "dev")]

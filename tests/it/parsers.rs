@@ -4,7 +4,6 @@
 //! Inputs are random, made of the parts at which readers part ways, and of the corpus in `fuzz/` with damage. Where we
 //! refuse and Go does not is listed beside each reader; the other way round is never allowed. `PORTCULLIS_SEED` sets
 //! another seed and `PORTCULLIS_INPUTS` how many inputs of each kind are compared.
-#![allow(clippy::print_stderr, reason = "what is compared is told")]
 
 mod extra;
 mod requests;

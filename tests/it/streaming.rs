@@ -121,7 +121,7 @@ async fn bodies_pass_both_ways_and_trailers_of_answers() {
     }
 }
 
-/// A backend that tells how the body of each request arrived, also when nobody waits for its answer any more. It
+/// A backend that reports how the body of each request arrived, also when no client waits for its answer any more. It
 /// answers at the end of the body, or begins to before.
 async fn collecting(
     pki: &Pki,
@@ -203,7 +203,7 @@ async fn an_http2_body_that_is_reset_is_never_a_whole_one_to_the_backend() {
     }
 }
 
-/// What is behind a body that is longer or shorter than it says would be taken for the next request's by somebody.
+/// The bytes behind a body that is longer or shorter than declared could be read as the next request.
 #[tokio::test]
 async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_the_backend() {
     for alpn in [H1, H2] {

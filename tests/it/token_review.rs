@@ -238,7 +238,7 @@ async fn protobuf_is_answered_in_protobuf() {
     // Go's encoder writes all fields that are no list, and the last two of what it wraps them in.
     let envelope = |status: &[u8], end: &[u8]| {
         let meta = [field(1, b"authentication.k8s.io/v1"), field(2, b"TokenReview")].concat();
-        // A name, and a field that nobody knows.
+        // A name, and an unknown field.
         let metadata = [field(1, b"n"), field(15, b"unknown")].concat();
         let review = [field(1, &metadata), field(2, &field(1, b"good-token")), field(3, status)].concat();
         [&b"k8s\0"[..], &field(1, &meta), &field(2, &review), end].concat()

@@ -164,7 +164,7 @@ async fn a_tunnel_whose_client_has_finished_does_not_wait_for_the_backend_for_ev
 }
 
 // Go's listener and dialer keep TCP connections alive (15 s): a peer that vanished without a word is noticed, also
-// under a tunnel or a quiet HTTP/1.1 watch, where nobody pings.
+// under a tunnel or a quiet HTTP/1.1 watch, which has no pings.
 #[tokio::test]
 async fn quiet_connections_are_kept_alive_by_tcp_on_both_sides() {
     let tunnel = Tunnel::open().await;

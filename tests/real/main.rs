@@ -9,7 +9,7 @@
 //!
 //! The servers are built on first use, see `tests/backend/README.md`.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stderr,

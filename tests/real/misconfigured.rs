@@ -165,7 +165,7 @@ fn attempt(servers: &RealServers, row: &Row) -> Result<(), String> {
                 return Err(format!("{code} {body}"));
             }
         }
-        if there { Err("a request reached it as somebody".to_owned()) } else { Ok(()) }
+        if there { Err("a request reached it with an identity".to_owned()) } else { Ok(()) }
     })
 }
 

@@ -47,7 +47,7 @@ fn asked(name: &str) -> Case {
 }
 
 /// The authorities are the usual ones for as long as this is held.
-pub async fn usual<'a>(
+pub(crate) async fn usual<'a>(
     clusters: &Clusters,
     cluster: &'a Cluster,
 ) -> Result<RwLockReadGuard<'a, bool>, String> {
@@ -73,7 +73,7 @@ async fn restore(clusters: &Clusters, cluster: &Cluster, exchanged: &mut bool) -
     Ok(())
 }
 
-/// Puts an authority in its place, for as long as this is held. Whoever wants the usual one restores it.
+/// Puts an authority in its place, for as long as this is held. The next caller that needs the usual one restores it.
 async fn exchange<'a>(
     clusters: &Clusters,
     cluster: &'a Cluster,
@@ -161,7 +161,7 @@ async fn ends(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String> {
     Ok(json!({"log": TOLD}))
 }
 
-/// An authority that nobody should sign with. Upstream takes it; we keep the one before, and say why.
+/// An authority that is unfit to sign. Kubernetes accepts it; the gateway keeps the one before, and logs why.
 async fn unfit(
     clusters: &Clusters,
     cluster: &Cluster,
@@ -188,7 +188,7 @@ async fn unfit(
     refused(clusters, cluster, upstream).await.map(|_| json!("signs nothing"))
 }
 
-pub fn scenarios() -> Vec<Scenario> {
+pub(crate) fn scenarios() -> Vec<Scenario> {
     let kind = |name: &str, kind| Files::of(Ca::with_key(name, kind));
     let built = |name: &str| Ca::build(name).key(KeyKind::P256);
     let mut rows: Vec<(&str, Files)> = vec![

@@ -18,14 +18,14 @@ use serde_json::{Value, json};
 use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, certificate_user, start_etcd};
 use tokio::runtime::Runtime;
 
-pub use authorities::Authorities;
-pub use starter::{CONTROLLERS, DURATION, Gateway, Starter, plainly};
+pub(crate) use authorities::Authorities;
+pub(crate) use starter::{CONTROLLERS, DURATION, Gateway, Starter, plainly};
 
 use crate::client::{Api, text};
 
 /// The clusters that a case can be played on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
+pub(crate) enum Side {
     Reference,
     Second,
     Gateway,
@@ -33,7 +33,7 @@ pub enum Side {
 }
 
 impl Side {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
             Self::Second => "second",
@@ -44,57 +44,57 @@ impl Side {
 }
 
 /// The clusters, which start when the first test needs them.
-pub struct SharedClusters {
+pub(crate) struct SharedClusters {
     shared: SharedServers<Clusters>,
     wanted: Vec<Side>,
 }
 
 /// The running clusters.
-pub struct Clusters {
-    pub programs: Programs,
-    pub dir: PathBuf,
-    pub authorities: Authorities,
+pub(crate) struct Clusters {
+    pub(crate) programs: Programs,
+    pub(crate) dir: PathBuf,
+    pub(crate) authorities: Authorities,
     etcd: SocketAddr,
     sides: BTreeMap<Side, Result<Cluster, String>>,
     _etcd: ServerProcess,
 }
 
 /// One API server and what controls it.
-pub struct Cluster {
-    pub side: Side,
-    pub server: SocketAddr,
+pub(crate) struct Cluster {
+    pub(crate) side: Side,
+    pub(crate) server: SocketAddr,
     /// The API server itself, as administrator.
-    pub api: Api,
+    pub(crate) api: Api,
     /// Where the gateway listens, on the side that has one.
-    pub gateway: Option<SocketAddr>,
+    pub(crate) gateway: Option<SocketAddr>,
     /// The log of the controllers.
-    pub log: PathBuf,
+    pub(crate) log: PathBuf,
     /// There is one cluster-info, so its cases come one after the other.
-    pub info: tokio::sync::Mutex<()>,
+    pub(crate) info: tokio::sync::Mutex<()>,
     /// Written by cases that exchange a signing authority; whether another than the usual one is there.
-    pub signing: tokio::sync::RwLock<bool>,
+    pub(crate) signing: tokio::sync::RwLock<bool>,
     controllers: Mutex<Option<ServerProcess>>,
     _server: ServerProcess,
 }
 
 impl SharedClusters {
-    pub fn new(source: Source, wanted: Vec<Side>) -> Self {
+    pub(crate) fn new(source: Source, wanted: Vec<Side>) -> Self {
         Self { shared: SharedServers::new("signers", source), wanted }
     }
 
-    pub fn runtime(&self) -> &Runtime {
+    pub(crate) fn runtime(&self) -> &Runtime {
         self.shared.runtime()
     }
 
     /// Starts everything on the first call; the others wait for it.
-    pub fn clusters(&self) -> Result<&Clusters, String> {
+    pub(crate) fn clusters(&self) -> Result<&Clusters, String> {
         self.shared.get_or_start(|runtime, programs, dir| {
             runtime.block_on(Clusters::start(programs, dir.to_owned(), &self.wanted))
         })
     }
 
     /// Ends the servers; the directory with their logs stays if it may be wanted.
-    pub fn finish(self, keep_logs: bool) {
+    pub(crate) fn finish(self, keep_logs: bool) {
         self.shared.finish(keep_logs);
     }
 }
@@ -126,7 +126,7 @@ impl Clusters {
         Ok(Self { programs, dir, authorities, etcd: etcd_address, sides: clusters, _etcd: etcd })
     }
 
-    pub fn cluster(&self, side: Side) -> Result<&Cluster, String> {
+    pub(crate) fn cluster(&self, side: Side) -> Result<&Cluster, String> {
         match self.sides.get(&side) {
             Some(Ok(cluster)) => Ok(cluster),
             Some(Err(why)) => Err(why.clone()),
@@ -134,13 +134,13 @@ impl Clusters {
         }
     }
 
-    pub fn starter(&self) -> Starter<'_> {
+    pub(crate) fn starter(&self) -> Starter<'_> {
         let (programs, dir, authorities) = (&self.programs, &self.dir, &self.authorities);
         Starter { programs, dir, authorities, etcd_port: self.etcd.port() }
     }
 
     /// Stores a request as it is, past the API server and its checks.
-    pub async fn store(&self, side: Side, name: &str, object: &Value) -> Result<(), String> {
+    pub(crate) async fn store(&self, side: Side, name: &str, object: &Value) -> Result<(), String> {
         let key = format!("/{}/certificatesigningrequests/{name}", side.name());
         let body = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(object.to_string())});
         plainly(self.etcd, "/v3/kv/put", Some(&body)).await.map(drop)
@@ -149,29 +149,29 @@ impl Clusters {
 
 impl Cluster {
     /// An error with the end of the log when the controllers have ended by themselves.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         self.controllers.lock().unwrap().as_mut().map_or(Ok(()), ServerProcess::check)
     }
 
     /// Ends the controllers.
-    pub fn stop_controllers(&self) {
+    pub(crate) fn stop_controllers(&self) {
         drop(self.controllers.lock().unwrap().take());
     }
 
     /// The files of a signer's authority on this side.
-    pub fn signing_files(&self, dir: &Path, flag: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn signing_files(&self, dir: &Path, flag: &str) -> (PathBuf, PathBuf) {
         authorities::signing_files(dir, self.side, flag)
     }
 }
 
 /// The kubeconfig of a user whose certificate is in the directory of the run.
-pub fn kubeconfig(dir: &Path, server: SocketAddr, name: &str) -> String {
+pub(crate) fn kubeconfig(dir: &Path, server: SocketAddr, name: &str) -> String {
     let user = certificate_user(&dir.join(format!("{name}.crt")), &dir.join(format!("{name}.key")));
     real::kubeconfig(server, &dir.join("servers-ca.crt"), &user)
 }
 
 /// A number that no other caller of this run has.
-pub fn unique() -> usize {
+pub(crate) fn unique() -> usize {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -78,7 +78,7 @@ impl Node<'_> {
         });
         let made = api.post(CSRS, &object).await?.ok()?;
         if self.cluster.side == Side::Bare {
-            return Err("nobody signs".to_owned());
+            return Err("no controller signs".to_owned());
         }
         self.cluster.check()?;
         let done = |object: Option<&Value>| {
@@ -212,7 +212,7 @@ async fn shake_hands(
     connected.map(drop).map_err(text)
 }
 
-pub fn scenarios() -> Vec<Scenario> {
+pub(crate) fn scenarios() -> Vec<Scenario> {
     let user = json!({"username": "system:node:NODE", "groups": ["system:nodes", "system:authenticated"], "extra": 1});
     let flow = json!({
         "asked": {

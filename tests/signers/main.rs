@@ -13,11 +13,7 @@
 //! the running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet from its token to the
 //! renewal of its certificate, `cleaner.rs` upstream's cleaner beside ours, `replicas.rs` gateways that are killed meanwhile,
 //! `pages.rs` the transcripts of the documentation.
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
-    dead_code,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

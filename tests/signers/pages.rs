@@ -12,7 +12,7 @@ use crate::client::{Api, text};
 use crate::clusters::{CONTROLLERS, Clusters, Side, kubeconfig};
 
 /// Everything that the page shows must be what is printed.
-pub async fn replay(clusters: &Clusters, page: &str) -> Result<(), String> {
+pub(crate) async fn replay(clusters: &Clusters, page: &str) -> Result<(), String> {
     let (starter, name) = (clusters.starter(), format!("page-{page}"));
     let (server, _api_server) = starter.apiserver(&name).await?;
     starter

@@ -23,7 +23,7 @@ use testkit::real::eventually;
 
 /// Who signs in this test.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub(crate) enum Who {
     Gateways,
     ControllerManagers,
 }
@@ -192,8 +192,8 @@ fn judge(
     }
 }
 
-/// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or nobody leads.
-pub async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
+/// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or none leads.
+pub(crate) async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
     const WAVES: usize = 10;
     const WAVE: usize = 50;
     let cluster = ReplicaCluster::new(clusters, name, who).await?;
@@ -230,7 +230,7 @@ pub async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result
 }
 
 /// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
-pub async fn racing(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
+pub(crate) async fn racing(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
     let cluster = ReplicaCluster::new(clusters, name, who).await?;
     let since = now();
     let watched = cluster.watch();

@@ -56,13 +56,13 @@ struct Planned {
     kind: Kind,
 }
 
-pub struct Plan {
+pub(crate) struct Plan {
     planned: Vec<Planned>,
 }
 
 impl Plan {
     /// The tests that the arguments select.
-    pub fn new(arguments: &Arguments) -> Self {
+    pub(crate) fn new(arguments: &Arguments) -> Self {
         let played: Vec<Arc<Played>> = cases::all()
             .into_iter()
             .map(|case| Arc::new(Played { case, reference: OnceCell::new() }))
@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// The clusters that the tests need.
-    pub fn sides(&self) -> Vec<Side> {
+    pub(crate) fn sides(&self) -> Vec<Side> {
         let sides = self.planned.iter().flat_map(|test| match &test.kind {
             Kind::Compare { side, .. } | Kind::Scenario { side, .. } => vec![*side],
             Kind::Differs { .. } | Kind::ScenariosDiffer { .. } => vec![Side::Bare],
@@ -109,7 +109,7 @@ impl Plan {
         sides.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    pub fn trials(self, shared: &Arc<SharedClusters>) -> Vec<Trial> {
+    pub(crate) fn trials(self, shared: &Arc<SharedClusters>) -> Vec<Trial> {
         let trial = |test: Planned| {
             let shared = Arc::clone(shared);
             Trial::test(test.name, move || {
@@ -144,14 +144,14 @@ fn plan_scenarios(planned: &mut Vec<Planned>) {
 }
 
 /// The filter of libtest-mimic, which it does not export; it is applied here to know which servers to start.
-pub fn selected(arguments: &Arguments, name: &str) -> bool {
+pub(crate) fn selected(arguments: &Arguments, name: &str) -> bool {
     let matches = |filter: &String| {
         if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
     };
     arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
 }
 
-pub fn test_name(name: &str) -> String {
+pub(crate) fn test_name(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
 }
 

@@ -16,7 +16,7 @@ use crate::outside::MOVED;
 pub(crate) enum Setting {
     /// An `AuthenticationConfiguration`, and the rest as one would wish.
     Config,
-    /// `--oidc-*` flags; API audiences by default; service accounts without lookup; a webhook of v1 that nobody remembers.
+    /// `--oidc-*` flags; API audiences by default; service accounts without lookup; a webhook of v1 without a cache.
     Flags,
 }
 

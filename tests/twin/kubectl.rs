@@ -284,7 +284,7 @@ pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Comp
     Ok(Compared { differences: found, last })
 }
 
-/// The kubeconfig of somebody with a certificate, for a client that is not kubectl.
+/// The kubeconfig of a user with a certificate, for a client that is not kubectl.
 pub(crate) fn kubeconfig_of_alice(servers: &TwinServers, side: Side) -> Result<PathBuf, Failed> {
     Ok(Home::new(servers, Who::Certificate("alice"), side)?.dir.join("config"))
 }
@@ -654,7 +654,7 @@ fn streams() -> Vec<Case> {
                 *argument = argument.replace("running", "modern");
             }
             if case.name.starts_with("exec left by the kubelet") {
-                // Nobody translates the end into success; the complaints come in any order.
+                // No side translates the end into success; the messages come in any order.
                 return case.exits(1).unordered().prints("1006");
             }
             case

@@ -12,7 +12,7 @@
 //! `servers.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs`
 //! is the far end of exec, attach, port-forward and logs; `tunnels.rs` looks at those from both ends. `authenticators.rs` is whose
 //! tokens are taken, `mint.rs` signs them, `outside.rs` are the issuers and the webhook that are asked about them.
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

@@ -14,7 +14,7 @@ use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Map, Value, json};
 use testkit::pki::{Key, KeyKind, SigAlg};
 
-/// The keys by name. `strange` ones are known to nobody.
+/// The keys by name. `strange` ones are published by no issuer.
 const KEYS: &[(&str, KeyKind)] = &[
     ("accounts", KeyKind::P256),
     ("accounts-rsa", KeyKind::Rsa2048),

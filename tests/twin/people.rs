@@ -15,7 +15,7 @@ pub(crate) struct Authorities {
     pub(crate) front: Ca,
     /// `--requestheader-client-ca-file` of the backend: only the gateway has a certificate of it.
     pub(crate) inner: Ca,
-    /// Trusted by nobody.
+    /// Trusted by no server.
     pub(crate) stranger: Ca,
 }
 

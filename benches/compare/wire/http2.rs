@@ -23,7 +23,7 @@ const AUTHORITY: u8 = 1;
 /// The first index of the dynamic table.
 const DYNAMIC: u8 = 62;
 
-pub struct Http2 {
+pub(crate) struct Http2 {
     /// The header block that fills the table, and the one that refers to it.
     first: Option<Vec<u8>>,
     again: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    pub fn new(ask: &Ask) -> Self {
+    pub(crate) fn new(ask: &Ask) -> Self {
         let mut first = METHOD_AND_SCHEME.to_vec();
         let mut again = METHOD_AND_SCHEME.to_vec();
         let known = [(AUTHORITY, "localhost"), (PATH, ask.path.as_str())];

@@ -19,7 +19,7 @@ const WINDOW: u32 = 65_535;
 
 impl Member {
     /// Breaks off in one way after another.
-    pub async fn break_off(self, http2: bool) {
+    pub(crate) async fn break_off(self, http2: bool) {
         while self.goes_on() {
             self.in_a_handshake().await;
             self.in_a_header(http2).await;

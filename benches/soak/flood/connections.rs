@@ -22,7 +22,7 @@ const SILENT: usize = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Takes requests back as fast as they can be sent, on one connection after another; how many.
-pub async fn take_back(subject: Arc<FloodedGateway>, end: watch::Receiver<bool>) -> u64 {
+pub(crate) async fn take_back(subject: Arc<FloodedGateway>, end: watch::Receiver<bool>) -> u64 {
     let mut taken_back = 0;
     while !*end.borrow() {
         let stream = subject.process.gateway.frames(Some(&subject.alice), 65_535).await;
@@ -51,7 +51,7 @@ pub async fn take_back(subject: Arc<FloodedGateway>, end: watch::Receiver<bool>)
 }
 
 /// Opens connections and says nothing, not even a handshake; how many.
-pub async fn say_nothing(subject: Arc<FloodedGateway>, mut end: watch::Receiver<bool>) -> u64 {
+pub(crate) async fn say_nothing(subject: Arc<FloodedGateway>, mut end: watch::Receiver<bool>) -> u64 {
     let mut opened = 0;
     let mut silent = std::collections::VecDeque::new();
     while timeout(PAUSE, end.wait_for(|ending| *ending)).await.is_err() {

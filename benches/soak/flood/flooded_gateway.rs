@@ -1,4 +1,4 @@
-//! A gateway that knows tokens of every kind, and whom it asks about them.
+//! A gateway that accepts tokens of every kind, and the servers that it asks about them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use testkit::pki::Issued;
 use testkit::token_backends::{TokenBackends, unknown};
 
 /// Fewer than a flood of connections opens.
-const MOST_CONNECTIONS: usize = 1000;
+const MAX_CONNECTIONS: usize = 1000;
 
-pub struct FloodedGateway {
-    pub process: GatewayProcess,
-    pub alice: Issued,
+pub(crate) struct FloodedGateway {
+    pub(crate) process: GatewayProcess,
+    pub(crate) alice: Issued,
     asked: TokenBackends,
     _pki: Pki,
 }
 
 impl FloodedGateway {
-    pub async fn start() -> Arc<Self> {
+    pub(crate) async fn start() -> Arc<Self> {
         let pki = Pki::new();
         let asked = TokenBackends::start(&pki, |_| Box::pin(async { unknown() })).await;
-        let most = format!("--max-connections={MOST_CONNECTIONS}");
+        let most = format!("--max-connections={MAX_CONNECTIONS}");
         let process =
             GatewayProcess::start(crate::PORTCULLIS, asked.flags(&pki).into_iter().chain([most])).await;
         asked.until_known(&process.gateway).await;

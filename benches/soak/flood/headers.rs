@@ -26,7 +26,7 @@ const PATH: &str = "/api/v1/secrets?watch=1";
 /// How often each form was answered with which code; none for a connection that ended without one.
 type Answers = BTreeMap<(&'static str, Option<u16>), u64>;
 
-pub async fn run(seconds: u64) -> ExitCode {
+pub(crate) async fn run(seconds: u64) -> ExitCode {
     let pki = Arc::new(Pki::new());
     let backend = crate::backend::start(&pki).await;
     let process = Arc::new(GatewayProcess::start(crate::PORTCULLIS, flags(&pki, backend.address)).await);

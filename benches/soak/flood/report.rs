@@ -11,7 +11,7 @@ use crate::memory::Memory;
 const IN_PROGRESS: usize = super::CLIENTS * (1 + super::senders::AT_ONCE);
 
 /// What was counted until one time.
-pub struct Moment {
+pub(crate) struct Moment {
     at: Instant,
     rss: u64,
     issuer: usize,
@@ -25,7 +25,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    pub async fn of(subject: &FloodedGateway) -> Self {
+    pub(crate) async fn of(subject: &FloodedGateway) -> Self {
         let gateway = &subject.process.gateway;
         let (_, keys) = subject.accounts.asked();
         Self {
@@ -43,8 +43,8 @@ impl Moment {
     }
 }
 
-/// A failure if an honest request failed, or somebody was asked more than there is a bound for.
-pub fn print(
+/// A failure if an honest request failed, or a server was asked more often than its bound.
+pub(crate) fn print(
     sent: u64,
     before: &Moment,
     after: &Moment,
@@ -56,7 +56,7 @@ pub fn print(
     let lasting = (after.at - before.at).as_secs() + 1;
     let seconds = usize::try_from(lasting).unwrap();
     println!("a flood of {sent}, {} each second", sent / lasting);
-    // Whoever is asked, what bounds it, how often it was asked, and how often it may be.
+    // A server, its bound, how often it was asked, and how often it may be.
     let keys = after.keys - before.keys;
     let rows = [
         ("issuer", "a second between two fetches of keys", after.issuer - before.issuer, seconds + 1),

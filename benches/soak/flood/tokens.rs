@@ -1,4 +1,4 @@
-//! Tokens that nobody has issued.
+//! Made-up tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,19 +12,19 @@ use super::flooded_gateway::FloodedGateway;
 const LARGE: usize = 64 << 10;
 
 #[derive(Clone)]
-pub struct Forger {
+pub(crate) struct Forger {
     issuer: String,
     made: usize,
 }
 
 impl Forger {
     /// One that begins with the shape of this number.
-    pub fn new(subject: &FloodedGateway, first: usize) -> Self {
+    pub(crate) fn new(subject: &FloodedGateway, first: usize) -> Self {
         Self { issuer: subject.issuer.url.clone(), made: first }
     }
 
     /// A token of the next shape.
-    pub fn token(&mut self) -> String {
+    pub(crate) fn token(&mut self) -> String {
         self.made += 1;
         let id = Uuid::new_v4().simple().to_string();
         let of = |issuer: &str| json!({"iss": issuer, "aud": "subject", "sub": id, "exp": now() + 3600});

@@ -29,7 +29,7 @@ pub const H1: &[&[u8]] = &[b"http/1.1"];
 // Go: net/http/h2_bundle.go, scheduleHandler; 250 streams are what kube-apiserver allows
 const MAX_PENDING_RESETS: usize = 4 * 250;
 
-/// What the backend received, without its body.
+/// A request as the backend received it, without its body.
 #[derive(Debug, Clone)]
 pub struct ReceivedRequest {
     /// The path with its query.
@@ -51,7 +51,7 @@ impl ReceivedRequest {
     }
 }
 
-/// A server that requires the gateway's certificate, records what it gets and answers as it is told.
+/// A server that requires the gateway's certificate, records requests and answers as a test says.
 pub struct Backend {
     /// Where it serves.
     pub address: SocketAddr,
@@ -93,7 +93,7 @@ impl Backend {
         Self::with_self_check(pki, alpn, self_check::answer, answer).await
     }
 
-    /// One that answers the gateway's own questions as `say` tells.
+    /// One that answers the gateway's self-check by `say`, and other requests by `answer`.
     pub async fn with_self_check(
         pki: &Pki,
         alpn: &[&[u8]],
@@ -111,7 +111,7 @@ impl Backend {
         Self::serve(listener, tls_server(verifier, &issued, alpn), say, answer)
     }
 
-    /// One that asks for no certificate, at this listener: what an issuer or a webhook is made of.
+    /// One that asks for no client certificate, on this listener: for issuers and webhooks.
     pub fn without_client_auth(
         pki: &Pki,
         listener: TcpListener,
@@ -173,7 +173,7 @@ impl Backend {
                         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                             .max_header_list_size(4 << 20)
                             .max_frame_size(MAX_FRAME_SIZE)
-                            // A body that nobody reads counts as one.
+                            // An unread body counts as one.
                             .max_local_error_reset_streams(None)
                             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
                             .serve_connection(io, service)
@@ -204,12 +204,12 @@ impl Backend {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// The oldest request that was not taken yet.
+    /// Takes the oldest request.
     pub fn take(&self) -> Option<ReceivedRequest> {
         self.seen.lock().unwrap().pop_front()
     }
 
-    /// How many requests came and were not taken.
+    /// How many requests were received and not taken.
     pub fn pending(&self) -> usize {
         self.seen.lock().unwrap().len()
     }

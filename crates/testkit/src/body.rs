@@ -30,7 +30,7 @@ pub fn gone() -> (Arc<AtomicBool>, impl Send + Sync + 'static) {
     (Arc::clone(&flag), OnDrop(flag))
 }
 
-/// A body that the test feeds; the flag is set when nobody reads it any more.
+/// A body that the test feeds; the flag is set when it is dropped by its reader.
 pub fn fed() -> (Frames, BoxedBody, Arc<AtomicBool>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (gone, guard) = gone();
@@ -41,7 +41,7 @@ pub fn fed() -> (Frames, BoxedBody, Arc<AtomicBool>) {
     (sender, StreamBody::new(stream).boxed(), gone)
 }
 
-/// A body without end; the flag is set when nobody reads it any more.
+/// A body without end; the flag is set when it is dropped by its reader.
 pub fn endless() -> (BoxedBody, Arc<AtomicBool>) {
     let (gone, guard) = gone();
     let stream = unfold(guard, |guard| async move {

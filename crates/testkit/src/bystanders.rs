@@ -1,4 +1,4 @@
-//! Everybody else: clients that go on while one of them, or the backend, misbehaves.
+//! Well-behaved clients that go on while another client, or the backend, misbehaves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::messages::text;
 use crate::pki::Issued;
 use crate::waiting::{TEST_TIMEOUT, in_time};
 
-/// The longest that a request of somebody else may take, on a machine with little to spare.
+/// The longest that a request of theirs may take, on a busy machine.
 const UNDISTURBED: Duration = Duration::from_secs(10);
 
 /// One client that keeps its connection, and one that comes anew for each request.
@@ -23,7 +23,7 @@ pub struct Bystanders {
 }
 
 impl Bystanders {
-    /// Begins to ask for `path`, which must be answered with 200.
+    /// Begins to request `path`, which must be answered with 200.
     pub async fn start(gateway: &Arc<Gateway>, identity: &Arc<Issued>, path: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
@@ -72,13 +72,13 @@ impl Bystanders {
         }
     }
 
-    /// The end: both went on to it.
+    /// Ends them; neither was disturbed.
     pub async fn were_undisturbed(self) {
         self.go_on().await;
         self.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
             let longest = in_time(task).await.unwrap();
-            assert!(longest < UNDISTURBED, "somebody else waited for {longest:?}");
+            assert!(longest < UNDISTURBED, "a well-behaved client waited for {longest:?}");
         }
     }
 }

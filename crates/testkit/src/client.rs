@@ -15,7 +15,7 @@ use crate::messages::{BoxedBody, get, text};
 use crate::pki::Issued;
 use crate::wire::handshake_over;
 
-/// What a [narrow](Client::narrow) client takes of an answer that it does not read.
+/// The receive window of a [narrow](Client::narrow) client.
 const NARROW: u32 = 64 << 10;
 
 /// A connection of either version.
@@ -45,7 +45,7 @@ impl Client {
         Self::over(gateway, gateway.tls(alpn, identity).await).await
     }
 
-    /// One that takes little of an answer that it does not read, but of any number of answers.
+    /// Connects with small receive windows per response, for any number of responses.
     pub async fn narrow(gateway: &Gateway, http2: bool, identity: Option<&Issued>) -> Self {
         gateway.checked().await;
         let socket = TcpSocket::new_v4().unwrap();
@@ -61,7 +61,7 @@ impl Client {
         Self::Two(gateway.http2_by(&builder, stream).await)
     }
 
-    /// What the handshake agreed on.
+    /// The version of HTTP that the handshake has negotiated.
     pub async fn over(gateway: &Gateway, stream: TlsStream<TcpStream>) -> Self {
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             return Self::Two(gateway.http2_over(stream).await);
@@ -82,12 +82,12 @@ impl Client {
         self.send(get(path, headers)).await.unwrap()
     }
 
-    /// What comes of a request; its answer is read to the end.
+    /// The status code of a request to `/api`; its response is read to the end.
     pub async fn code(&mut self, headers: &[(&str, &str)]) -> StatusCode {
         self.code_at("/api", headers).await
     }
 
-    /// What comes of a request for a path; its answer is read to the end.
+    /// The status code of a GET request; its response is read to the end.
     pub async fn code_at(&mut self, path: &str, headers: &[(&str, &str)]) -> StatusCode {
         let response = self.get(path, headers).await;
         let code = response.status();

@@ -1,4 +1,4 @@
-//! Generations of the configuration: files that change, and when they are in force.
+//! Reloads: files that change, and the generation of the configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::gateway::Gateway;
 use crate::waiting::in_time;
 
-/// Replaces a file at once, as careful programs do.
+/// Replaces a file atomically.
 pub fn replace(file: &Path, content: impl AsRef<[u8]>) {
     let new = file.with_extension("new");
     std::fs::write(&new, content).unwrap();
@@ -14,14 +14,14 @@ pub fn replace(file: &Path, content: impl AsRef<[u8]>) {
 }
 
 impl Gateway {
-    /// The one in force.
+    /// The generation in use.
     pub async fn generation(&self) -> u64 {
         let metrics = self.metrics("/metrics").await;
         let line = metrics.lines().find_map(|line| line.strip_prefix("portcullis_config_generation "));
         line.unwrap().parse().unwrap()
     }
 
-    /// Waits for a later one.
+    /// Waits for a later generation.
     pub async fn reloaded(&self, before: u64) {
         in_time(async {
             while self.generation().await <= before {

@@ -1,5 +1,5 @@
 //! Certificate requests (RFC 2986), written byte by byte like the certificates of `pki.rs`: odd subjects, odd strings, odd
-//! names and extensions, and signatures that do not fit. Nothing is checked; what is asked for is written.
+//! names and extensions, and signatures that do not fit. Nothing is checked; everything is written as the caller says.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What an API server knows of service accounts and tells who may ask: lists, watches on which nothing happens, and its keys.
+//! An API server with service accounts: lists, watches without events, and its keys.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::issuer::{SigningKey, key_set, now};
 use crate::messages::BoxedBody;
 use crate::self_check::{self, respond};
 
-/// Whose tokens they are.
+/// The issuer of the tokens.
 pub const ISSUER: &str = "https://accounts.test";
 const ACCOUNT: &str = "builder";
 const POD: &str = "builder-7d9c8b6f5-x2x4z";
@@ -69,7 +69,7 @@ impl FakeAccounts {
         (self.asked.load(Ordering::SeqCst), self.keys_asked.load(Ordering::SeqCst))
     }
 
-    /// The answer, if the gateway asks for itself.
+    /// The answer to a request of the gateway's own; `None` for forwarded ones.
     pub fn answer<B>(&self, request: &Request<B>) -> Option<Response<BoxedBody>> {
         let other = self_check::answer(request)?;
         if request.method() != http::Method::GET {

@@ -26,13 +26,13 @@ pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/le
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/kube-system/events";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// What it holds. Objects are known by their paths.
+/// The objects, by their paths.
 #[derive(Default)]
 struct State {
     revision: u64,
     objects: BTreeMap<String, Value>,
     history: Vec<(u64, &'static str, &'static str, Value)>,
-    /// Writes of these objects are refused once, as if somebody else had been faster.
+    /// Writes of these objects are refused once, as after a concurrent change.
     conflicts: BTreeSet<String>,
     refused: usize,
     /// Every certificate that was written, by the name of its request.
@@ -43,17 +43,17 @@ struct State {
 pub struct FakeCluster {
     state: Mutex<State>,
     revision: watch::Sender<u64>,
-    /// What reviews say.
+    /// The answer of access reviews.
     pub allows: AtomicBool,
     /// Whether leases can be written.
     pub leases: AtomicBool,
-    /// Whether what is asked about leases takes a moment.
+    /// Whether requests for leases take a moment.
     pub slow: AtomicBool,
     /// Whether the response to a certificate that was written takes a moment.
     pub late: AtomicBool,
 }
 
-/// Requesters whose names begin so may have nothing, whatever else reviews say.
+/// Requesters whose names begin so are refused, whatever other reviews say.
 pub const STRANGER: &str = "stranger";
 
 /// The collection, the path of the object in it and what is below that.
@@ -84,7 +84,7 @@ impl FakeCluster {
         })
     }
 
-    /// It, behind TLS.
+    /// Serves it over TLS.
     pub async fn serve(self: &Arc<Self>, pki: &Pki) -> Backend {
         let cluster = Arc::clone(self);
         let say = move |request: &Request<Incoming>| {
@@ -283,7 +283,7 @@ impl FakeCluster {
         self.state.lock().unwrap()
     }
 
-    /// Puts a request there, with what else it is to be made of.
+    /// Adds a request with this spec and status.
     pub fn request(&self, name: &str, spec: &Value, status: &Value) {
         let object = json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -293,7 +293,7 @@ impl FakeCluster {
         self.put(CSRS, format!("{CSRS}/{name}"), object, "ADDED");
     }
 
-    /// Refuses the next write of a request, as if somebody else had been faster.
+    /// Refuses the next write of a request, as after a concurrent change.
     pub fn conflict_once(&self, name: &str) {
         self.state().conflicts.insert(format!("{CSRS}/{name}"));
     }
@@ -308,7 +308,7 @@ impl FakeCluster {
         self.get(&format!("{CSRS}/{name}")).unwrap()["status"].clone()
     }
 
-    /// Waits until the status of a request is as it should be.
+    /// Waits until the status of a request satisfies `holds`.
     pub async fn until_status(&self, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
         until(&format!("the status of {name}"), || holds(&self.status(name))).await;
         self.status(name)
@@ -319,13 +319,13 @@ impl FakeCluster {
         self.state().certificates.clone()
     }
 
-    /// Who holds the lease; empty if it is free.
+    /// The holder of a lease; empty if it is free.
     pub fn holder(&self, lease: &str) -> Option<String> {
         let lease = self.get(&format!("{LEASES}/{lease}"))?;
         lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
     }
 
-    /// What events say.
+    /// The notes of all events.
     pub fn events(&self) -> Vec<String> {
         let state = self.state();
         let events = state.objects.iter().filter(|(path, _)| path.starts_with(EVENTS));

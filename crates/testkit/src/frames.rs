@@ -14,7 +14,7 @@ use crate::test_pki::Pki;
 use crate::waiting::in_time;
 use crate::wire::bare;
 
-/// The kinds of frames that are told apart here.
+/// `DATA`, the first of the frame types.
 // RFC 9113, section 6
 pub const DATA: u8 = 0;
 /// `HEADERS`.
@@ -39,7 +39,7 @@ pub const END_STREAM: u8 = 0x1;
 pub const ACK: u8 = 0x1;
 /// Flag: the last frame of a header block.
 pub const END_HEADERS: u8 = 0x4;
-/// Error codes.
+/// `PROTOCOL_ERROR`, an error code.
 pub const PROTOCOL_ERROR: u32 = 1;
 /// `REFUSED_STREAM`.
 pub const REFUSED_STREAM: u32 = 7;

@@ -131,7 +131,7 @@ impl Gateway {
         self.server.take()?.downcast().ok().map(|server| *server)
     }
 
-    /// What the port for metrics answers, header and all.
+    /// The response of the metrics port to a GET, with its header.
     pub async fn metrics(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.metrics.unwrap()).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -141,7 +141,7 @@ impl Gateway {
         answer
     }
 
-    /// Waits until the gateway has looked at its backend: before, it answers 503.
+    /// Waits until the self-check has ended: before, the gateway answers 503.
     pub async fn checked(&self) {
         if self.metrics.is_none() || self.checked.load(Ordering::Relaxed) {
             return;
@@ -201,7 +201,7 @@ impl Gateway {
         self.tls_with(name, Arc::new(config)).await
     }
 
-    /// A TLS connection by the test's own settings.
+    /// A TLS connection with these settings.
     pub async fn tls_with(
         &self,
         name: ServerName<'static>,
@@ -212,7 +212,7 @@ impl Gateway {
         in_time(TlsConnector::from(config).connect(name, stream)).await.unwrap()
     }
 
-    /// A handshake with a resolver of the test's, and nothing more.
+    /// A TLS handshake with a certificate resolver.
     pub async fn handshake(&self, resolver: Arc<dyn rustls::client::ResolvesClientCert>) {
         let config = tls_client(rustls::DEFAULT_VERSIONS).with_client_cert_resolver(resolver);
         self.tls_with(ServerName::try_from("localhost").unwrap(), Arc::new(config)).await;
@@ -243,7 +243,7 @@ impl Gateway {
         self.http2_by(builder.max_header_list_size(4 << 20), stream).await
     }
 
-    /// One with settings of the test's.
+    /// HTTP/2 with these settings.
     pub(crate) async fn http2_by(
         &self,
         builder: &http2::Builder<TokioExecutor>,

@@ -1,4 +1,4 @@
-//! The gateway as a process of its own: what it logs, and signals to it.
+//! The gateway as a process: its log, and signals to it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -29,7 +29,7 @@ impl GatewayProcess {
         Self::serve(command).await
     }
 
-    /// Runs `command`, which ends in `serve` and its flags, until it serves and has looked at its backend.
+    /// Starts `command`, which ends in `serve` and its flags, and waits until its self-check has ended.
     pub async fn serve(mut command: Command) -> Self {
         let mut child = command.arg("--logging-format=json").stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -46,7 +46,7 @@ impl GatewayProcess {
                 |event: &&Value| event["message"].as_str().is_some_and(|said| said.starts_with(message));
             log.lock().unwrap().iter().find(begins).cloned()
         };
-        // Its backend was looked at, or cannot be: requests are answered as they will be.
+        // The self-check has passed or cannot be made, so requests get their final answers.
         let looked = ["identities arrive as they are", "this API server cannot be"];
         let serving = || log.lock().unwrap().iter().find(|event| event["message"] == "serving").cloned();
         let ready = || serving().is_some() && looked.iter().any(|message| said(message).is_some());
@@ -77,7 +77,7 @@ impl GatewayProcess {
         messages.filter(|message| message.contains(part)).map(str::to_owned).collect()
     }
 
-    /// Asks it to end; gives how it did, and the whole log.
+    /// Ends it by SIGTERM; its exit status and the whole log.
     pub async fn end(mut self) -> (ExitStatus, String) {
         self.signal(Signal::TERM);
         let mut ended = None;

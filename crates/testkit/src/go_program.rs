@@ -57,9 +57,14 @@ impl GoProgram {
         answers
     }
 
-    /// What it prints when it is run with one argument.
-    pub fn run(&self, argument: &str) -> Vec<u8> {
-        let output = Command::new(&self.0).arg(argument).output().expect("the Go program runs");
+    /// Its output when it is run with these arguments and this input.
+    pub fn run(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+        let mut command = Command::new(&self.0);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the Go program starts");
+        // Dropped at the end of the statement, which closes it.
+        child.stdin.take().unwrap().write_all(input).expect("the Go program reads");
+        let output = child.wait_with_output().expect("the Go program runs");
         assert!(output.status.success());
         output.stdout
     }

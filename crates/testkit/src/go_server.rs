@@ -1,5 +1,5 @@
-//! What Go's HTTP/2 server ends a whole connection for, with every stream on it, enforced on what a server of these tests
-//! reads. hyper's server, which the tests use, does not; so this stands between it and the wire and breaks the connection
+//! The reasons for which Go's HTTP/2 server ends a whole connection, with every stream on it, enforced on the input of a
+//! test server. hyper's server, which the tests use, does not; so this stands between it and the wire and breaks the connection
 //! where Go would, or might: for a header that is too large or wrong and does not end with its frame, for what follows a
 //! wrong header on its stream, and for trailers, since their stream may have been closed meanwhile.
 // Go: net/http/h2_bundle.go, http2Framer.readMetaFrame, http2serverConn.processData, processResetStream, processHeaders

@@ -1,4 +1,4 @@
-//! An issuer of JSON Web Tokens that answers as a test tells it, and the keys it signs with.
+//! An issuer of JSON Web Tokens that answers as a test says, and the keys it signs with.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -86,7 +86,7 @@ pub fn now() -> i64 {
 
 type Answer = Arc<dyn Fn(&str) -> ResponseFuture + Send + Sync>;
 
-/// The issuer. It answers with its configuration and its keys until it is told otherwise.
+/// The issuer. It answers with its configuration and its keys until a test changes that.
 pub struct Issuer {
     /// Its issuer URL.
     pub url: String,
@@ -113,12 +113,12 @@ impl Issuer {
         Self { url, server, answer }
     }
 
-    /// Says from now on that it is `issuer`, with these keys.
+    /// Names itself `issuer` from now on, with these keys.
     pub fn is(&self, issuer: &str, keys: &[&SigningKey]) {
         *self.answer.lock().unwrap() = good(issuer, &self.url, keys);
     }
 
-    /// Answers questions for `path` so from now on, others as before.
+    /// Answers requests for `path` by `answer` from now on, others as before.
     pub fn answers(&self, path: &'static str, answer: impl Fn() -> ResponseFuture + Send + Sync + 'static) {
         let before = Arc::clone(&self.answer.lock().unwrap());
         *self.answer.lock().unwrap() =

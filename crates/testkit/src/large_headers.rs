@@ -46,7 +46,7 @@ pub fn forms(path: &str) -> Vec<(&'static str, Vec<u8>, u16)> {
     ]
 }
 
-/// A write with such trailers, or with small ones.
+/// A POST with trailers of that size, or with small ones.
 pub fn with_trailers(path: &str, large: bool) -> Request<BoxedBody> {
     let mut trailers = HeaderMap::new();
     for (name, value) in skewed() {

@@ -5,7 +5,7 @@
 //! The crate does not depend on `portcullis`, so unit tests can use it and a change of the gateway does not rebuild it.
 //! Each integration target passes the path of the program under test, `env!("CARGO_BIN_EXE_portcullis")`.
 
-#![allow(
+#![expect(
     missing_debug_implementations,
     clippy::unwrap_used,
     clippy::expect_used,

@@ -2,9 +2,9 @@
 //!
 //! Certificates are written byte by byte, because the interesting ones are those that a well-behaved library will
 //! not write: repeated and multi-valued subject attributes, odd string types, version 1, negative serial numbers,
-//! unknown critical extensions, signatures that do not fit. Nothing is checked here; what is asked for is written.
+//! unknown critical extensions, signatures that do not fit. Nothing is checked here; everything is written as the caller says.
 //!
-//! Everything is valid from 2020 to 2099 unless told otherwise, so no test depends on the day it runs.
+//! Everything is valid from 2020 to 2099 unless a test says otherwise, so none depends on the day it runs.
 //!
 //! ```ignore
 //! let root = Ca::new("root");
@@ -247,7 +247,7 @@ impl Key {
         pem("PRIVATE KEY", &self.pkcs8)
     }
 
-    /// The algorithm the key signs with unless told otherwise.
+    /// The algorithm the key signs with by default.
     pub fn default_algorithm(&self) -> SigAlg {
         match self.kind {
             KeyKind::Rsa2048 | KeyKind::Rsa3072 => SigAlg::RsaSha256,

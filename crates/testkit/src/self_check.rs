@@ -1,4 +1,4 @@
-//! What a good API server answers to the gateway's own questions: who it takes a user for.
+//! The answers of a good API server to the gateway's self-check.
 
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -8,12 +8,12 @@ use crate::messages::{BoxedBody, full};
 const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// The answer, if the gateway asks for itself.
+/// The answer to a request of the gateway's own; `None` for forwarded ones.
 pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
     let headers = request.headers();
     let is_for_a_user = headers.contains_key("x-remote-user") || headers.contains_key("impersonate-user");
     if !is_for_a_user && request.uri().path() == HEADER_NAMES {
-        // Where identities are impersonated, the gateway asks as what its credential is.
+        // In impersonation mode, the gateway sends these with its own credential alone.
         return Some(not_found());
     }
     let prefix = if headers.contains_key("x-remote-user") { "x-remote-" } else { "impersonate-" };

@@ -12,12 +12,12 @@ use crate::pki::Issued;
 /// A client before its certificate is chosen.
 pub type TlsClient = rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>;
 
-/// The beginnings of a client that takes any server for the gateway.
+/// A client that accepts any server certificate, before its own certificate is chosen.
 pub fn tls_client(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsClient {
     tls_client_by(default_provider(), versions)
 }
 
-/// One whose cryptography is chosen.
+/// The same with this cryptography.
 pub fn tls_client_by(
     provider: CryptoProvider,
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -37,7 +37,7 @@ pub fn identified(client: TlsClient, identity: Option<&Issued>) -> rustls::Clien
     }
 }
 
-/// The gateway's own certificate is not what these tests are about.
+/// Accepts any server certificate.
 #[derive(Debug)]
 pub struct AnyServer;
 

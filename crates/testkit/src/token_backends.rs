@@ -1,4 +1,4 @@
-//! Everybody whom a gateway can ask about tokens: an API server, an issuer and a webhook.
+//! The servers that a gateway can ask about tokens: an API server, an issuer and a webhook.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ pub struct TokenBackends {
 }
 
 impl TokenBackends {
-    /// With a webhook that answers so.
+    /// Starts them, with a webhook that answers by `webhook`.
     pub async fn start(
         pki: &Pki,
         webhook: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
@@ -62,7 +62,7 @@ impl TokenBackends {
         Self { accounts, issuer, webhook, backend, key, made: AtomicUsize::new(0), secret_reads }
     }
 
-    /// The flags of a gateway that asks all of them.
+    /// The flags of a gateway that uses all of them.
     pub fn flags(&self, pki: &Pki) -> Vec<String> {
         let kubeconfig = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -92,7 +92,7 @@ impl TokenBackends {
         self.key.sign(&claims)
     }
 
-    /// Waits until watches have told the gateway of everything, and the issuer of its keys.
+    /// Waits until the gateway's watches are complete and it has the keys of the issuer.
     pub async fn until_known(&self, gateway: &Gateway) {
         for token in [|asked: &Self| asked.accounts.token(), Self::id_token] {
             let is_known = async || {

@@ -1,4 +1,4 @@
-//! Replays the transcripts of `docs/`: runs what stands behind each `$ ` of a fenced block and compares what it prints.
+//! Replays the transcripts of `docs/`: runs the command behind each `$ ` of a fenced block and compares its output.
 //!
 //! ````text
 //! ```console               everywhere
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 
 use regex::Regex;
 
-/// One command and what the page says that it prints.
+/// One command and its output according to the page.
 #[derive(Debug, PartialEq, Eq)]
 struct Exchange {
     line: usize,
@@ -40,7 +40,7 @@ pub fn replay(
     let mut wrong = Vec::new();
     for Exchange { line, command, printed } in &exchanges {
         let mut shell = Command::new("bash");
-        // What a person sees in one terminal, in the order in which it is written.
+        // Both streams, in the order in which they are written.
         shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(dir).stdin(Stdio::null());
         prepare(&mut shell);
         let output = shell.output().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Below HTTP: a backend that the test answers byte by byte, and what the kernel knows of a connection.
+//! Below HTTP: a backend whose bytes the test writes, and the state of a connection in the kernel.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::test_pki::Pki;
 use crate::tls::{identified, tls_client};
 use crate::waiting::in_time;
 
-/// A TLS handshake as a client that takes any server for the gateway.
+/// The TLS handshake of a client that accepts any server certificate.
 pub async fn handshake_over(
     name: ServerName<'static>,
     stream: TcpStream,
@@ -34,12 +34,12 @@ pub async fn handshake_over(
     in_time(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
-/// TLS as a backend does it that does not look at the gateway's certificate.
+/// TLS of a backend that does not ask for the gateway's certificate.
 pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
     acceptor_with(&pki.servers.server(&["backend.test"]), alpn)
 }
 
-/// The same, with a certificate of the test's.
+/// The same with this certificate.
 pub fn acceptor_with(issued: &Issued, alpn: &[&[u8]]) -> TlsAcceptor {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
@@ -51,13 +51,13 @@ pub fn acceptor_with(issued: &Issued, alpn: &[&[u8]]) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A backend of bare TLS connections. Those that come before the gateway's own questions are all answered are its
-/// own, and are answered here.
+/// A backend of bare TLS connections. Connections until the end of the gateway's self-check are its own, and are answered
+/// here.
 pub async fn bare(pki: &Pki, alpn: &[&[u8]]) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
     bare_with(acceptor(pki, alpn)).await
 }
 
-/// The same, with TLS of the test's.
+/// The same with this TLS.
 pub async fn bare_with(acceptor: TlsAcceptor) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -80,7 +80,7 @@ pub async fn bare_with(acceptor: TlsAcceptor) -> (SocketAddr, mpsc::UnboundedRec
     (address, streams)
 }
 
-/// Answers the gateway's own questions on a connection, and says when the last of them was.
+/// Answers the gateway's self-check on a connection, and sets the flag at its last request.
 pub async fn answer_questions(acceptor: TlsAcceptor, stream: TcpStream, answered: Arc<AtomicBool>) {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         if request.method() == http::Method::GET {
@@ -131,12 +131,12 @@ impl Socket {
         })
     }
 
-    /// Whether a process holds it: one that nobody has accepted yet, or that was closed, has no inode.
+    /// Whether a process holds it: one that was not accepted yet, or that was closed, has no inode.
     pub fn is_held(&self) -> bool {
         self.inode != "0"
     }
 
-    /// Whether everything that came was read.
+    /// Whether all received bytes were read.
     pub fn is_read(&self) -> bool {
         self.queues.ends_with(":00000000")
     }

@@ -37,7 +37,7 @@ fn claims(issuer: &str, id: &str) -> Value {
 async fn an_issuer_that_comes_late_is_taken_then() {
     let pki = Pki::new();
     let key = SigningKey::new("first");
-    // Bound, and nobody listens yet.
+    // Bound, and not listening yet.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("https://{}", socket.local_addr().unwrap());
@@ -45,7 +45,7 @@ async fn an_issuer_that_comes_late_is_taken_then() {
     let token = key.sign(&claims(&url, "1"));
     let began = Instant::now();
     assert_eq!(setup.code("/api", &token).await, 401);
-    assert!(began.elapsed() < Duration::from_secs(5), "nobody waits for it: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "the start waits for it: {:?}", began.elapsed());
     setup.others_are_served().await;
 
     let _issuer = Issuer::at(&pki, socket.listen(16).unwrap(), &[&key]);
@@ -178,7 +178,7 @@ async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
     let setup = LoggedGateway::new(&pki, one(&pki, &issuer.url)).await;
     let token = key.sign(&claims(&issuer.url, "1"));
     let asked = || issuer.server.pending() >= 2;
-    // Until the configuration is known, nobody waits.
+    // Until the configuration is known, no request waits.
     let slow = async {
         loop {
             let code = setup.code("/api", &token).await;
@@ -214,7 +214,7 @@ async fn no_request_fails_while_keys_are_rotated() {
     for round in 1..=3 {
         let new = SigningKey::new(&format!("key-{round}"));
         issuer.is(&issuer.url, &[&old, &new]);
-        // Before this the new key has signed nothing; each token is a new one, which nobody remembers.
+        // Before this the new key has signed nothing; each token is a new one, which is not cached.
         let tokens = (0..40).map(|index| {
             let key = if index % 2 == 0 { &old } else { &new };
             key.sign(&claims(&issuer.url, &format!("{round}-{index}")))

@@ -38,9 +38,9 @@ struct Store {
     requests: Vec<Value>,
     version: u64,
     watchers: Vec<Frames>,
-    /// How often a decision still meets somebody else's change.
+    /// How many more decisions meet a concurrent change.
     conflicts: usize,
-    /// What takes the place of a request, by somebody else's hand, when it is decided on.
+    /// The request that another client puts in the place of one, while it is decided on.
     replacement: Option<Value>,
     /// The one object that every request is answered with.
     answers_with: Option<String>,
@@ -258,7 +258,7 @@ impl Cluster {
         self.store.lock().unwrap().find(name)
     }
 
-    /// Adds a request that somebody made by other means.
+    /// Adds a request that another client made.
     pub(super) fn add(&self, name: &str, subject: &str) {
         self.add_with(name, subject, "");
     }
@@ -380,7 +380,7 @@ async fn somebody_who_keeps_changing_a_request_is_told_of() {
     cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["alice: somebody else keeps changing it"]);
 }
 
-/// What somebody else makes of a request.
+/// Changes of a request by another client.
 type Change = fn(&mut Value);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -436,7 +436,7 @@ async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
         "alice.kubeconfig",
     ]);
     until("the request", || cluster.found("alice").is_some()).await;
-    // The key is safe before anybody is asked to sign for it.
+    // The key is stored before the request is sent.
     assert_eq!(mode(&cluster.dir().join("alice.kubeconfig.key")), 0o600);
     cluster.sign("alice").await;
     let said = said(child).await;
@@ -490,7 +490,7 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
     assert!(!names(cluster.dir()).iter().any(|name| name.starts_with("b.")));
 }
 
-/// What becomes of a request, by somebody else's hand.
+/// What another client does to a request.
 type End = fn(&Cluster);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -505,7 +505,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
                         "message": "not\u{1b}[31m you"}]});
                 });
             },
-            // In the words of whoever denied it, and not in his colours.
+            // With the message of the approver, and without its terminal colours.
             "denied: it was denied: No: not\u{fffd}[31m you",
         ),
         (

@@ -1,4 +1,4 @@
-//! Whom the gateway takes the certificates for, asked beforehand and in earnest.
+//! The users that the gateway authenticates by the certificates: as `verify` predicts, and in requests.
 
 use testkit::{Backend, Gateway, H2, Pki, flags, full};
 

@@ -113,7 +113,7 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
             add(format!("excluded {t}, name {n}"), &[], &[*tree], &[*name]);
         }
     }
-    // More than anybody compares.
+    // More than verifiers compare.
     for count in [499_usize, 501] {
         let texts: Vec<String> = (0..count).map(|index| format!("n{index}.example")).collect();
         let list: Vec<(u8, &[u8])> = texts.iter().map(|text| (2, text.as_bytes())).collect();

@@ -50,7 +50,7 @@ async fn a_gateway_that_is_killed_is_followed_by_another() {
 #[tokio::test]
 async fn a_gateway_that_drains_gives_its_lease_up() {
     let setup = ControllerGateway::new().await;
-    // A lease that nobody could wait for.
+    // A lease that ends long after the test.
     let mut first = setup.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
     leads(&first).await;
     let holder = setup.cluster.holder(LEASE).unwrap();
@@ -99,7 +99,7 @@ async fn who_cannot_renew_the_lease_stops_before_it_ends() {
     setup.cluster.leases.store(false, Ordering::SeqCst);
     gateway.until_counted(&format!("{LEADS} 0")).await;
     setup.cluster.request("late", &Asked::node("late").spec, &approved());
-    // Nobody leads, so nobody has looked at it.
+    // No replica leads, so none has processed it.
     assert_eq!(gateway.count("workqueue_adds_total{cluster=\"backend\",name=\"csrsigning\"}").await, 0);
     assert!(!is_issued(&setup.cluster.status("late")));
     setup.cluster.leases.store(true, Ordering::SeqCst);

@@ -169,7 +169,7 @@ async fn who_may_not_have_a_certificate_waits_until_he_may() {
     setup.cluster.request("one", &asked.spec, &json!({}));
     let retries = "workqueue_retries_total{cluster=\"backend\",name=\"csrapproving\"}";
     gateway.until_counted(&format!("{retries} 2")).await;
-    assert_eq!(condition(&setup.cluster.status("one"), "Denied"), None, "nobody is ever denied");
+    assert_eq!(condition(&setup.cluster.status("one"), "Denied"), None, "no request is ever denied");
     setup.cluster.allows.store(true, Ordering::SeqCst);
     let status = setup.cluster.until_status("one", |status| condition(status, "Approved").is_some()).await;
     assert_eq!(
@@ -181,7 +181,7 @@ async fn who_may_not_have_a_certificate_waits_until_he_may() {
 #[tokio::test]
 async fn what_is_over_is_deleted_and_what_is_not_stays() {
     let setup = ControllerGateway::new().await;
-    // Created long ago, and nobody has looked at it; the name must not lead to another request.
+    // Created long ago, and not processed yet; the name must not lead to another request.
     let spec = Asked::node("old").spec;
     setup.cluster.request("old", &spec, &json!({}));
     setup.cluster.request("new", &spec, &json!({"conditions": [{"type": "Looked", "status": "True"}]}));

@@ -51,7 +51,7 @@ impl Holding {
     }
 }
 
-// One TLS connection of anybody must not cost the gateway and the backend a mutually authenticated connection for each
+// One TLS connection of an anonymous client must not cost the gateway and the backend a mutually authenticated connection for each
 // of its streams, also not by bodies that go on when their answer has ended. Go's client closes such a connection.
 #[tokio::test]
 async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
@@ -92,7 +92,7 @@ async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
     }
 }
 
-// A few connections of anybody can carry hundreds of streams each.
+// A few connections of anonymous clients can carry hundreds of streams each.
 #[tokio::test]
 async fn more_anonymous_requests_than_may_wait_are_refused_at_once() {
     let pki = Pki::new();

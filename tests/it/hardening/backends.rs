@@ -50,7 +50,7 @@ async fn uploads_that_go_on_after_their_answer_do_not_take_the_streams_of_others
     assert_eq!(in_time(other.send(get("/api/v1/x", &[]))).await.unwrap().status(), StatusCode::OK);
 }
 
-/// A listener that does this to whoever connects.
+/// A listener that does this to every connection.
 async fn tcp(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -118,7 +118,7 @@ async fn a_backend_that_cannot_be_reached_is_a_503_and_a_line_that_says_why() {
     let pki = Pki::new();
     let now = 1_700_000_000;
     let expired = pki.servers.leaf().san_dns("backend.test").expired(now).issue();
-    // Bound and never listening: connections are refused, and nobody else is given the port meanwhile.
+    // Bound and never listening: connections are refused, and no other process gets the port.
     let unheard = TcpSocket::new_v4().unwrap();
     unheard.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let nobody = unheard.local_addr().unwrap();

@@ -22,7 +22,7 @@ use tokio_rustls::client::TlsStream;
 use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
-// Whoever cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
+// A client that cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
 // the backend once it has forgotten the stream, and ends a connection on which there were 1024.
 #[tokio::test]
 async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_everybody_shares() {

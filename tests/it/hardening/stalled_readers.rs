@@ -1,4 +1,4 @@
-//! Clients that do not read their answers: nobody else notices, not even on the same connection.
+//! Clients that do not read their answers: no other request is delayed, not even on the same connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,7 +71,7 @@ impl EndlessAnswers {
         Client::connect(&self.gateway, http2, Some(&self.alice)).await
     }
 
-    /// So many answers on one connection, of which nobody reads a byte.
+    /// So many answers on one connection, of which the client reads no byte.
     async fn stall(&self, http2: bool, path: &str, answers: usize) -> (Client, Vec<Response<Incoming>>) {
         let mut client = Client::narrow(&self.gateway, http2, Some(&self.alice)).await;
         let mut unread = Vec::new();
@@ -103,7 +103,7 @@ impl EndlessAnswers {
         Watch { body, events: in_time(self.watches.recv()).await.unwrap() }
     }
 
-    /// With `connections` of HTTP/1.1 and of HTTP/2, each with so many answers that nobody reads.
+    /// With `connections` of HTTP/1.1 and of HTTP/2, each with so many unread answers.
     async fn is_as_ever_with(&mut self, path: &str, connections: [usize; 2], answers: usize) {
         let mut old = Vec::new();
         for http2 in [false, true] {

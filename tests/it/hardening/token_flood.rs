@@ -1,5 +1,5 @@
-//! Tokens that nobody has issued, more of them than can be asked about at once: whoever is asked is asked a bounded
-//! number of times, and honest clients are answered meanwhile.
+//! Made-up tokens, more of them than may be reviewed at once: each token authenticator is called a bounded number of
+//! times, and honest clients are answered meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

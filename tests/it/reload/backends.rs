@@ -44,7 +44,7 @@ impl Setup {
         replace(&self.pki.directory.path().join(name), content);
     }
 
-    /// Requests of somebody and of nobody in particular, on each version.
+    /// Authenticated and anonymous requests, on each version.
     async fn ask(&mut self) {
         for client in &mut self.clients {
             assert_eq!(client.code(&[TOKEN]).await, 200);

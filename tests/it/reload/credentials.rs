@@ -81,7 +81,7 @@ async fn anonymous_requests_are_let_in_where_the_file_says() {
         let codes = async |paths: [&str; 4]| {
             let mut codes = Vec::new();
             for path in paths {
-                // A refusal of nobody ends an HTTP/2 connection.
+                // The refusal of an anonymous request ends an HTTP/2 connection.
                 let mut client = Client::connect(&setup.gateway, http2, None).await;
                 codes.push(client.code_at(path, &[]).await.as_u16());
             }

@@ -1,4 +1,4 @@
-//! How files change: the way a mounted Secret does, and as fast as somebody likes under load.
+//! How files change: the way a mounted Secret does, and many times in a row under load.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

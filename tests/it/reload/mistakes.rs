@@ -144,7 +144,7 @@ async fn a_certificate_that_precedes_its_key_is_no_mistake() {
     let mut setup = Setup::start().await;
     let next = setup.pki.servers.leaf().cn("next").issue();
     replace(&setup.file("gateway.crt"), next.cert_pem());
-    // However often somebody asks for a reload meanwhile.
+    // However often a reload is requested meanwhile.
     let written = Instant::now();
     while written.elapsed() < Duration::from_millis(300) {
         setup.reload();

@@ -15,7 +15,7 @@ const NODES: &str = "sarapprove_test.go: TestRecognizers";
 type Bad = (&'static str, &'static str, fn() -> Csr, &'static [&'static str]);
 const USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
 
-/// Somebody whose groups may ask for kubelets' certificates.
+/// A user whose groups may ask for kubelets' certificates.
 fn person(name: &str, group: &str) -> Person {
     Person::new(name, &[group])
 }
@@ -24,7 +24,7 @@ fn asks(name: &'static str, from: &'static str, csr: &Csr, by: Person) -> Case {
     case(GROUP, name, from, csr).kubelet().steps(&[]).by(by)
 }
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let node = || Csr::node("n1");
     let myself = |group| person("system:node:n1", group);
     let other = |group| person("someone-else", group);

@@ -15,7 +15,7 @@ macro_rules! requests {
     ($($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("../requests/", $name, ".pem")))),*] };
 }
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, kind) in [
         ("RSA 2048", KeyKind::Rsa2048),

@@ -20,7 +20,7 @@ const EMAIL: &str = "1.2.840.113549.1.9.1";
 const DC: &str = "0.9.2342.19200300.100.1.25";
 const UID_LDAP: &str = "0.9.2342.19200300.100.1.1";
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let all = || {
         Csr::new()
             .text(SERIAL, "42")

@@ -41,7 +41,7 @@ const ALL: [&str; 23] = [
     "netscape sgc",
 ];
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let alice = Csr::new().cn("alice");
     for usage in ALL {

@@ -8,30 +8,30 @@ use testkit::pki::{Ca, Issued, Key, KeyKind, attribute, pem, string};
 use super::Side;
 
 /// A signer and its authority. The kinds of keys differ, so that each is seen to sign.
-pub struct SigningCa {
-    pub signer: &'static str,
+pub(crate) struct SigningCa {
+    pub(crate) signer: &'static str,
     /// What its flags are called between `--cluster-signing-` and `-cert-file`.
-    pub flag: &'static str,
-    pub ca: Ca,
+    pub(crate) flag: &'static str,
+    pub(crate) ca: Ca,
 }
 
-pub const SIGNERS: [(&str, &str, KeyKind); 4] = [
+pub(crate) const SIGNERS: [(&str, &str, KeyKind); 4] = [
     ("kubernetes.io/kube-apiserver-client", "kube-apiserver-client", KeyKind::P256),
     ("kubernetes.io/kube-apiserver-client-kubelet", "kubelet-client", KeyKind::P384),
     ("kubernetes.io/kubelet-serving", "kubelet-serving", KeyKind::P521),
     ("kubernetes.io/legacy-unknown", "legacy-unknown", KeyKind::Rsa2048),
 ];
 
-pub struct Authorities {
-    pub servers: Ca,
-    pub clients: Ca,
-    pub inner: Ca,
-    pub signing: Vec<SigningCa>,
-    pub admin: Issued,
+pub(crate) struct Authorities {
+    pub(crate) servers: Ca,
+    pub(crate) clients: Ca,
+    pub(crate) inner: Ca,
+    pub(crate) signing: Vec<SigningCa>,
+    pub(crate) admin: Issued,
 }
 
 impl Authorities {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clients = Ca::new("clients");
         let admin = clients.leaf().cn("admin").org("system:masters").issue();
         let signing = SIGNERS
@@ -52,7 +52,7 @@ impl Authorities {
         Self { servers: Ca::new("servers"), clients, inner: Ca::new("inner"), signing, admin }
     }
 
-    pub fn signing(&self, signer: &str) -> Option<&SigningCa> {
+    pub(crate) fn signing(&self, signer: &str) -> Option<&SigningCa> {
         self.signing.iter().find(|signing| signing.signer == signer)
     }
 
@@ -63,7 +63,7 @@ impl Authorities {
         format!("{}{signing}", self.clients.cert_pem())
     }
 
-    pub fn write(&self, dir: &Path) -> std::io::Result<()> {
+    pub(crate) fn write(&self, dir: &Path) -> std::io::Result<()> {
         let server = self.servers.server(&["127.0.0.1", "localhost"]);
         let front = self.inner.leaf().cn("front-proxy").issue();
         let accounts = Key::generate(KeyKind::P256);
@@ -86,7 +86,7 @@ impl Authorities {
     }
 
     /// A side has files of its own, so that they can be exchanged.
-    pub fn write_signing(&self, dir: &Path, side: Side) -> std::io::Result<()> {
+    pub(crate) fn write_signing(&self, dir: &Path, side: Side) -> std::io::Result<()> {
         for signing in &self.signing {
             let (certificate, key) = signing_files(dir, side, signing.flag);
             fs::write(certificate, signing.ca.cert_pem())?;
@@ -96,7 +96,7 @@ impl Authorities {
     }
 }
 
-pub fn signing_files(dir: &Path, side: Side, flag: &str) -> (PathBuf, PathBuf) {
+pub(crate) fn signing_files(dir: &Path, side: Side, flag: &str) -> (PathBuf, PathBuf) {
     let file = |end: &str| dir.join(format!("{}-{flag}.{end}", side.name()));
     (file("crt"), file("key"))
 }

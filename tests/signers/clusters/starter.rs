@@ -17,12 +17,12 @@ use super::{Cluster, Side, kubeconfig};
 use crate::client::{Api, text};
 
 /// The controllers, by the names that kube-controller-manager gives them.
-pub const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-controller,\
+pub(crate) const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-cleaner-controller,\
     token-cleaner-controller,bootstrap-signer-controller";
 
 /// Thirty years, so that some certificates end after 2049, when times are written otherwise.
-pub const DURATION: &str = "--cluster-signing-duration=262800h";
+pub(crate) const DURATION: &str = "--cluster-signing-duration=262800h";
 
 /// What is to be applied for the gateway and its controllers.
 const DEPLOYED: [&str; 3] = [
@@ -32,22 +32,22 @@ const DEPLOYED: [&str; 3] = [
 ];
 
 /// What is needed to start a server.
-pub struct Starter<'a> {
-    pub programs: &'a Programs,
-    pub dir: &'a Path,
-    pub authorities: &'a Authorities,
-    pub etcd_port: u16,
+pub(crate) struct Starter<'a> {
+    pub(crate) programs: &'a Programs,
+    pub(crate) dir: &'a Path,
+    pub(crate) authorities: &'a Authorities,
+    pub(crate) etcd_port: u16,
 }
 
 /// A running gateway.
-pub struct Gateway {
-    pub address: SocketAddr,
-    pub metrics: SocketAddr,
-    pub process: ServerProcess,
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: SocketAddr,
+    pub(crate) process: ServerProcess,
 }
 
 impl Starter<'_> {
-    pub async fn cluster(&self, side: Side) -> Result<Cluster, String> {
+    pub(crate) async fn cluster(&self, side: Side) -> Result<Cluster, String> {
         let (server, process) = self.apiserver(side.name()).await?;
         let api = Api::new(server, &self.authorities.servers, Some(&self.authorities.admin));
         self.grant(&api).await?;
@@ -84,7 +84,7 @@ impl Starter<'_> {
     }
 
     /// An API server whose objects are its own.
-    pub async fn apiserver(&self, name: &str) -> Result<(SocketAddr, ServerProcess), String> {
+    pub(crate) async fn apiserver(&self, name: &str) -> Result<(SocketAddr, ServerProcess), String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let start = async || {
             let [port] = free_ports()?;
@@ -129,7 +129,7 @@ impl Starter<'_> {
         retry_on_collision(start).await
     }
 
-    pub fn controller_manager(
+    pub(crate) fn controller_manager(
         &self,
         name: &str,
         server: SocketAddr,
@@ -148,7 +148,7 @@ impl Starter<'_> {
         ServerProcess::start(self.dir, name, &self.programs.kube_controller_manager, flags)
     }
 
-    pub fn signing_flags(&self, side: Side) -> Vec<String> {
+    pub(crate) fn signing_flags(&self, side: Side) -> Vec<String> {
         SIGNERS
             .iter()
             .flat_map(|(_, flag, _)| {
@@ -162,7 +162,12 @@ impl Starter<'_> {
     }
 
     /// The real binary; which controllers it has is for the caller to say.
-    pub async fn gateway(&self, name: &str, server: SocketAddr, more: &[String]) -> Result<Gateway, String> {
+    pub(crate) async fn gateway(
+        &self,
+        name: &str,
+        server: SocketAddr,
+        more: &[String],
+    ) -> Result<Gateway, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let config = self.dir.join(format!("{name}.kubeconfig"));
         fs::write(&config, kubeconfig(self.dir, server, "front")).map_err(text)?;
@@ -197,7 +202,7 @@ impl Starter<'_> {
     }
 
     /// The rights that the cases need, until they are in force.
-    pub async fn grant(&self, api: &Api) -> Result<(), String> {
+    pub(crate) async fn grant(&self, api: &Api) -> Result<(), String> {
         const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
         let csrs = "system:certificates.k8s.io:certificatesigningrequests";
         let role = json!({
@@ -249,7 +254,7 @@ impl Starter<'_> {
 }
 
 /// Without TLS: a POST of a body, else a GET; the body of a success.
-pub async fn plainly(address: SocketAddr, path: &str, body: Option<&Value>) -> Result<String, String> {
+pub(crate) async fn plainly(address: SocketAddr, path: &str, body: Option<&Value>) -> Result<String, String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let request = http::Request::builder()
         .method(if body.is_some() { "POST" } else { "GET" })
