@@ -4,7 +4,7 @@
 //! cargo test --test real                                 all groups
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
-//! cargo test --test real -- service_account_tokens::     what tokens of a real server cost it
+//! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! ```
 //!
 //! The servers are built on first use, see `tests/backend/README.md`.

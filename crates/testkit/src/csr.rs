@@ -165,7 +165,7 @@ impl Csr {
         self
     }
 
-    /// One more extension that is asked for.
+    /// One more requested extension.
     pub fn extension(mut self, id: &str, critical: bool, content: &[u8]) -> Self {
         self.extensions.push(extension(id, critical, content));
         self

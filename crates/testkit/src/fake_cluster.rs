@@ -39,7 +39,7 @@ struct State {
     certificates: Vec<(String, String)>,
 }
 
-/// The objects, and what tests change about the server.
+/// The objects, and switches for tests.
 pub struct FakeCluster {
     state: Mutex<State>,
     revision: watch::Sender<u64>,
@@ -56,7 +56,7 @@ pub struct FakeCluster {
 /// Requesters whose names begin so are refused, whatever other reviews say.
 pub const STRANGER: &str = "stranger";
 
-/// The collection, the path of the object in it and what is below that.
+/// The collection, the path of the object in it, and the subresource.
 fn place(path: &str) -> Option<(&'static str, Option<String>, String)> {
     let collection = [CSRS, LEASES, EVENTS].into_iter().find(|collection| path.starts_with(collection))?;
     let rest = path.strip_prefix(collection)?.trim_start_matches('/');

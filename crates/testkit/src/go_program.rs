@@ -42,7 +42,7 @@ impl GoProgram {
             .expect("the Go program starts");
         let mut stdin = BufWriter::new(child.stdin.take().unwrap());
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        // The program answers while it is asked.
+        // The program answers while it reads.
         let answers: Vec<Value> = std::thread::scope(|scope| {
             scope.spawn(move || {
                 for question in questions {

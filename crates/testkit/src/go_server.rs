@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::frames::{CONTINUATION, DATA, END_HEADERS, HEADERS, RST_STREAM};
 
-/// What kube-apiserver takes in one frame, and in one header: `DefaultMaxHeaderBytes` and what Go adds for HTTP/2.
+/// The limits of kube-apiserver for one frame, and for one header: `DefaultMaxHeaderBytes` and what Go adds for HTTP/2.
 // apiserver: pkg/server/secure_serving.go; Go: adjustHTTP1MaxHeaderSize
 pub(crate) const MAX_FRAME_SIZE: u32 = 256 << 10;
 const MAX_HEADER_LIST: usize = (1 << 20) + 320;
@@ -69,11 +69,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GoServer<T> {
     }
 }
 
-/// Reads frames, and of headers what they say.
+/// Reads frames, and decodes their headers.
 #[derive(Default)]
 struct Reader {
     preface: usize,
-    /// The head of the current frame, as far as it is there, and what is left of its payload.
+    /// The head of the current frame, as far as it is there, and the number of payload bytes left.
     head: Vec<u8>,
     left: usize,
     payload: Vec<u8>,
@@ -246,7 +246,7 @@ fn integer(bytes: &[u8], bits: u8) -> Option<(usize, usize)> {
     None
 }
 
-/// A string and what it takes, unless it is not there as a whole.
+/// A string and its encoded length, unless it is not there as a whole.
 // Go: golang.org/x/net/http2/hpack, Decoder.readString
 fn string(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, &'static str> {
     let Some((length, start)) = integer(bytes, 7) else { return Ok(None) };

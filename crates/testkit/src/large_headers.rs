@@ -16,7 +16,7 @@ pub fn longest(count: usize) -> Vec<u8> {
     vec![LONGEST; count]
 }
 
-/// Two lines within the limit, of which the second is longer on the wire than twice what is left of it.
+/// Two lines within the limit, of which the second is longer on the wire than twice the rest of the limit.
 fn skewed() -> [(&'static str, Vec<u8>); 2] {
     let first = [vec![b'X'; 563_552], vec![b'a'; 356_448]].concat();
     [("a", first), ("b", longest(120_000))]

@@ -23,7 +23,7 @@ pub fn target_dir() -> PathBuf {
     marked.map_or_else(|| workspace_root().join("target"), Path::to_owned)
 }
 
-/// A directory below the target directory for what a test builds.
+/// A directory below the target directory for the files that tests build.
 pub fn temporary_dir() -> PathBuf {
     let dir = target_dir().join("tmp");
     std::fs::create_dir_all(&dir).expect("the directory can be made");

@@ -258,7 +258,7 @@ impl Key {
         }
     }
 
-    /// Signs as `algorithm` says where the key can; otherwise with what the key can, so that the label lies.
+    /// Signs with `algorithm` if the key can; otherwise with another one, so that the label does not fit.
     pub fn sign(&self, algorithm: SigAlg, message: &[u8]) -> Vec<u8> {
         let rng = SystemRandom::new();
         match &self.pair {
@@ -281,7 +281,7 @@ impl Key {
     }
 }
 
-/// Signature algorithms by label. MD5 and SHA-1 are labels alone: what is under them is another signature.
+/// Signature algorithms by label. MD5 and SHA-1 are labels alone: the signature under them is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SigAlg {
     /// `md5WithRSAEncryption`.
@@ -422,11 +422,11 @@ pub struct Ca {
     pub cert: CertificateDer<'static>,
     /// The private key.
     pub key: Arc<Key>,
-    /// The encoded subject, which what it issues carries as issuer.
+    /// The encoded subject, which its certificates carry as issuer.
     pub subject: Vec<u8>,
     /// The subject key identifier.
     pub skid: Option<Vec<u8>>,
-    /// What a client sends after its leaf: this authority and those above it, without the root.
+    /// The certificates that a client sends after its leaf: this authority and those above it, without the root.
     pub sent: Vec<CertificateDer<'static>>,
 }
 

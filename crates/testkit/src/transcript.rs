@@ -11,7 +11,7 @@
 //! ````
 //!
 //! `<word>` stands for something that varies from run to run, a line `…` for any number of lines. Blanks count as one,
-//! since tables are as wide as what is in them; a command that ends with another code than 0 has `exit status N` as its
+//! since tables are as wide as their content; a command that ends with another code than 0 has `exit status N` as its
 //! last line. All commands of a page run in one directory, one after another.
 
 use std::path::Path;

@@ -82,7 +82,7 @@ impl Provider {
         }
     }
 
-    /// The ID token of a user who has just logged in.
+    /// The ID token of a new login.
     pub(crate) fn login(&self, user: &str) -> Result<String, String> {
         let answer = self.ask(&json!({"do": "login", "user": user}))?;
         answer["idToken"].as_str().map(str::to_owned).ok_or_else(|| format!("no token: {answer}"))
