@@ -6,10 +6,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
-    clippy::string_slice,
-    clippy::many_single_char_names,
     clippy::print_stdout,
     reason = "a test program: a panic is a failed test, and its table goes to the terminal"
 )]

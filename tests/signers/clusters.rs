@@ -153,11 +153,6 @@ impl Cluster {
         self.controllers.lock().unwrap().as_mut().map_or(Ok(()), ServerProcess::check)
     }
 
-    /// Ends the controllers.
-    pub(crate) fn stop_controllers(&self) {
-        drop(self.controllers.lock().unwrap().take());
-    }
-
     /// The files of a signer's authority on this side.
     pub(crate) fn signing_files(&self, dir: &Path, flag: &str) -> (PathBuf, PathBuf) {
         authorities::signing_files(dir, self.side, flag)

@@ -15,13 +15,8 @@
 //! `pages.rs` the transcripts of the documentation.
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
-    clippy::print_stderr,
-    clippy::large_futures,
-    clippy::needless_pass_by_value,
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 

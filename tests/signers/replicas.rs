@@ -38,7 +38,7 @@ const ELECTION: [&str; 4] = [
 
 enum Replica {
     Gateway(Gateway),
-    ControllerManager(ServerProcess),
+    ControllerManager { _process: ServerProcess },
 }
 
 /// What a watch has told.
@@ -82,9 +82,9 @@ impl<'a> ReplicaCluster<'a> {
         let name = format!("{}-{number}", self.name);
         Ok(match self.who {
             Who::Gateways => Replica::Gateway(self.starter.gateway(&name, self.server, &flags).await?),
-            Who::ControllerManagers => {
-                Replica::ControllerManager(self.starter.controller_manager(&name, self.server, &flags)?)
-            }
+            Who::ControllerManagers => Replica::ControllerManager {
+                _process: self.starter.controller_manager(&name, self.server, &flags)?,
+            },
         })
     }
 

@@ -13,14 +13,12 @@
 //! is the far end of exec, attach, port-forward and logs; `tunnels.rs` looks at those from both ends. `authenticators.rs` is whose
 //! tokens are taken, `mint.rs` signs them, `outside.rs` are the issuers and the webhook that are asked about them.
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::print_stderr,
     clippy::format_push_string,
-    clippy::exit,
     clippy::needless_pass_by_value,
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
