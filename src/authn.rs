@@ -108,9 +108,20 @@ impl Proven {
         self.0.method
     }
 
+    /// Whether a front proxy vouched, whose word on where a request came from counts too.
+    pub(crate) fn is_by_front_proxy(&self) -> bool {
+        self.0.method == request_header::METHOD
+    }
+
     /// The authentication itself.
+    #[cfg(test)]
     pub(crate) fn into_inner(self) -> Authenticated {
         self.0
+    }
+
+    /// The identity itself.
+    pub(crate) fn into_identity(self) -> Identity {
+        self.0.user
     }
 }
 

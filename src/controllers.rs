@@ -25,33 +25,27 @@ pub(crate) mod token_cleaner;
 pub(crate) mod worker;
 
 use std::convert::Infallible;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
+use tracing::info;
 
+use crate::backend::Backend;
 use crate::backend::kube_client;
-use crate::backend::upstream::Upstream;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::tasks::Supervisor;
 use election::Stop;
 pub(crate) use name::selected;
 use problems::ProblemLog;
 use settings::{Controllers, Name};
-
-/// How long what panicked rests at first; doubled with each panic in a row.
-const REST: Duration = Duration::from_secs(1);
-/// At most.
-const LONGEST_REST: Duration = Duration::from_mins(1);
 
 /// What a controller works with. Cheap to clone.
 #[derive(Clone)]
@@ -78,11 +72,11 @@ pub(crate) struct Context {
 
 impl Context {
     /// One whose connections live on the runtime that this is called within.
-    fn new(of: &OfCluster, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
+    fn new(of: &ClusterControllers, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
         Self {
             cluster: Arc::clone(&of.cluster),
             identity: Arc::clone(identity),
-            client: client::bounded(kube_client::client(&of.upstream)),
+            client: client::bounded(kube_client::client(&of.backend)),
             settings: Arc::clone(&of.settings),
             metrics: Arc::clone(metrics),
             clock: clock.clone(),
@@ -104,20 +98,20 @@ pub(crate) type Start = fn(Name, Context) -> BoxFuture<'static, Infallible>;
 
 /// The controllers of one cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct OfCluster {
+pub(crate) struct ClusterControllers {
     /// Its name.
     pub(crate) cluster: Arc<str>,
     /// Its API server.
-    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) backend: Arc<Backend>,
     /// What they run by.
     pub(crate) settings: Arc<Controllers>,
 }
 
-impl OfCluster {
-    /// Whether what runs for `self` can go on for `other`.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+impl ClusterControllers {
+    /// Whether the controllers that run for `self` can go on for `other`.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.cluster == other.cluster
-            && Arc::ptr_eq(&self.upstream, &other.upstream)
+            && Arc::ptr_eq(&self.backend, &other.backend)
             && self.settings == other.settings
     }
 
@@ -131,7 +125,7 @@ impl OfCluster {
         stop: CancellationToken,
         workers: Handle,
     ) {
-        if stop.run_until_cancelled(self.upstream.until_trusted()).await.is_none() {
+        if stop.run_until_cancelled(self.backend.until_trusted()).await.is_none() {
             return;
         }
         let identity = identity().into();
@@ -142,9 +136,9 @@ impl OfCluster {
         };
         // It fails only when that runtime ends, and all with it.
         let Ok(of_work) = of_work else { return };
-        let lasts = Lasts { cluster: &self.cluster, metrics: &metrics, stop: &stop };
+        let supervisor = Supervisor { cluster: Some(&self.cluster), metrics: &metrics, stop: Some(&stop) };
         let work = |stopping| work_on(&workers, of_work.clone(), start, stopping);
-        lasts.run("leader election", || election::lead(&context, &stop, work)).await;
+        supervisor.run("leader election", || election::lead(&context, &stop, work)).await;
     }
 }
 
@@ -176,11 +170,12 @@ impl Drop for AbortOnDrop {
 
 /// All controllers of a cluster, each kept at work.
 async fn work(context: &Context, start: Start, stop: &CancellationToken) {
-    let lasts = Lasts { cluster: &context.cluster, metrics: &context.metrics, stop };
+    let supervisor =
+        Supervisor { cluster: Some(&context.cluster), metrics: &context.metrics, stop: Some(stop) };
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
     info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
     let each = context.settings.names.iter().map(|name| {
-        lasts.run(name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
+        supervisor.run(name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
     });
     join_all(each).await;
 }
@@ -190,73 +185,4 @@ async fn work(context: &Context, start: Start, stop: &CancellationToken) {
 fn identity() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}_{}", uuid::Uuid::new_v4())
-}
-
-/// Does what panics again, until it is to stop.
-#[derive(Clone, Copy)]
-struct Lasts<'a> {
-    cluster: &'a str,
-    metrics: &'a Metrics,
-    stop: &'a CancellationToken,
-}
-
-impl Lasts<'_> {
-    /// Until it ends by itself, or is to stop while it rests.
-    async fn run<F: Future<Output = ()>>(self, name: &str, run: impl Fn() -> F) {
-        let mut rest = REST;
-        loop {
-            let begun = Instant::now();
-            if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
-                return;
-            }
-            self.metrics.panics.inc();
-            error!(cluster = self.cluster, controller = name, "panicked and begins again");
-            rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
-            if self.stop.run_until_cancelled(sleep(rest)).await.is_none() {
-                return;
-            }
-            rest = (rest * 2).min(LONGEST_REST);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_panics_rests_longer_each_time_and_is_counted() {
-        let (metrics, begun, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
-        let stop = CancellationToken::new();
-        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
-        let faulty = lasts.run("faulty", || async {
-            let run = begun.borrow().len();
-            begun.borrow_mut().push(origin.elapsed().as_secs());
-            if run == 8 {
-                // It has worked for long: what fails now is something else.
-                sleep(LONGEST_REST * 2).await;
-            }
-            assert!(run > 9, "it fails ten times");
-        });
-        faulty.await;
-        let begun = begun.into_inner();
-        let rests: Vec<u64> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 121, 2]);
-        assert_eq!(metrics.panics.get(), 10);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_rests_after_a_panic_hears_that_it_is_to_stop() {
-        let (metrics, stop, origin) = (Metrics::new(), CancellationToken::new(), Instant::now());
-        let stopping = async {
-            // In the midst of the fourth rest.
-            sleep(Duration::from_secs(8)).await;
-            stop.cancel();
-        };
-        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
-        tokio::join!(lasts.run("faulty", || async { panic!("always") }), stopping);
-        assert_eq!((origin.elapsed().as_secs(), metrics.panics.get()), (8, 4));
-    }
 }

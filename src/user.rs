@@ -9,6 +9,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use http::header::{HeaderName, HeaderValue};
+
 pub use lines::IdentityMode;
 pub(crate) use lines::{Lines, UnfitIdentity};
 
@@ -88,7 +90,13 @@ struct Shared {
 }
 
 impl Identity {
-    /// What a backend is told.
+    /// The identity as the header lines of `mode`; an error if no header carries it byte for byte.
+    pub(crate) fn encode(self, mode: IdentityMode) -> Result<EncodedIdentity, UnfitIdentity> {
+        let lines = Arc::clone(self.lines(mode)?);
+        Ok(EncodedIdentity { identity: self, lines })
+    }
+
+    /// The header lines of `mode`, made once.
     pub(crate) fn lines(&self, mode: IdentityMode) -> Result<&Lines, UnfitIdentity> {
         let Self(shared) = self;
         let lines = match mode {
@@ -102,6 +110,28 @@ impl Identity {
     #[cfg(test)]
     pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// An identity that the headers of one [`IdentityMode`] carry byte for byte.
+#[derive(Debug, Clone)]
+pub(crate) struct EncodedIdentity {
+    identity: Identity,
+    lines: Lines,
+}
+
+impl EncodedIdentity {
+    /// The header lines, in order.
+    pub(crate) fn lines(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.lines
+    }
+}
+
+impl Deref for EncodedIdentity {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.identity
     }
 }
 

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::pool::{SendError, Sent, lock};
-use crate::backend::endpoint::{ConnectError, Target};
+use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
 use crate::http::transport::{
     Corked, Drained, Incoming, KeepAlive, Receiving, TransportError, send_body, set_content_length,
@@ -29,11 +29,11 @@ use crate::http::transport::{
 const FILL_PERCENT: usize = 80;
 /// A connection's window is a stream's times the streams it may carry: stalled readers block nobody else.
 const STREAMS: u32 = 256;
-const MOST_STREAMS: usize = 256;
+const MAX_STREAMS: usize = 256;
 /// Streams that are taken to be allowed until the backend has said how many are.
 const INITIAL_STREAMS: usize = 100;
 /// How long a backend that speaks HTTP/2 may take to say so. Less than a check waits for its answer.
-const BEGINNING: Duration = Duration::from_secs(5);
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Far more than is passed on: h2 ends the connection of everybody when an answer's header is some times larger than
 /// this. Behind `services/proxy` anyone can send one, of 10 MiB in lines of four bytes, which count as 35 each.
 const MAX_ANSWER_HEADER: u32 = 32 << 20;
@@ -81,7 +81,7 @@ impl Lane {
                 connections.swap_remove(least);
                 continue;
             };
-            let limit = sender.current_max_send_streams().min(MOST_STREAMS);
+            let limit = sender.current_max_send_streams().min(MAX_STREAMS);
             if load >= (limit.saturating_mul(FILL_PERCENT) / 100).max(1) {
                 return None;
             }
@@ -107,7 +107,7 @@ impl Lane {
     pub(crate) async fn begin(
         &self,
         stream: TlsStream<TcpStream>,
-        target: &Arc<Target>,
+        endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
         let corked = Corked::new(stream);
         let heard = corked.heard();
@@ -122,7 +122,7 @@ impl Lane {
             .max_local_error_reset_streams(None)
             .handshake(corked.clone())
             .await
-            .map_err(|error| target.http_error(&error))?;
+            .map_err(|error| endpoint.http_error(&error))?;
         let keep_alive = KeepAlive::new(corked.clone(), connection.ping_pong());
         let mut driven = Box::pin(Drained::new(Driven { connection, keep_alive }, corked));
         // A backend begins by saying what it allows, unless it does not accept our certificate: over TLS 1.3 that comes
@@ -134,17 +134,17 @@ impl Lane {
         };
         tokio::select! {
             ended = &mut driven => {
-                return Err(ended.map_or_else(|error| target.http_error(&error), |()| target.hung_up()));
+                return Err(ended.map_or_else(|error| endpoint.http_error(&error), |()| endpoint.hung_up()));
             }
-            told = timeout(BEGINNING, told) => told.map_err(|_| target.mute(BEGINNING))?,
+            told = timeout(SETTINGS_TIMEOUT, told) => told.map_err(|_| endpoint.mute(SETTINGS_TIMEOUT))?,
         }
-        let target = Arc::clone(target);
+        let endpoint = Arc::clone(endpoint);
         let carrier = tokio::spawn(async move {
             if let Err(error) = driven.await {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // Whoever answers next may have been started anew, and with other flags.
-            target.doubt();
+            endpoint.request_recheck();
         });
         lock(&self.connections).push(Arc::new(Http2 { sender, streams: AtomicUsize::new(0), carrier }));
         Ok(())

@@ -78,8 +78,9 @@ impl fmt::Display for HostPort {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use testkit::pki::Ca;
+
+    use super::*;
 
     #[test]
     fn a_cluster_is_known_by_its_authorities_names_and_path() {

@@ -14,13 +14,13 @@ use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::backend::settings::Endpoint;
 use crate::clock::rfc3339;
-use crate::cluster::authenticators::Means;
+use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::Inputs;
 use crate::config::resolve::{Resolved, resolve};
-use crate::controllers::settings::{Controllers, SignerSettings};
+use crate::controllers::settings::SignerSettings;
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 
@@ -135,8 +135,8 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let means = Means::new(runtime.handle().clone(), Arc::new(Metrics::new()), Arc::default());
-    if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
+    let deps = AuthnDeps::new(runtime.handle().clone(), Arc::new(Metrics::new()));
+    if let Err(error) = Snapshot::build(&resolved.settings, None, &deps) {
         return failed(&error.to_string());
     }
     let report = Report::of(resolved);
@@ -157,14 +157,7 @@ impl Report {
                 MetricsAddress::Off => None,
             },
             request_timeout_seconds: settings.operation.request_timeout.as_secs(),
-            clusters: settings
-                .clusters
-                .into_iter()
-                .map(|cluster| {
-                    let controllers = settings.controllers.get(&cluster.name).map(|running| &**running);
-                    ClusterReport::of(cluster, controllers)
-                })
-                .collect(),
+            clusters: settings.clusters.into_iter().map(ClusterReport::of).collect(),
             warnings,
         }
     }
@@ -192,8 +185,9 @@ impl Report {
 }
 
 impl ClusterReport {
-    fn of(cluster: Cluster, controllers: Option<&Controllers>) -> Self {
-        let Cluster { name, routes, authentication, backend } = cluster;
+    fn of(cluster: Cluster) -> Self {
+        let Cluster { name, routes, authentication, backend, controllers } = cluster;
+        let controllers = controllers.as_deref();
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let identity = backend.identity.to_possible_value();
         Self {

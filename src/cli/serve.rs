@@ -22,10 +22,10 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
         Ok(name) => info!(signal = name, "asked to end"),
         Err(error) => return failed(&format!("cannot wait for signals: {error}")),
     }
-    let hasten = server.hasten();
+    let force_shutdown = server.force_shutdown();
     std::thread::spawn(move || {
         if wait_for_signal(|| {}).is_ok() {
-            hasten.now();
+            force_shutdown.trigger();
         }
     });
     server.shut_down();

@@ -11,11 +11,9 @@ mod reflector;
 mod watch_cache;
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
@@ -26,22 +24,23 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::KeySet;
 use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
 use crate::authn::token_getter::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::backend::Backend;
 use crate::backend::kube_client;
-use crate::backend::upstream::Upstream;
 use crate::clock::UnixTime;
 use crate::go::escape::path_segment;
 use crate::metrics::Metrics;
-use label_patches::Written;
+use crate::tasks::Supervisor;
+use label_patches::LabelPatches;
 use published::PublishedKeys;
-use read_rate::Budget;
+use read_rate::ReadRateLimiter;
 use reflector::Reflector;
-use watch_cache::Watched;
+use watch_cache::WatchCache;
 
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
@@ -55,14 +54,11 @@ const SECRETS_PAGE_SIZE: u32 = 50;
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
-const NOT_AGAIN: Duration = Duration::from_mins(1);
-
-/// How long a watch that panicked is not begun again.
-const AFTER_PANIC: Duration = Duration::from_secs(30);
+const LABEL_PATCH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Which objects tokens are judged by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct TokenObjectKinds {
     /// Those of bootstrap tokens.
     pub(crate) bootstrap_tokens: bool,
     /// Those of service-account tokens.
@@ -70,52 +66,52 @@ pub(crate) struct Needs {
 }
 
 /// The objects of one cluster. It outlives a reload that does not touch the cluster's backend.
-pub(crate) struct Lookups {
+pub(crate) struct TokenObjectCache {
     cluster: String,
-    upstream: Arc<Upstream>,
-    needs: Needs,
+    backend: Arc<Backend>,
+    needs: TokenObjectKinds,
     client: Client,
     runtime: Handle,
     metrics: Arc<Metrics>,
-    bootstrap_secrets: Arc<Watched<Secret>>,
-    token_secrets: Arc<Watched<Secret>>,
-    service_accounts: Arc<Watched<ServiceAccount>>,
-    pods: Arc<Watched<Identity>>,
-    nodes: Arc<Watched<Identity>>,
-    live_bootstrap_reads: Budget,
-    labels: Written,
+    bootstrap_secrets: Arc<WatchCache<Secret>>,
+    token_secrets: Arc<WatchCache<Secret>>,
+    service_accounts: Arc<WatchCache<ServiceAccount>>,
+    pods: Arc<WatchCache<Identity>>,
+    nodes: Arc<WatchCache<Identity>>,
+    live_bootstrap_reads: ReadRateLimiter,
+    labels: LabelPatches,
     keys: Arc<KeySet>,
     /// Who asks for the keys before anybody needs them.
     asking: OnceLock<AbortHandle>,
     watches: Vec<AbortHandle>,
 }
 
-impl Lookups {
+impl TokenObjectCache {
     /// Begins to watch what is needed, on `runtime`.
     pub(crate) fn start(
         cluster: &str,
-        upstream: &Arc<Upstream>,
-        needs: Needs,
+        backend: &Arc<Backend>,
+        needs: TokenObjectKinds,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
     ) -> Self {
         let _entered = runtime.enter();
-        Self::asking(kube_client::client(upstream), cluster, upstream, needs, runtime, metrics)
+        Self::asking(kube_client::client(backend), cluster, backend, needs, runtime, metrics)
     }
 
     /// The same, with another client.
     fn asking(
         client: Client,
         cluster: &str,
-        upstream: &Arc<Upstream>,
-        needs: Needs,
+        backend: &Arc<Backend>,
+        needs: TokenObjectKinds,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
     ) -> Self {
         let keys = KeySet::new(Box::new(PublishedKeys::new(client.clone(), cluster, metrics)));
         let mut lookups = Self {
             cluster: cluster.to_owned(),
-            upstream: Arc::clone(upstream),
+            backend: Arc::clone(backend),
             needs,
             runtime: runtime.clone(),
             metrics: Arc::clone(metrics),
@@ -124,8 +120,8 @@ impl Lookups {
             service_accounts: Arc::default(),
             pods: Arc::default(),
             nodes: Arc::default(),
-            live_bootstrap_reads: Budget::new(),
-            labels: Written::default(),
+            live_bootstrap_reads: ReadRateLimiter::new(),
+            labels: LabelPatches::default(),
             keys: Arc::new(keys),
             asking: OnceLock::new(),
             watches: Vec::new(),
@@ -163,7 +159,7 @@ impl Lookups {
         resource: &'static str,
         api: Api<K>,
         fields: Option<&'static str>,
-        store: &Arc<Watched<V>>,
+        store: &Arc<WatchCache<V>>,
         project: fn(&K) -> V,
     ) -> AbortHandle
     where
@@ -171,7 +167,7 @@ impl Lookups {
         V: Send + Sync + 'static,
     {
         let cluster = self.cluster.clone();
-        let (upstream, metrics) = (Arc::clone(&self.upstream), Arc::clone(&self.metrics));
+        let (backend, metrics) = (Arc::clone(&self.backend), Arc::clone(&self.metrics));
         let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
         let (store, last_error) = (Arc::clone(store), Mutex::default());
         let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
@@ -179,23 +175,16 @@ impl Lookups {
             Reflector { cluster, resource, api, fields, project, page_size, store, stale, last_error };
         let watch = async move {
             // Nothing goes to an endpoint that was not checked.
-            upstream.until_trusted().await;
-            while AssertUnwindSafe(reflector.run()).catch_unwind().await.is_err() {
-                reflector.store.end();
-                metrics.panics.inc();
-                error!(
-                    cluster = reflector.cluster,
-                    resource, "the watch panicked and begins again in {AFTER_PANIC:?}"
-                );
-                sleep(AFTER_PANIC).await;
-            }
+            backend.until_trusted().await;
+            let supervisor = Supervisor { cluster: Some(&reflector.cluster), metrics: &metrics, stop: None };
+            supervisor.run(reflector.resource, || reflector.run()).await;
         };
         self.runtime.spawn(watch).abort_handle()
     }
 
     /// Whether it is for this backend and these needs.
-    pub(crate) fn is_for(&self, upstream: &Arc<Upstream>, needs: Needs) -> bool {
-        Arc::ptr_eq(&self.upstream, upstream) && self.needs == needs
+    pub(crate) fn is_for(&self, backend: &Arc<Backend>, needs: TokenObjectKinds) -> bool {
+        Arc::ptr_eq(&self.backend, backend) && self.needs == needs
     }
 
     /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
@@ -203,9 +192,9 @@ impl Lookups {
     pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
         // Once, and no longer than there are lookups: an API server may be away for ever, and reloads are many.
         self.asking.get_or_init(|| {
-            let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
+            let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.keys));
             let asking = self.runtime.spawn(async move {
-                upstream.until_trusted().await;
+                backend.until_trusted().await;
                 // If that fails, the first token asks again.
                 if keys.known().is_none() {
                     keys.refresh().await;
@@ -226,7 +215,7 @@ impl Lookups {
     async fn cached_or_live<K, V>(
         &self,
         resource: &'static str,
-        known: &Watched<V>,
+        known: &WatchCache<V>,
         api: Api<K>,
         namespace: &str,
         name: &str,
@@ -275,22 +264,22 @@ impl Lookups {
     }
 }
 
-impl Drop for Lookups {
+impl Drop for TokenObjectCache {
     fn drop(&mut self) {
         self.watches.iter().chain(self.asking.get()).for_each(AbortHandle::abort);
     }
 }
 
-impl fmt::Debug for Lookups {
+impl fmt::Debug for TokenObjectCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookups")
+        f.debug_struct("TokenObjectCache")
             .field("cluster", &self.cluster)
             .field("needs", &self.needs)
             .finish_non_exhaustive()
     }
 }
 
-impl Lookup for Lookups {
+impl Lookup for TokenObjectCache {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
@@ -357,7 +346,7 @@ impl Lookup for Lookups {
             if let Err(error) = patched {
                 warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
             }
-            sleep(NOT_AGAIN).await;
+            sleep(LABEL_PATCH_INTERVAL).await;
             drop(writing);
         });
     }

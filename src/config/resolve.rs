@@ -43,7 +43,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let (clusters, controllers) = resolver.clusters(sections, flags);
+    let clusters = resolver.clusters(sections, flags);
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
@@ -51,7 +51,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     let Resolver { mut unread, mut errors, warnings, .. } = resolver;
     match (serving, operation) {
         (Some(serving), Some(operation)) if unread.is_empty() && errors.is_empty() => {
-            let settings = Settings { serving, clusters, controllers, operation };
+            let settings = Settings { serving, clusters, operation };
             Ok(Resolved { settings, warnings: without_repeats(warnings) })
         }
         _ => {

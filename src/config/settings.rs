@@ -1,7 +1,5 @@
 //! What a configuration resolves to: values that were read, parsed and found to fit together.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
@@ -20,8 +18,6 @@ pub struct Settings {
     pub serving: Serving,
     /// The clusters behind the gateway; at least one.
     pub clusters: Vec<Cluster>,
-    /// The controllers of those clusters that have any, by the cluster's name.
-    pub controllers: BTreeMap<String, Arc<Controllers>>,
     /// How the gateway runs.
     pub operation: Operation,
 }

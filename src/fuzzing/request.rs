@@ -85,7 +85,7 @@ fn slashes_around_a_path_say_nothing(method: &Method, path: &str, query: Option<
     assert_eq!(more, Ok((info.verb(), info.resource())), "{path:?}");
 }
 
-/// Upstream's algorithm over a list of segments. `None` for a path that cannot be read.
+/// Backend's algorithm over a list of segments. `None` for a path that cannot be read.
 // apiserver: pkg/endpoints/request/requestinfo.go
 fn model(method: &Method, path: &str) -> Option<(String, Option<Fields>)> {
     let trimmed = path.trim_matches('/');

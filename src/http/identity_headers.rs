@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::hop_by_hop::strip_where;
 use crate::go::quote::Quoted;
-use crate::user::{Identity, IdentityMode, UnfitIdentity};
+use crate::user::EncodedIdentity;
 
 /// What the names of headers begin with in which a front proxy tells who a request is made by.
 pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
@@ -106,18 +106,13 @@ pub(crate) fn strip_identity(headers: &mut HeaderMap) {
 
 /// Removes whatever might be read as an identity from `headers`, then writes `identity`.
 // threat: forged-identity-headers
-pub(crate) fn write_identity(
-    headers: &mut HeaderMap,
-    identity: &Identity,
-    mode: IdentityMode,
-) -> Result<(), UnfitIdentity> {
+pub(crate) fn write_identity(headers: &mut HeaderMap, identity: &EncodedIdentity) {
     strip_identity(headers);
-    let lines = identity.lines(mode)?;
+    let lines = identity.lines();
     headers.reserve(lines.len().min(16));
     for (name, value) in lines {
         headers.append(name, value.clone());
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -125,7 +120,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::user::UserInfo;
+    use crate::user::{Identity, IdentityMode, UserInfo};
 
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
         lines
@@ -148,7 +143,8 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.append("x-remote-group", HeaderValue::from_static("system:masters"));
             headers.append("impersonate-user", HeaderValue::from_static("eve"));
-            write_identity(&mut headers, &Identity::from(UserInfo::named("alice")), mode).unwrap();
+            let alice = Identity::from(UserInfo::named("alice")).encode(mode).unwrap();
+            write_identity(&mut headers, &alice);
             let values: Vec<_> = headers.values().collect();
             assert_eq!(values, ["alice"]);
         }

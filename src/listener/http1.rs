@@ -14,8 +14,10 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::Handler;
-use super::connection::{Connection, MAX_HEADER_BYTES, Serving, Stream};
+use super::connection::Connection;
+use super::driver::{Serving, Stream};
 use crate::http::body::Body;
+use crate::http::limits::MAX_HEADER_BYTES;
 use crate::http::transport::{Incoming, TransportError, Upload};
 use crate::request::wellformed::MAX_HEADER_LINES;
 

@@ -13,9 +13,11 @@ use http_body::Body as _;
 use tracing::debug;
 
 use super::Handler;
-use super::connection::{Connection, MAX_HEADER_BYTES, Stream};
+use super::connection::Connection;
 use super::date::set_date;
+use super::driver::Stream;
 use super::settings::Limits;
+use crate::http::limits::MAX_HEADER_BYTES;
 use crate::http::transport::{Corked, Incoming, KeepAlive, Receiving, send_body, set_content_length};
 
 /// Flow-control window of a request body, as kube-apiserver's.
@@ -24,9 +26,9 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes of one response that wait for a client whose window is larger than what it reads.
 const SEND_BUFFER: usize = 128 * 1024;
 /// Streams that a client has taken back, of which nobody knows yet.
-const TAKEN_BACK: usize = 20;
+const MAX_PENDING_RESETS: usize = 20;
 /// Errors of a client that are each told to it.
-const LOCAL_ERRORS: usize = 128;
+const MAX_LOCAL_RESETS: usize = 128;
 
 /// A connection, to be polled to its end.
 pub(super) struct Http2<H> {
@@ -57,8 +59,8 @@ impl<H: Handler> Http2<H> {
             .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
             .max_send_buffer_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
-            .max_pending_accept_reset_streams(TAKEN_BACK)
-            .max_local_error_reset_streams(Some(LOCAL_ERRORS))
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
             .handshake(corked.clone());
         Self { state: State::Beginning(handshake), corked, handler, connection, is_ending: false }
     }

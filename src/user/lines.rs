@@ -4,6 +4,8 @@
 //! Go trims header values on HTTP/1.1 but not on HTTP/2, so a certificate with `O="system:masters "` would become
 //! `system:masters` on one of them.
 
+use std::sync::Arc;
+
 use http::header::{HeaderName, HeaderValue};
 
 use super::UserInfo;
@@ -20,7 +22,7 @@ pub enum IdentityMode {
 }
 
 /// An identity as lines of a header, in order.
-pub(crate) type Lines = Box<[(HeaderName, HeaderValue)]>;
+pub(crate) type Lines = Arc<[(HeaderName, HeaderValue)]>;
 
 /// Header names of one identity mode.
 struct Names {

@@ -172,7 +172,7 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     let mut setup = DrainedGateway::with(&["--shutdown-delay-duration=1h"]).await;
     let alice = setup.pki.clients.leaf().cn("alice").issue();
     let mut open = setup.gateway.http1(Some(&alice)).await;
-    let hasten = setup.gateway.server().hasten();
+    let force_shutdown = setup.gateway.server().force_shutdown();
     let ended = setup.shut_down();
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     loop {
@@ -196,7 +196,7 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     }
     let response = setup.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK, "new connections are served");
-    hasten.now();
+    force_shutdown.trigger();
     in_time(ended).await.unwrap();
 }
 

@@ -32,7 +32,7 @@ const ROWS: &[Row] = &[
         name: "all is well",
         server: HeaderFlags::Good,
         gateway: FRONT_PROXY,
-        outcome: Used(&["identities arrive as they are"]),
+        outcome: Used(&["self-check passed"]),
     },
     Row {
         name: "the gateway may not read which headers it takes identities from",
@@ -90,7 +90,7 @@ const ROWS: &[Row] = &[
         name: "it does not look for uids, as kubeadm sets it up",
         server: HeaderFlags::NoUids,
         gateway: FRONT_PROXY,
-        outcome: Used(&["uids do not arrive", "--requestheader-uid-headers=X-Remote-Uid"]),
+        outcome: Used(&["the backend drops user UIDs", "--requestheader-uid-headers=X-Remote-Uid"]),
     },
     Row {
         name: "the gateway may not impersonate",
@@ -108,7 +108,7 @@ const ROWS: &[Row] = &[
         name: "the gateway may impersonate",
         server: HeaderFlags::Good,
         gateway: Credential::Token("strong-token"),
-        outcome: Used(&["identities arrive as they are"]),
+        outcome: Used(&["self-check passed"]),
     },
 ];
 
@@ -197,7 +197,7 @@ fn checks_again_after_a_restart(servers: &RealServers) -> Result<(), String> {
     let [port] = free_ports()?;
     let server = servers.start_at(HeaderFlags::Good, "restarted", port)?;
     let gateway = servers.gateway("restarted", server.address, &FRONT_PROXY)?;
-    gateway.line_with(&["identities arrive as they are"])?;
+    gateway.line_with(&["self-check passed"])?;
     let asking = async |client: &mut Http1| -> Result<StatusCode, String> {
         let answer = client.send(post(REVIEWS, REVIEW)).await.map_err(|error| error.to_string())?;
         let code = answer.status();

@@ -55,7 +55,7 @@ impl<'a> ProviderSetup<'a> {
             &FRONT_PROXY,
             flags,
         )?;
-        gateway.line_with(&["identities arrive as they are"])?;
+        gateway.line_with(&["self-check passed"])?;
         Ok(gateway)
     }
 

@@ -41,7 +41,7 @@ fn costs_nothing(servers: &RealServers, account: &str, key_file: bool) -> Result
         flags.push(format!("--service-account-key-file={}", servers.file("sa.pub")?.display()));
     }
     let gateway = servers.gateway_with(account, server.address, &FRONT_PROXY, &flags)?;
-    gateway.line_with(&["identities arrive as they are"])?;
+    gateway.line_with(&["self-check passed"])?;
     let client = Gateway::at(gateway.address, Some(([127, 0, 0, 1], metrics).into()));
     servers.runtime().block_on(async {
         let mut accounts =

@@ -54,10 +54,10 @@ mod tests {
     use std::sync::Arc;
 
     use rustls::crypto::aws_lc_rs::default_provider;
+    use testkit::pki::Ca;
 
     use super::*;
     use crate::http::https_client::testing::{H2, Peer, full, trusting};
-    use testkit::pki::Ca;
 
     #[tokio::test]
     async fn documents_of_an_issuer_come_as_they_are() {

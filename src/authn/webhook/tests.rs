@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
+use testkit::pki::{Ca, Issued};
 
 use super::super::testing::audiences_of;
 use super::*;
@@ -15,7 +16,6 @@ use crate::http::client_tls::Tls;
 use crate::http::https_client::testing::{
     Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting,
 };
-use testkit::pki::{Ca, Issued};
 
 const VERSIONS: [Version; 2] = [Version::V1, Version::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::CertificateDer;
+use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 use super::{
     FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
@@ -14,7 +15,6 @@ use crate::authn::trace::Remarks;
 use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
 use crate::pki::x509::{BundleError, CaBundle};
 use crate::request::credentials::Credentials;
-use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;

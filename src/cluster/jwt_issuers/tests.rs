@@ -4,6 +4,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
+use testkit::pki::Ca;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -15,7 +16,6 @@ use crate::authn::{AuthnError, BearerToken};
 use crate::http::https_client::testing::{H2, Peer, reply};
 use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
-use testkit::pki::Ca;
 
 /// Nobody is there.
 const NOWHERE: &str = "https://127.0.0.1:1/";
@@ -24,7 +24,7 @@ const NOWHERE: &str = "https://127.0.0.1:1/";
 struct Bed {
     ca: Ca,
     peer: Peer,
-    means: Means,
+    deps: AuthnDeps,
 }
 
 impl Bed {
@@ -42,8 +42,8 @@ impl Bed {
         })
         .await;
         address.set(peer.address).unwrap();
-        let means = Means::new(Handle::current(), Arc::new(Metrics::new()), Arc::default());
-        Self { ca, peer, means }
+        let deps = AuthnDeps::new(Handle::current(), Arc::new(Metrics::new()));
+        Self { ca, peer, deps }
     }
 
     /// An issuer that takes tokens of one algorithm.
@@ -66,15 +66,15 @@ impl Bed {
         }
     }
 
-    fn after(&self, before: &Issuers, settings: &[JwtAuthenticator]) -> Issuers {
+    fn after(&self, before: &JwtIssuers, settings: &[JwtAuthenticator]) -> JwtIssuers {
         let settings: Vec<_> = settings.iter().cloned().map(Arc::new).collect();
-        Issuers::new(&settings, before, &self.means).unwrap()
+        JwtIssuers::new(&settings, Some(before), &self.deps).unwrap()
     }
 
     /// Issuers of which everything is known.
-    async fn known(&self, settings: &[JwtAuthenticator]) -> Issuers {
-        let issuers = self.after(&Issuers::default(), settings);
-        timeout(Duration::from_secs(10), self.means.reload.notified()).await.unwrap();
+    async fn known(&self, settings: &[JwtAuthenticator]) -> JwtIssuers {
+        let issuers = self.after(&JwtIssuers::default(), settings);
+        timeout(Duration::from_secs(10), self.deps.reload.notified()).await.unwrap();
         for settings in settings {
             issuers.tried(&settings.issuer.url).await;
         }
@@ -83,7 +83,7 @@ impl Bed {
     }
 
     /// What is said of an unsigned token of an issuer; it tells the algorithms that are in force.
-    async fn said(&self, issuers: &Issuers, path: &str) -> Vec<String> {
+    async fn said(&self, issuers: &JwtIssuers, path: &str) -> Vec<String> {
         self.said_by(&issuers.authenticators(), "none", path).await
     }
 
@@ -106,7 +106,7 @@ impl Bed {
     }
 }
 
-fn waiting(issuers: &Issuers) -> Vec<String> {
+fn waiting(issuers: &JwtIssuers) -> Vec<String> {
     issuers.waiting().map(|(issuer, _)| issuer.rsplit_once('/').unwrap().1.to_owned()).collect()
 }
 
@@ -181,7 +181,7 @@ async fn nobody_looks_for_an_issuer_that_is_removed() {
     let bed = Bed::new().await;
     let mut away = bed.issuer("/a", Algorithm::RS256);
     away.issuer.discovery_url = Some(NOWHERE.to_owned());
-    let before = bed.after(&Issuers::default(), &[away.clone()]);
+    let before = bed.after(&JwtIssuers::default(), &[away.clone()]);
     let searched: Weak<_> = Arc::downgrade(&before.0[0].judge.authenticator);
     let same = bed.after(&before, &[away]);
     drop(before);

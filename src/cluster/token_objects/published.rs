@@ -19,7 +19,7 @@ const PATH: &str = "/openid/v1/jwks";
 /// How long an answer may take, and how large it may be. Longer than the client itself waits for its head: the client then
 /// gives up the connection too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
-const LARGEST: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Asks for it.
 pub(super) struct PublishedKeys {
@@ -40,7 +40,7 @@ impl PublishedKeys {
         if response.status() != StatusCode::OK {
             return Err(response.status().to_string());
         }
-        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         Ok(body.map_err(|error| error.to_string())?.to_bytes().to_vec())
     }
 }

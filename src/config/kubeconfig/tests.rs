@@ -1,8 +1,9 @@
 //! The rules of a kubeconfig that need no configuration around them. What a whole one resolves to is tested from
 //! outside, through `resolve`.
 
-use super::*;
 use testkit::pki::Ca;
+
+use super::*;
 
 #[test]
 fn servers_are_https_urls_with_a_host() {

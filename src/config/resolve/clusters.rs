@@ -15,7 +15,6 @@ use crate::config::file::Sections;
 use crate::config::flags::{BackendFlags, ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
-use crate::controllers::settings::Controllers;
 use crate::http::identity_headers::RequestHeaderNames;
 
 /// The name of the cluster that flags describe.
@@ -47,11 +46,7 @@ type Claims = BTreeMap<(&'static str, String), String>;
 
 impl Resolver<'_> {
     /// What is wrong is in `self.errors`; a cluster that is bad is left out here, and nothing is served.
-    pub(super) fn clusters(
-        &mut self,
-        file: Option<&Section<Sections>>,
-        flags: &ServeFlags,
-    ) -> (Vec<Cluster>, BTreeMap<String, Arc<Controllers>>) {
+    pub(super) fn clusters(&mut self, file: Option<&Section<Sections>>, flags: &ServeFlags) -> Vec<Cluster> {
         let listed = file.into_iter().flat_map(|file| {
             let clusters = file.values.clusters.iter().enumerate();
             clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
@@ -73,7 +68,7 @@ impl Resolver<'_> {
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut claims = Claims::new();
         let mut clusters = Vec::with_capacity(listed.len());
-        let (mut controllers, mut tenants) = (BTreeMap::new(), Vec::new());
+        let mut tenants = Vec::new();
         for keys in listed {
             let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
             let own = &given.values.authentication;
@@ -92,12 +87,12 @@ impl Resolver<'_> {
             {
                 let (running, signing) = running.unzip();
                 tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
-                controllers.extend(running.map(|running| (name.clone(), Arc::new(running))));
-                clusters.push(Cluster { name, routes, authentication, backend });
+                let controllers = running.map(Arc::new);
+                clusters.push(Cluster { name, routes, authentication, backend, controllers });
             }
         }
         self.keep_tenants_apart(&tenants);
-        (clusters, controllers)
+        clusters
     }
 
     fn cluster_name(&mut self, given: &Section<ClusterKeys>, claims: &mut Claims) -> Option<String> {

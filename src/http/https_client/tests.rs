@@ -5,10 +5,10 @@ use futures_util::stream::{iter, pending};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use rustls::crypto::aws_lc_rs::default_provider;
+use testkit::pki::Ca;
 
 use super::testing::{Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting};
 use super::*;
-use testkit::pki::Ca;
 
 /// Far more than any of this takes.
 const SOON: Duration = Duration::from_secs(20);

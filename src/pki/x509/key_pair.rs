@@ -181,9 +181,10 @@ pub(crate) fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::pki::{Ca, KeyKind};
+
     use super::*;
     use crate::pki::issuance::testing::openssl;
-    use testkit::pki::{Ca, KeyKind};
 
     fn read(certificate: &str, key: &str) -> Result<CertificateKeyPair, String> {
         CertificateKeyPair::from_pem(certificate.as_bytes(), key.as_bytes())

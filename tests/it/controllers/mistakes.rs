@@ -165,7 +165,7 @@ fn an_authority_is_made_anew_only_when_its_files_have_changed() {
     let parsed = crate::gateway::parse(all);
     let mut authority = || {
         let settings = resolve(&parsed, &mut inputs).unwrap().settings;
-        Arc::clone(&settings.controllers.values().next().unwrap().signers[0].authority)
+        Arc::clone(&settings.clusters[0].controllers.as_ref().unwrap().signers[0].authority)
     };
     let first = authority();
     // Its key may be in a token, which is not to be asked whenever something else is reloaded.

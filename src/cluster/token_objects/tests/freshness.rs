@@ -20,7 +20,7 @@ use crate::authn::cache::{CachedTokens, Keep, Limits};
 use crate::authn::testing::success;
 use crate::authn::trace::Remarks;
 use crate::authn::{AuthnError, BearerToken, TokenAuthenticator, TokenContext, Verdict};
-use crate::backend::upstream::testing::upstream;
+use crate::backend::testing::backend;
 
 /// The bound that docs/authentication.md states, without the 10 s for which verdicts are remembered.
 const BOUND: Duration = Duration::from_secs(20);
@@ -307,15 +307,15 @@ type AnswerBody = UnsyncBoxBody<Bytes, BoxedError>;
 
 struct Scene {
     server: Arc<ApiServer>,
-    lookups: Lookups,
+    lookups: TokenObjectCache,
     metrics: Arc<Metrics>,
 }
 
 impl Scene {
     fn start(behaviour: Behaviour) -> Self {
-        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-        let target = &upstream.targets()[0];
-        assert!(target.set_trusted(target.trust()));
+        let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+        let endpoint = &backend.endpoints()[0];
+        assert!(endpoint.set_trusted(endpoint.trust()));
         let server = Arc::new(ApiServer {
             behaviour: Mutex::new(behaviour),
             version: Mutex::new(5),
@@ -325,8 +325,8 @@ impl Scene {
         });
         let asked = Arc::clone(&server);
         let client = Client::new(service_fn(move |request| Arc::clone(&asked).answer(request)), "default");
-        let needs = Needs { bootstrap_tokens: false, service_accounts: true };
-        let lookups = Lookups::asking(client, "c", &upstream, needs, &Handle::current(), &metrics);
+        let needs = TokenObjectKinds { bootstrap_tokens: false, service_accounts: true };
+        let lookups = TokenObjectCache::asking(client, "c", &backend, needs, &Handle::current(), &metrics);
         Self { server, lookups, metrics }
     }
 
@@ -558,7 +558,7 @@ async fn secrets_come_in_small_pages() {
 
 /// Vouches for a token while its account is there.
 #[derive(Debug)]
-struct OfAccount(Arc<Lookups>);
+struct OfAccount(Arc<TokenObjectCache>);
 
 impl TokenAuthenticator for OfAccount {
     fn name(&self) -> &'static str {
