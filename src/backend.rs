@@ -101,7 +101,7 @@ impl Backend {
     /// configuration, and of other endpoints, which may have other flags.
     pub(crate) fn learn_identity_headers(&self, told: &RequestHeaderNames) {
         self.identity_headers.rcu(|known| {
-            Some(Arc::new(known.as_ref().map_or_else(|| told.clone(), |known| known.and(told))))
+            Some(Arc::new(known.as_ref().map_or_else(|| told.clone(), |known| known.union(told))))
         });
     }
 
@@ -191,7 +191,7 @@ pub(crate) mod testing {
     use rustls::crypto::aws_lc_rs::default_provider;
 
     use super::*;
-    use crate::backend::settings::{self, HostPort, Roots};
+    use crate::backend::settings::{self, HostPort, TrustedRoots};
 
     /// An API server that nobody has checked.
     pub(crate) fn backend() -> Backend {
@@ -202,7 +202,7 @@ pub(crate) mod testing {
         let settings = settings::Backend {
             endpoints: vec![endpoint],
             path_prefix: String::new(),
-            roots: Roots(Arc::new(RootCertStore::empty())),
+            roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,

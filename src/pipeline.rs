@@ -30,8 +30,8 @@ pub(crate) use log_throttle::LogThrottle;
 use post_process::PostProcess;
 use stages::{Admitted, Authorized, Identified, Received, Route, Routed};
 
-use crate::authn::trace::Remarks;
-use crate::authn::{AuthnError, AuthnInput, Proven};
+use crate::authn::trace::AuthnTrace;
+use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
 use crate::go::escape::decode_path;
@@ -42,7 +42,7 @@ use crate::listener::{Connection, Handler};
 use crate::metrics::Metrics;
 use crate::request::deadline;
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::Malformed;
+use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
 use crate::user::IdentityMode;
 
@@ -124,7 +124,7 @@ impl Gateway {
         mut routed: Routed,
     ) -> Result<Identified, Refusal> {
         let authn = &routed.cluster().authn;
-        let remarks = Remarks::default();
+        let trace = AuthnTrace::default();
         let input = AuthnInput {
             conn: &connection.info,
             credentials: routed.credentials(),
@@ -132,12 +132,12 @@ impl Gateway {
             audiences: &authn.audiences,
             generation: snapshot.generation,
             now: self.clock.now(),
-            remarks: &remarks,
+            trace: &trace,
         };
         log.note_certificate(connection.certificate_ends, input.now);
         let started = Instant::now();
         let verdict = in_time(routed.deadline(), authn.chain.authenticate(&input)).await;
-        log.note_authentication(&verdict, started.elapsed(), remarks.take().warnings);
+        log.note_authentication(&verdict, started.elapsed(), trace.take().warnings);
         let proven = verdict?;
         if proven.user().is_unauthenticated() {
             // A long-running one, too: it takes a connection that other clients without a credential need.
@@ -189,7 +189,7 @@ fn route(
         received.cut_prefix(found.prefix);
     }
     let uri = received.request().uri();
-    let path = decode_path(uri.path()).map_err(|_| Malformed::BadEscape)?;
+    let path = decode_path(uri.path()).map_err(|_| MalformedRequest::BadEscape)?;
     let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
         let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
         let message = error.message(uri.path(), uri.query());
@@ -212,8 +212,8 @@ fn host(request: &Request<Incoming>) -> Option<&str> {
 // threat: anonymous-lockout
 async fn in_time(
     deadline: Option<Instant>,
-    verdict: impl Future<Output = Result<Proven, AuthnError>>,
-) -> Result<Proven, AuthnError> {
+    verdict: impl Future<Output = Result<ProvenIdentity, AuthnError>>,
+) -> Result<ProvenIdentity, AuthnError> {
     let Some(deadline) = deadline else { return verdict.await };
     let mut verdict = pin!(verdict);
     // Almost every verdict is there at once, and needs no timer.

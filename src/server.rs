@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
-use crate::config::source::Source;
+use crate::config::source::ConfigSource;
 use crate::listener::{
     ConnectionLimiter, Listener, ShutdownPhase, ShutdownSignals, Worker, accept_into, accept_the_rest,
     raise_file_limit,
@@ -90,7 +90,7 @@ struct Shared {
 impl Server {
     /// Binds, starts the threads and serves `settings`, which `source` was resolved to. The port is open when this
     /// returns.
-    pub fn start(settings: &Settings, source: Source) -> Result<Self, StartError> {
+    pub fn start(settings: &Settings, source: ConfigSource) -> Result<Self, StartError> {
         raise_file_limit();
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
@@ -292,7 +292,7 @@ impl Shared {
         let mut phase = self.shutdown.phase.clone();
         phase.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
         while self.live.peek().shutdown.send_retry_after
-            && self.metrics.in_progress().requests > 0
+            && self.metrics.requests.in_progress().requests > 0
             && *phase.borrow() == ShutdownPhase::Draining
         {
             sleep(POLL_INTERVAL).await;

@@ -22,7 +22,8 @@ use super::pool::{SendError, Sent, lock};
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
 use crate::http::transport::{
-    Corked, Drained, Incoming, KeepAlive, Receiving, TransportError, send_body, set_content_length,
+    CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
+    set_content_length,
 };
 
 /// The share of a connection's streams that is used before another connection is opened.
@@ -109,8 +110,8 @@ impl Lane {
         stream: TlsStream<TcpStream>,
         endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
-        let corked = Corked::new(stream);
-        let heard = corked.heard();
+        let corked = CorkedStream::new(stream);
+        let heard = corked.next_read();
         let (sender, mut connection) = h2::client::Builder::new()
             .enable_push(false)
             .initial_max_send_streams(INITIAL_STREAMS)
@@ -123,8 +124,8 @@ impl Lane {
             .handshake(corked.clone())
             .await
             .map_err(|error| endpoint.http_error(&error))?;
-        let keep_alive = KeepAlive::new(corked.clone(), connection.ping_pong());
-        let mut driven = Box::pin(Drained::new(Driven { connection, keep_alive }, corked));
+        let keep_alive = Http2KeepAlive::new(corked.clone(), connection.ping_pong());
+        let mut driven = Box::pin(UncorkOnPoll::new(Driven { connection, keep_alive }, corked));
         // A backend begins by saying what it allows, unless it does not accept our certificate: over TLS 1.3 that comes
         // out now.
         let told = async {
@@ -182,7 +183,7 @@ impl Stream {
         }
         // An upload may go on after its answer: the stream is in use until the later of the two has ended.
         let shared = Arc::new(self);
-        let sending = send_body(body.holding(Box::new(Arc::clone(&shared))), stream);
+        let sending = send_body(body.with_guard(Box::new(Arc::clone(&shared))), stream);
         let task = tokio::spawn(async move {
             if let Err(error) = sending.await {
                 tracing::debug!(%error, "a request body was not sent to its end");
@@ -198,8 +199,8 @@ async fn answer(
     permit: EndGuard,
 ) -> Result<Sent, SendError> {
     let (head, stream) = response.await.map_err(broken)?.into_parts();
-    let incoming = Incoming::Http2(Receiving::new(&head.headers, stream, upload));
-    Ok(Sent::Answered(Response::from_parts(head, Body::of_response(incoming, permit))))
+    let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, upload));
+    Ok(Sent::Answered(Response::from_parts(head, Body::from_backend(incoming, permit))))
 }
 
 /// What it means for a request that its stream broke. The backend itself may say that it did nothing about it: of a
@@ -221,8 +222,8 @@ impl Drop for Stream {
 
 /// A connection that ends when the backend is gone.
 struct Driven {
-    connection: Connection<Corked<TlsStream<TcpStream>>, Bytes>,
-    keep_alive: KeepAlive<TlsStream<TcpStream>>,
+    connection: Connection<CorkedStream<TlsStream<TcpStream>>, Bytes>,
+    keep_alive: Http2KeepAlive<TlsStream<TcpStream>>,
 }
 
 impl Future for Driven {
@@ -230,7 +231,7 @@ impl Future for Driven {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let this = self.get_mut();
-        if this.keep_alive.poll_gone(cx).is_ready() {
+        if this.keep_alive.poll_dead(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut this.connection).poll(cx)

@@ -341,7 +341,7 @@ fn settle(
 ) -> Result<Sent, SendError> {
     match sent {
         Ok(response) => Ok(Sent::Answered(
-            response.map(|body| Body::of_response(transport::Incoming::Http1(body), guard)),
+            response.map(|body| Body::from_backend(transport::Incoming::Http1(body), guard)),
         )),
         Err(mut error) => match error.take_message() {
             Some(request) => Ok(Sent::NotWritten(Box::new(request), error.into_error().into())),

@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::backend::endpoint::{CertificateRequest, Endpoint};
 use crate::http::body::Body;
 use crate::http::identity_headers::write_identity;
-use crate::user::{Identity, UnfitIdentity, UserInfo};
+use crate::user::{Identity, UnencodableIdentity, UserInfo};
 
 /// How long an answer may take, and how large it may be.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub(crate) enum ProbeError {
     Send(#[from] SendError),
     /// The user cannot be written.
     #[error(transparent)]
-    Identity(#[from] UnfitIdentity),
+    Identity(#[from] UnencodableIdentity),
     /// The question is no request.
     #[error("the question cannot be sent: {0}")]
     Question(#[from] http::Error),

@@ -100,7 +100,7 @@ pub(crate) fn header_size(request: &Request<Body>) -> usize {
         uri.path_and_query().map_or(0, |path: &PathAndQuery| path.as_str().len()) + ":path".len(),
     ];
     let pseudo: usize = pseudo.iter().map(|length| length + LINE).sum();
-    hop_by_hop::list_size(request.headers()).saturating_add(pseudo)
+    hop_by_hop::header_list_size(request.headers()).saturating_add(pseudo)
 }
 
 /// The API group in a path, if kube-apiserver does not serve it itself.

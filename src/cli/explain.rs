@@ -17,21 +17,21 @@ use tokio::time::{sleep, timeout};
 use tracing_subscriber::EnvFilter;
 
 use super::check::{Output, print};
-use super::{complain, failed, misconfigured};
+use super::{failed, misconfigured, print_error};
 use advice::reasons;
 pub(super) use credential::Credential;
 use credential::Kind;
 use report::{Explanation, Row, User};
 
-use crate::authn::chain::Chain;
+use crate::authn::chain::AuthnChain;
 use crate::authn::settings::Authentication;
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::authn::{Audience, AuthnInput, ConnInfo, Proven};
+use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
 use crate::clock::{Clock, UnixTime};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::Inputs;
+use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
 use crate::go::quote::Quoted;
 use crate::metrics::Metrics;
@@ -82,7 +82,7 @@ pub(super) struct ExplainFlags {
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut Inputs::default()) {
+    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
         Ok(resolved) => resolved.settings,
         Err(errors) => return misconfigured(&errors),
     };
@@ -129,7 +129,7 @@ fn credential(flags: &ExplainFlags) -> Result<Credential, String> {
     }
     let mut input = std::io::stdin();
     if input.is_terminal() {
-        complain("reading a token from standard input; end with Ctrl-D");
+        print_error("reading a token from standard input; end with Ctrl-D");
     }
     let mut token = String::new();
     let mut limited = input.by_ref().take(LARGEST_TOKEN + 1);
@@ -171,13 +171,13 @@ impl Question<'_> {
             };
             timeout(PATIENCE, waiting_for("the API server", looked)).await.ok();
             if !cluster.backend.is_trusted() {
-                complain("the API server cannot be asked about this token; going on without it");
+                print_error("the API server cannot be asked about this token; going on without it");
             }
         }
         if let Kind::Jwt(issuer) = &kind {
-            let tried = cluster.authn.issuers.tried(issuer);
-            if timeout(PATIENCE, waiting_for("the issuer", tried)).await.is_err() {
-                complain(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
+            let try_initialize = cluster.authn.issuers.try_initialize(issuer);
+            if timeout(PATIENCE, waiting_for("the issuer", try_initialize)).await.is_err() {
+                print_error(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
             }
         }
         let requested: Vec<Audience> = match self.audiences {
@@ -213,7 +213,7 @@ impl Question<'_> {
 #[derive(Debug)]
 pub(super) struct Judge<'a> {
     pub(super) cluster: &'a str,
-    pub(super) chain: &'a Chain,
+    pub(super) chain: &'a AuthnChain,
     pub(super) settings: &'a Authentication,
     /// How the backend learns the identity.
     pub(super) identity: IdentityMode,
@@ -229,7 +229,7 @@ impl Judge<'_> {
             Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
             Credential::Certificate(certificates) => (certificates, None),
         };
-        let remarks = Remarks::traced();
+        let trace = AuthnTrace::with_steps();
         let input = AuthnInput {
             conn: &ConnInfo {
                 peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -242,20 +242,20 @@ impl Judge<'_> {
             audiences: self.audiences,
             generation: self.generation,
             now,
-            remarks: &remarks,
+            trace: &trace,
         };
         let verdict = self.chain.authenticate(&input).await;
-        let noted = remarks.take();
+        let noted = trace.take();
         let mut steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
         // The gateway refuses an identity that no header carries, by this function.
         let unfit = verdict.as_ref().ok().and_then(|proven| proven.identity().lines(self.identity).err());
-        steps.extend(unfit.as_ref().map(Row::of_unfit_identity));
+        steps.extend(unfit.as_ref().map(Row::of_unencodable_identity));
         let proven = verdict.as_ref().ok().filter(|_| unfit.is_none());
-        let user = proven.map(Proven::user).cloned();
+        let user = proven.map(ProvenIdentity::user).cloned();
         Explanation {
             cluster: self.cluster.to_owned(),
             authenticated: proven.is_some(),
-            authenticator: proven.map(Proven::method),
+            authenticator: proven.map(ProvenIdentity::method),
             user: user.map(|user| User {
                 username: user.name,
                 uid: user.uid,
@@ -288,7 +288,7 @@ async fn waiting_for<F: Future>(what: &str, future: F) -> F::Output {
     let told = async {
         sleep(SOON).await;
         if std::io::stderr().is_terminal() {
-            complain(&format!("waiting for {what} …"));
+            print_error(&format!("waiting for {what} …"));
         }
         std::future::pending::<F::Output>().await
     };

@@ -14,12 +14,14 @@ use super::jwt_issuers::JwtIssuers;
 use super::token_objects::{TokenObjectCache, TokenObjectKinds};
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
-use crate::authn::cache::{CachedTokens, Keep, Limits};
-use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, InAuthenticatedGroup, OnError, token_union};
+use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
+use crate::authn::chain::{
+    AudienceAgnostic, AuthenticatedGroupAdder, AuthnChain, EmptyChain, UnionErrorPolicy, token_union,
+};
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::settings::Authentication;
-use crate::authn::token_getter::Lookup;
-use crate::authn::webhook::settings::Webhook;
+use crate::authn::token_getter::TokenGetter;
+use crate::authn::webhook::settings::WebhookSettings;
 use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
@@ -52,7 +54,7 @@ impl AuthnDeps {
 #[derive(Debug)]
 pub(crate) struct ClusterAuthn {
     /// The authenticators, in kube-apiserver's order.
-    pub(crate) chain: Chain,
+    pub(crate) chain: AuthnChain,
     /// The audiences of the cluster's API servers.
     pub(crate) audiences: Vec<Audience>,
     /// The headers in which a front proxy passes identities, beside the standard ones.
@@ -66,7 +68,7 @@ pub(crate) struct ClusterAuthn {
 /// A token webhook with its cache, and the settings it was built from.
 #[derive(Debug, Clone)]
 struct TokenWebhook {
-    settings: Arc<Webhook>,
+    settings: Arc<WebhookSettings>,
     audiences: Vec<Audience>,
     authenticator: Arc<CachedTokens>,
 }
@@ -150,7 +152,7 @@ fn chain(
     settings: &Authentication,
     tokens: Vec<Box<dyn TokenAuthenticator>>,
     deps: &AuthnDeps,
-) -> Result<Chain, EmptyChain> {
+) -> Result<AuthnChain, EmptyChain> {
     let audiences = &settings.audiences;
     let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
     if let Some(request_header) = &settings.request_header {
@@ -162,20 +164,20 @@ fn chain(
     if let Some(client_ca) = &settings.client_ca {
         members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
     }
-    let Some(union) = token_union(tokens, OnError::Continue) else {
-        return Chain::new(members, settings.anonymous.authenticator());
+    let Some(union) = token_union(tokens, UnionErrorPolicy::Continue) else {
+        return AuthnChain::new(members, settings.anonymous.authenticator());
     };
     let cached = CachedTokens::new(
-        Arc::new(InAuthenticatedGroup::new(union)),
-        Keep::TOKENS,
+        Arc::new(AuthenticatedGroupAdder::new(union)),
+        CachePolicy::TOKENS,
         deps.runtime.clone(),
         &deps.metrics.token_cache,
-        Limits::JUDGED,
+        CacheLimits::CLUSTER,
     );
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(cached);
     members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&tokens)))));
     members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&tokens)))));
-    Ok(Chain::new(members, settings.anonymous.authenticator())?.reviewing(tokens))
+    Ok(AuthnChain::new(members, settings.anonymous.authenticator())?.with_token_review(tokens))
 }
 
 /// The token authenticators in kube-apiserver's order.
@@ -203,10 +205,10 @@ fn token_authenticators(
         ));
     }
     if let Some(objects) = token_objects.filter(|_| settings.bootstrap_tokens) {
-        let getter: Arc<dyn Lookup> = Arc::<TokenObjectCache>::clone(objects);
+        let getter: Arc<dyn TokenGetter> = Arc::<TokenObjectCache>::clone(objects);
         tokens.push(agnostic(Box::new(BootstrapTokens::new(getter))));
     }
-    if let Some(union) = token_union(issuers.authenticators(), OnError::Stop) {
+    if let Some(union) = token_union(issuers.authenticators(), UnionErrorPolicy::Stop) {
         tokens.push(agnostic(union));
     }
     if let Some(TokenWebhook { authenticator, .. }) = webhook {
@@ -216,10 +218,13 @@ fn token_authenticators(
 }
 
 impl TokenWebhook {
-    fn new(settings: &Arc<Webhook>, audiences: &[Audience], deps: &AuthnDeps) -> Result<Self, rustls::Error> {
+    fn new(
+        settings: &Arc<WebhookSettings>,
+        audiences: &[Audience],
+        deps: &AuthnDeps,
+    ) -> Result<Self, rustls::Error> {
         let (runtime, metrics) = (deps.runtime.clone(), &deps.metrics);
-        let authenticator =
-            webhook::remembered(settings, audiences.to_vec(), &deps.provider, runtime, metrics)?;
+        let authenticator = webhook::cached(settings, audiences.to_vec(), &deps.provider, runtime, metrics)?;
         Ok(Self {
             settings: Arc::clone(settings),
             audiences: audiences.to_vec(),
@@ -228,7 +233,7 @@ impl TokenWebhook {
     }
 
     /// Whether it was built from these settings, so that it goes on after a reload.
-    fn is_for(&self, settings: &Webhook, audiences: &[Audience]) -> bool {
+    fn is_for(&self, settings: &WebhookSettings, audiences: &[Audience]) -> bool {
         *self.settings == *settings && self.audiences == audiences
     }
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::authn::oidc::OidcAuthenticator;
-use crate::authn::oidc::settings::{Issuer, JwtAuthenticator};
-use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
+use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
-use crate::http::client_tls::{Roots, Tls};
-use crate::http::https_client::Client;
+use crate::http::client_tls::{ClientTls, TrustedRoots};
+use crate::http::https_client::HttpsClient;
 
 /// The issuers of one generation.
 #[derive(Debug, Default)]
@@ -62,9 +62,9 @@ impl JwtIssuers {
         settings: &JwtAuthenticator,
         deps: &AuthnDeps,
     ) -> Result<OidcAuthenticator, rustls::Error> {
-        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(Roots::system);
-        let tls = Tls { roots, client_certificate: None, server_name: None };
-        let client = Arc::new(Client::new(&tls, &deps.provider)?);
+        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(TrustedRoots::system);
+        let tls = ClientTls { roots, client_certificate: None, server_name: None };
+        let client = Arc::new(HttpsClient::new(&tls, &deps.provider)?);
         Ok(OidcAuthenticator::new(settings.clone(), client, &deps.metrics.jwt, Clock::system()))
     }
 
@@ -87,11 +87,11 @@ impl JwtIssuers {
     }
 
     /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
-    pub(crate) async fn tried(&self, issuer: &str) {
+    pub(crate) async fn try_initialize(&self, issuer: &str) {
         let Self(members) = self;
         for IssuerEntry { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer)
         {
-            judge.authenticator.tried().await;
+            judge.authenticator.try_initialize().await;
         }
     }
 
@@ -115,8 +115,8 @@ impl IssuerEntry {
         settings: &Arc<JwtAuthenticator>,
         deps: &AuthnDeps,
     ) -> Result<Self, rustls::Error> {
-        fn place(issuer: &Issuer) -> (&String, Option<&String>, Option<&Roots>) {
-            let Issuer { url, discovery_url, certificate_authority, .. } = issuer;
+        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
+            let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
             (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }
         let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
@@ -150,7 +150,7 @@ impl TokenAuthenticator for IssuerEntry {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         self.judge().authenticator.authenticate(token, context)
     }
 }
@@ -170,7 +170,7 @@ impl IssuerState {
 
     /// What is known stays known.
     fn with_settings(&self, settings: &JwtAuthenticator) -> Self {
-        let authenticator = Arc::new(self.authenticator.judging_by(settings.clone()));
+        let authenticator = Arc::new(self.authenticator.with_settings(settings.clone()));
         Self { authenticator, upkeep: Arc::clone(&self.upkeep) }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::authn::settings::Authentication;
 use crate::backend::settings::Backend;
-use crate::controllers::settings::Controllers;
+use crate::controllers::settings::ControllerSettings;
 
 /// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ pub struct Cluster {
     /// Its API server.
     pub backend: Backend,
     /// The controllers that run for it, if any.
-    pub controllers: Option<Arc<Controllers>>,
+    pub controllers: Option<Arc<ControllerSettings>>,
 }
 
 /// Which requests are for a cluster.

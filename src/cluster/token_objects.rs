@@ -29,7 +29,9 @@ use tracing::warn;
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::KeySet;
 use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
-use crate::authn::token_getter::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::authn::token_getter::{
+    GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter, TokenGetterError,
+};
 use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::clock::UnixTime;
@@ -76,8 +78,8 @@ pub(crate) struct TokenObjectCache {
     bootstrap_secrets: Arc<WatchCache<Secret>>,
     token_secrets: Arc<WatchCache<Secret>>,
     service_accounts: Arc<WatchCache<ServiceAccount>>,
-    pods: Arc<WatchCache<Identity>>,
-    nodes: Arc<WatchCache<Identity>>,
+    pods: Arc<WatchCache<ObjectIdentity>>,
+    nodes: Arc<WatchCache<ObjectIdentity>>,
     live_bootstrap_reads: ReadRateLimiter,
     labels: LabelPatches,
     keys: Arc<KeySet>,
@@ -168,7 +170,7 @@ impl TokenObjectCache {
     {
         let cluster = self.cluster.clone();
         let (backend, metrics) = (Arc::clone(&self.backend), Arc::clone(&self.metrics));
-        let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
+        let stale = metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);
         let (store, last_error) = (Arc::clone(store), Mutex::default());
         let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
         let reflector =
@@ -207,7 +209,7 @@ impl TokenObjectCache {
     }
 
     fn count(&self, resource: &str, source: &str) {
-        self.metrics.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
+        self.metrics.token_objects.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
     }
 
     /// What a watch knows of it, else what the API server says.
@@ -220,7 +222,7 @@ impl TokenObjectCache {
         namespace: &str,
         name: &str,
         project: fn(&K) -> V,
-    ) -> Found<V>
+    ) -> GetResult<V>
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
@@ -242,24 +244,24 @@ impl TokenObjectCache {
         api: Api<K>,
         name: &str,
         project: fn(&K) -> V,
-    ) -> Found<V>
+    ) -> GetResult<V>
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
         self.count(resource, "live");
         let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
             let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
-            return Err(LookupError(problem));
+            return Err(TokenGetterError(problem));
         };
         match found {
             Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
                 let other = object.meta().name.as_deref().unwrap_or_default();
-                Err(LookupError(format!(
+                Err(TokenGetterError(format!(
                     "asked for {resource} {name:?}, the API server answered with {other:?}"
                 )))
             }
             Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
-            Err(error) => Err(LookupError(format!("cannot read {resource} {name:?}: {error}"))),
+            Err(error) => Err(TokenGetterError(format!("cannot read {resource} {name:?}: {error}"))),
         }
     }
 }
@@ -279,12 +281,12 @@ impl fmt::Debug for TokenObjectCache {
     }
 }
 
-impl Lookup for TokenObjectCache {
+impl TokenGetter for TokenObjectCache {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         let api = Api::namespaced(self.client.clone(), namespace);
         Box::pin(self.cached_or_live(
             "serviceaccounts",
@@ -296,14 +298,14 @@ impl Lookup for TokenObjectCache {
         ))
     }
 
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             let api = Api::namespaced(self.client.clone(), namespace);
             self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, token_secret).await
         })
     }
 
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             // Anybody can name one that is not there: what the watch says is enough once the budget is used up.
             if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
@@ -311,11 +313,11 @@ impl Lookup for TokenObjectCache {
                 return Ok(Some(found));
             }
             if !self.live_bootstrap_reads.take() {
-                self.count("secrets", "spared");
+                self.count("secrets", "rate_limited");
                 return if self.bootstrap_secrets.is_fresh() {
                     Ok(None)
                 } else {
-                    Err(LookupError("bootstrap tokens are not known yet".to_owned()))
+                    Err(TokenGetterError("bootstrap tokens are not known yet".to_owned()))
                 };
             }
             let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
@@ -323,13 +325,13 @@ impl Lookup for TokenObjectCache {
         })
     }
 
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let api = Api::<core::Pod>::namespaced(self.client.clone(), namespace);
         let project = |pod: &core::Pod| identity(&pod.metadata);
         Box::pin(self.cached_or_live("pods", &self.pods, api, namespace, name, project))
     }
 
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let api = Api::<core::Node>::all(self.client.clone());
         let project = |node: &core::Node| identity(&node.metadata);
         Box::pin(self.cached_or_live("nodes", &self.nodes, api, "", name, project))
@@ -357,13 +359,13 @@ fn is_plain(name: &str) -> bool {
     path_segment(name).is_ok_and(|segment| segment == name)
 }
 
-fn identity(meta: &ObjectMeta) -> Identity {
+fn identity(meta: &ObjectMeta) -> ObjectIdentity {
     let deleted = meta.deletion_timestamp.as_ref().map(|time| {
         // What was deleted before 1970 is deleted.
         UnixTime::try_from(time.0.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH))
             .unwrap_or_default()
     });
-    Identity { uid: meta.uid.clone().unwrap_or_default(), deleted }
+    ObjectIdentity { uid: meta.uid.clone().unwrap_or_default(), deleted }
 }
 
 fn service_account(account: &core::ServiceAccount) -> ServiceAccount {

@@ -101,8 +101,8 @@ impl ConnectionLimiter {
         let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.most;
         let admitted = self.quota.admit(peer, full);
         if admitted.is_none() {
-            let reason = if full { "max_connections" } else { "newcomers" };
-            self.metrics.refused_connections.with_label_values(&[reason]).inc();
+            let reason = if full { "max_connections" } else { "unauthenticated_limit" };
+            self.metrics.connections.refused.with_label_values(&[reason]).inc();
         }
         admitted
     }
@@ -159,7 +159,7 @@ pub(crate) async fn accept_into(
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // EMFILE and its kin pass when connections end; accepting at once again would only spin.
-                limiter.metrics.refused_connections.with_label_values(&["descriptors"]).inc();
+                limiter.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
                 if let Some(times) = failed.now() {
                     warn!(%error, times, "cannot accept connections, waiting");
                 }

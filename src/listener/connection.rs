@@ -27,7 +27,7 @@ use super::settings::Limits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::http::transport::{Corked, Drained};
+use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::http_on_tls_port::expect_tls;
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
@@ -212,12 +212,12 @@ impl Accepted<TcpStream> {
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, %error, "TLS handshake failed");
                 return;
             }
             Err(_) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, "TLS handshake took too long");
                 return;
             }
@@ -265,9 +265,9 @@ fn serving<H: Handler>(
 ) -> Pin<Box<dyn Serving>> {
     let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
-        let corked = Corked::new(stream);
+        let corked = CorkedStream::new(stream);
         let serving = Http2::new(corked.clone(), handler, Arc::clone(connection), limits);
-        return Box::pin(Drained::new(serving, corked));
+        return Box::pin(UncorkOnPoll::new(serving, corked));
     }
     Box::pin(http1::serve(stream, Arc::clone(connection), handler))
 }

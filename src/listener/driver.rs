@@ -17,7 +17,7 @@ use super::activity::{ActivityStream, CLOSE_TIMEOUT};
 use super::connection::{Connection, DRAIN_LINGER_TIMEOUT, ShutdownPhase};
 use super::http2::Http2;
 use super::settings::Limits;
-use crate::http::transport::{Drained, TransportError};
+use crate::http::transport::{TransportError, UncorkOnPoll};
 use crate::metrics::Metrics;
 
 /// How long an HTTP/1.1 client that sends no request, or does not read its answer, can delay the shutdown.
@@ -105,7 +105,7 @@ impl<'a> Driver<'a> {
     /// The client has reset too many streams (HTTP/2 rapid reset).
     async fn end_for_resets(&mut self) {
         let peer = self.connection.info.peer;
-        self.metrics.abused_connections.inc();
+        self.metrics.connections.reset_limit_closed.inc();
         info!(%peer, "connection closed: client exceeded the stream reset limit (HTTP/2 rapid reset)");
         self.serving.as_mut().calm_down();
         timeout(DRAIN_LINGER_TIMEOUT, poll_fn(|cx| self.serving.as_mut().poll(cx))).await.ok();
@@ -198,7 +198,7 @@ pub(super) trait Serving: Send {
     fn calm_down(self: Pin<&mut Self>) {}
 }
 
-impl<H: Handler> Serving for Drained<Http2<H>, Stream> {
+impl<H: Handler> Serving for UncorkOnPoll<Http2<H>, Stream> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Future::poll(self, cx).map_err(TransportError::from)
     }

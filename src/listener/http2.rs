@@ -18,7 +18,9 @@ use super::date::set_date;
 use super::driver::Stream;
 use super::settings::Limits;
 use crate::http::limits::MAX_HEADER_BYTES;
-use crate::http::transport::{Corked, Incoming, KeepAlive, Receiving, send_body, set_content_length};
+use crate::http::transport::{
+    CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
+};
 
 /// Flow-control window of a request body, as kube-apiserver's.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
@@ -33,7 +35,7 @@ const MAX_LOCAL_RESETS: usize = 128;
 /// A connection, to be polled to its end.
 pub(super) struct Http2<H> {
     state: State,
-    corked: Corked<Stream>,
+    corked: CorkedStream<Stream>,
     handler: Arc<H>,
     connection: Arc<Connection>,
     /// Asked to end before it had begun.
@@ -41,14 +43,14 @@ pub(super) struct Http2<H> {
 }
 
 enum State {
-    Beginning(Handshake<Corked<Stream>, Bytes>),
-    Serving(h2::server::Connection<Corked<Stream>, Bytes>, KeepAlive<Stream>),
+    Beginning(Handshake<CorkedStream<Stream>, Bytes>),
+    Serving(h2::server::Connection<CorkedStream<Stream>, Bytes>, Http2KeepAlive<Stream>),
 }
 
 impl<H: Handler> Http2<H> {
     // threat: floods
     pub(super) fn new(
-        corked: Corked<Stream>,
+        corked: CorkedStream<Stream>,
         handler: Arc<H>,
         connection: Arc<Connection>,
         limits: Limits,
@@ -94,11 +96,11 @@ impl<H: Handler> Future for Http2<H> {
                     if this.is_ending {
                         connection.graceful_shutdown();
                     }
-                    let keep_alive = KeepAlive::new(this.corked.clone(), connection.ping_pong());
+                    let keep_alive = Http2KeepAlive::new(this.corked.clone(), connection.ping_pong());
                     this.state = State::Serving(connection, keep_alive);
                 }
                 State::Serving(connection, keep_alive) => {
-                    if keep_alive.poll_gone(cx).is_ready() {
+                    if keep_alive.poll_dead(cx).is_ready() {
                         debug!(peer = %this.connection.info.peer, "the client is gone");
                         return Poll::Ready(Ok(()));
                     }
@@ -127,7 +129,7 @@ async fn answer<H: Handler>(
 ) {
     let (head, stream) = request.into_parts();
     let is_head = head.method == Method::HEAD;
-    let incoming = Incoming::Http2(Receiving::new(&head.headers, stream, None));
+    let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, None));
     let response = {
         // Boxed, so that what answering takes is not kept as long as the answer lasts.
         let mut answering = Box::pin(handler.handle(connection, Request::from_parts(head, incoming)));

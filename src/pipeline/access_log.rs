@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::LogThrottle;
-use crate::authn::{AuthnError, Proven};
+use crate::authn::{AuthnError, ProvenIdentity};
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
@@ -29,8 +29,8 @@ use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{AUDIT_ID, ForwardError, PrepareError};
 use crate::pipeline::log_throttle::Permit;
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::Malformed;
-use crate::telemetry::{REQUEST_LOG, cut, in_full};
+use crate::request::wellformed::MalformedRequest;
+use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::user::Identity;
 
 /// A request that is not long-running and took longer is logged.
@@ -217,13 +217,13 @@ impl AccessLog {
                 reason = "seconds, for a histogram"
             )]
             let left = ends.saturating_sub(now) as f64;
-            self.end.metrics.client_certificate_expiration.observe(left);
+            self.end.metrics.authentication.client_certificate_expiration.observe(left);
         }
     }
 
     pub(super) fn note_authentication(
         &mut self,
-        verdict: &Result<Proven, AuthnError>,
+        verdict: &Result<ProvenIdentity, AuthnError>,
         took: Duration,
         warnings: Vec<String>,
     ) {
@@ -234,19 +234,19 @@ impl AccessLog {
             Ok(proven) => {
                 self.end.line.user = Some(proven.identity().clone());
                 self.end.line.authenticator = proven.method();
-                metrics.authenticated_user_requests.of(compressed_username(&proven.user().name)).inc();
+                metrics.authentication.user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(error) => {
                 if let AuthnError::Reserved(method) = error {
-                    metrics.reserved_identities.with_label_values(&[*method]).inc();
+                    metrics.authentication.reserved_identities.with_label_values(&[*method]).inc();
                 }
                 "error"
             }
         };
-        metrics.authentication_attempts.of(result).inc();
-        metrics.authentication_duration.of(result).observe(took.as_secs_f64());
+        metrics.authentication.attempts.of(result).inc();
+        metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -283,7 +283,7 @@ impl AccessLog {
             let LogLine { peer, path, .. } = line;
             info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
         }
-        response.map(|body| body.holding(Box::new(self.end)))
+        response.map(|body| body.with_guard(Box::new(self.end)))
     }
 
     /// An answer of the gateway's own, with what every answer has.
@@ -298,7 +298,7 @@ impl AccessLog {
         match refusal {
             Refusal::Malformed(malformed) => return self.refuse_malformed(*malformed),
             Refusal::Prepare(PrepareError::HeaderTooLarge) => {
-                return self.refuse_malformed(Malformed::HeaderTooLarge);
+                return self.refuse_malformed(MalformedRequest::HeaderTooLarge);
             }
             _ => {}
         }
@@ -317,7 +317,7 @@ impl AccessLog {
     }
 
     /// As net/http answers before any handler sees a request: bare text, and the end of the connection.
-    fn refuse_malformed(&self, malformed: Malformed) -> Response<Body> {
+    fn refuse_malformed(&self, malformed: MalformedRequest) -> Response<Body> {
         let (code, text) = malformed.answer();
         let mut response = Response::new(Body::bytes(text));
         *response.status_mut() = code;
@@ -340,14 +340,14 @@ impl AccessLog {
             Refusal::Unauthenticated(error) => {
                 log(Severity::Warning, &error.to_string(), "unable to authenticate the request");
             }
-            Refusal::UnfitIdentity(error) => {
-                self.end.metrics.unfit_identities.inc();
+            Refusal::UnencodableIdentity(error) => {
+                self.end.metrics.backend.unencodable_identities.inc();
                 let message = "refused an identity that the backend would not receive as it is";
                 log(Severity::Warning, &error.to_string(), message);
             }
             Refusal::Panic => line.log_refusal(Severity::Error, None, None, "handling the request panicked"),
             Refusal::Forward(ForwardError::RequestBody(error)) => {
-                log(Severity::Request, &in_full(error), "the request body broke off");
+                log(Severity::Request, &error_chain(error), "the request body broke off");
             }
             Refusal::Forward(error) => match error.backend_cause() {
                 Some(cause) => self.log_backend_error(error, cause),
@@ -360,7 +360,7 @@ impl AccessLog {
 
 impl AccessLog {
     fn log_backend_error(&self, error: &ForwardError, cause: &str) {
-        self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
+        self.end.metrics.backend.errors.with_label_values(&[cause]).inc();
         let cluster = self.cluster.as_deref();
         // One line reports that no endpoint can be used; those of further requests would repeat it.
         let is_unavailable =
@@ -368,16 +368,16 @@ impl AccessLog {
         let is_known = is_unavailable && cluster.is_some_and(|cluster| !cluster.backend.note_unavailable());
         let severity = if is_known { Severity::Request } else { Severity::Error };
         let name = cluster.map(|cluster| cluster.name.as_str());
-        self.end.line.log_refusal(severity, name, Some(&in_full(error)), "no answer from the backend");
+        self.end.line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");
     }
 }
 
 impl AccessLogGuard {
     fn begin(&self) {
         match self.kind {
-            RequestKind::ReadOnly => self.metrics.inflight.of("readOnly").inc(),
-            RequestKind::Mutating => self.metrics.inflight.of("mutating").inc(),
-            RequestKind::LongRunning => self.metrics.longrunning.of(self.verb).inc(),
+            RequestKind::ReadOnly => self.metrics.requests.inflight.of("readOnly").inc(),
+            RequestKind::Mutating => self.metrics.requests.inflight.of("mutating").inc(),
+            RequestKind::LongRunning => self.metrics.requests.longrunning.of(self.verb).inc(),
             RequestKind::Unknown => {}
         }
     }
@@ -389,16 +389,16 @@ impl Drop for AccessLogGuard {
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
-            RequestKind::ReadOnly => metrics.inflight.of("readOnly").dec(),
-            RequestKind::Mutating => metrics.inflight.of("mutating").dec(),
-            RequestKind::LongRunning => metrics.longrunning.of(verb).dec(),
+            RequestKind::ReadOnly => metrics.requests.inflight.of("readOnly").dec(),
+            RequestKind::Mutating => metrics.requests.inflight.of("mutating").dec(),
+            RequestKind::LongRunning => metrics.requests.longrunning.of(verb).dec(),
             RequestKind::Unknown => {}
         }
         // Backend counts a client that left as 499 where it must name a code at all.
         let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
-        metrics.request_ended(verb, code);
+        metrics.requests.ended(verb, code);
         if *kind != RequestKind::LongRunning {
-            metrics.request_duration.of(verb).observe(took.as_secs_f64());
+            metrics.requests.duration.of(verb).observe(took.as_secs_f64());
         }
         let LogLine { peer, path, authenticator, throttle, .. } = &*line;
         let is_slow = *kind != RequestKind::LongRunning && took >= SLOW;

@@ -8,8 +8,8 @@ use crate::http::status::{Reason, Status};
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
-use crate::request::wellformed::Malformed;
-use crate::user::UnfitIdentity;
+use crate::request::wellformed::MalformedRequest;
+use crate::user::UnencodableIdentity;
 
 /// Seconds after which a client may try again when the backend is away.
 const RETRY_AFTER: u32 = 1;
@@ -18,7 +18,7 @@ const RETRY_AFTER: u32 = 1;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedRequest),
     #[error(transparent)]
     NoRoute(#[from] NoRoute),
     #[error("no RequestInfo: {}", .0.message)]
@@ -30,7 +30,7 @@ pub(super) enum Refusal {
     #[error(transparent)]
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
     #[error(transparent)]
-    UnfitIdentity(#[from] UnfitIdentity),
+    UnencodableIdentity(#[from] UnencodableIdentity),
     #[error("impersonation is not available with identity mode impersonate")]
     ImpersonationUnavailable,
     #[error(transparent)]
@@ -52,7 +52,7 @@ impl Refusal {
             Self::NoRoute(NoRoute::NotFound) => Status::not_found(),
             Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
-            Self::Unauthenticated(_) | Self::UnfitIdentity(_) => Status::unauthorized(),
+            Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::ImpersonationUnavailable => Status {
                 nosniff: true,
@@ -63,7 +63,7 @@ impl Refusal {
                 )
             },
             Self::Prepare(PrepareError::HeaderTooLarge) => {
-                Self::Malformed(Malformed::HeaderTooLarge).status(audit_id)
+                Self::Malformed(MalformedRequest::HeaderTooLarge).status(audit_id)
             }
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which is not passed on to an API server whose URL has a path",

@@ -136,7 +136,7 @@ pub(crate) async fn send(
         }
     }
     let deadline = body_deadline(response.status(), deadline);
-    Ok(response.map(|body| body.until(deadline)))
+    Ok(response.map(|body| body.with_deadline(deadline)))
 }
 
 /// Refuses an answer that is not passed on.
@@ -146,7 +146,7 @@ fn check_answer(
     response: &Response<Body>,
     info: &RequestInfo,
 ) -> Result<(), ForwardError> {
-    if hop_by_hop::list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
+    if hop_by_hop::header_list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
         return Err(ForwardError::AnswerTooLarge);
     }
     if response.status() == StatusCode::UNAUTHORIZED && may_refuse_the_gateway(response.headers(), info) {
@@ -194,7 +194,7 @@ async fn deliver(
         };
     }
     let failed = Arc::new(AtomicBool::new(false));
-    request.body_mut().tell_failure(Arc::clone(&failed));
+    request.body_mut().set_failure_flag(Arc::clone(&failed));
     match pools.send(backend, request, class).await {
         // The backend's stream broke because the client's did.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {

@@ -45,7 +45,7 @@ impl PostProcess {
         Ok(match self {
             Self::HealthCheck(check) => gateway.health.stand_in(answer, &check),
             Self::TokenReview(review) => Box::pin(review.complete(answer, gateway.clock.now())).await?,
-            Self::Watch => answer.map(|body| body.ending(connection.watch_end())),
+            Self::Watch => answer.map(|body| body.end_when(connection.watch_end())),
             Self::Pass => answer,
         })
     }

@@ -9,14 +9,14 @@ use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use tokio::time::Instant;
 
-use crate::authn::Proven;
+use crate::authn::ProvenIdentity;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
 use crate::http::transport::Incoming;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::{self, Malformed};
-use crate::user::{EncodedIdentity, Identity, UnfitIdentity};
+use crate::request::wellformed::{self, MalformedRequest};
+use crate::user::{EncodedIdentity, Identity, UnencodableIdentity};
 
 /// A well-formed request: every receiver reads it the same way.
 pub(crate) struct Received {
@@ -83,7 +83,7 @@ pub(crate) struct ForwardParts {
 
 impl Received {
     /// Accepts a well-formed request.
-    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, Malformed> {
+    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, MalformedRequest> {
         wellformed::check(&request)?;
         Ok(Self { request, cut_prefix: None })
     }
@@ -152,8 +152,8 @@ impl Routed {
         self.known.route.deadline.get_or_insert(deadline);
     }
 
-    /// A request whose client is authenticated; only a chain of authenticators makes a [`Proven`].
-    pub(crate) fn identify(self, proven: Proven) -> Identified {
+    /// A request whose client is authenticated; only a chain of authenticators makes a [`ProvenIdentity`].
+    pub(crate) fn identify(self, proven: ProvenIdentity) -> Identified {
         let Self { mut known, credentials: _ } = self;
         known.is_from_front_proxy = proven.is_by_front_proxy();
         Identified { known, identity: proven.into_identity() }
@@ -167,7 +167,7 @@ impl Identified {
     }
 
     /// Authorizes a request under the client's own identity. Its `Impersonate-*` headers are dropped.
-    pub(crate) fn authorize(self) -> Result<Authorized, UnfitIdentity> {
+    pub(crate) fn authorize(self) -> Result<Authorized, UnencodableIdentity> {
         let Self { mut known, identity } = self;
         known.impersonate = ImpersonateHeaders::default();
         let identity = identity.encode(known.cluster().backend.identity())?;
@@ -175,7 +175,7 @@ impl Identified {
     }
 
     /// Authorizes a request whose `Impersonate-*` headers the backend authorizes.
-    pub(crate) fn authorize_impersonation_by_backend(self) -> Result<Authorized, UnfitIdentity> {
+    pub(crate) fn authorize_impersonation_by_backend(self) -> Result<Authorized, UnencodableIdentity> {
         let Self { mut known, identity } = self;
         let impersonate = Some(std::mem::take(&mut known.impersonate));
         let identity = identity.encode(known.cluster().backend.identity())?;

@@ -27,7 +27,7 @@ use crate::http::body::Body;
 use crate::http::transport::BodyError;
 use crate::pipeline::forward::ForwardError;
 use crate::pipeline::stages::Admitted;
-use crate::request::info::{Resource, Target};
+use crate::request::info::{RequestKind, RequestResource};
 
 /// The largest answer that is read. An object has 3 MiB at most; JSON may be longer than what it was sent as.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
@@ -45,12 +45,12 @@ impl PendingReview {
         if info.verb() != "create" {
             return None;
         }
-        let Target::Resource(resource) = info.target() else { return None };
-        let Resource { group, version, namespace, resource, subresource, name, .. } = resource;
+        let RequestKind::Resource(resource) = info.kind() else { return None };
+        let RequestResource { group, version, namespace, resource, subresource, name, .. } = resource;
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = admitted.cluster();
-        (is_review && cluster.authn.chain.reviews())
+        (is_review && cluster.authn.chain.reviews_tokens())
             .then(|| Self { cluster: Arc::clone(cluster), deadline: admitted.deadline() })
     }
 

@@ -1,7 +1,7 @@
-//! How long a request may take: `?timeout=`, within the limit of the server.
+//! The deadline of a request: `?timeout=`, limited by `--request-timeout`.
 //!
-//! Follows `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go` and Go's `time.ParseDuration`, down to the
-//! texts of its errors. Requests that run long by nature have no deadline, and their `timeout` is not even read.
+//! Follows `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go` and Go's `time.ParseDuration`, including its
+//! error texts. Long-running requests have no deadline, and their `timeout` is not parsed.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::info::RequestInfo;
 use crate::go::query;
 use crate::http::status::Status;
 
-/// The limit unless `--request-timeout` says otherwise.
-pub const DEFAULT_LIMIT: Duration = Duration::from_mins(1);
+/// Default of `--request-timeout`.
+pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A `?timeout=` that cannot be read.
+/// A `?timeout=` that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid timeout specified in the request URL - {0}")]
 pub struct BadTimeout(DurationError);
@@ -23,8 +23,8 @@ impl From<BadTimeout> for Status {
     }
 }
 
-/// The time a request may take from its receipt on; `None` for a request that may run for long. A `timeout` of
-/// nothing, less than nothing or more than the limit asks for the limit.
+/// The time that a request may take after its receipt; `None` for a long-running request. A zero or negative `timeout`,
+/// or one above `limit`, results in `limit`.
 pub fn deadline(
     info: &RequestInfo,
     query: Option<&str>,
@@ -33,34 +33,34 @@ pub fn deadline(
     if info.is_long_running() {
         return Ok(None);
     }
-    let asked = match query.and_then(|query| query::first(query, "timeout")) {
+    let requested = match query.and_then(|query| query::first(query, "timeout")) {
         Some(text) if !text.is_empty() => parse_duration(&text).map_err(BadTimeout)?,
         _ => return Ok(Some(limit)),
     };
-    let asked = u64::try_from(asked).map(Duration::from_nanos).unwrap_or_default();
-    Ok(Some(if asked.is_zero() || asked > limit { limit } else { asked }))
+    let requested = u64::try_from(requested).map(Duration::from_nanos).unwrap_or_default();
+    Ok(Some(if requested.is_zero() || requested > limit { limit } else { requested }))
 }
 
-/// Why a text is no duration, in Go's words.
+/// Why a text is not a duration, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Not of the form at all, or too long to count.
+    /// Not in the form of a duration, or out of range.
     #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
     /// A number without a unit.
     #[error("time: missing unit in duration {}", quote(.0))]
     MissingUnit(String),
-    /// A unit that is none.
+    /// An unknown unit.
     #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
     UnknownUnit {
-        /// What stands in place of a unit.
+        /// The text at the place of the unit.
         unit: String,
         /// The whole text.
         text: String,
     },
 }
 
-/// Reads a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
+/// Parses a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
 // time: ParseDuration
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
@@ -82,9 +82,9 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
         if whole.is_empty() && fraction.is_empty() {
             return Err(invalid());
         }
-        // A number too large is found out before its unit is looked at.
+        // As in Go, an overflow takes precedence over an unknown unit.
         let count = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| invalid())? };
-        if count > LIMIT {
+        if count > MAX_NANOSECONDS {
             return Err(invalid());
         }
         let (unit, after) = cut(after, |c| c != '.' && !c.is_ascii_digit());
@@ -98,20 +98,20 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
         total = count
             .checked_mul(nanoseconds)
             .and_then(|sum| sum.checked_add(fraction_of(fraction, nanoseconds)))
-            .filter(|sum| *sum <= LIMIT)
+            .filter(|sum| *sum <= MAX_NANOSECONDS)
             .and_then(|sum| total.checked_add(sum))
-            .filter(|sum| *sum <= LIMIT)
+            .filter(|sum| *sum <= MAX_NANOSECONDS)
             .ok_or_else(invalid)?;
     }
     if negative {
-        // The limit itself has no positive counterpart.
+        // i64::MIN has no positive counterpart.
         return Ok(0_i64.checked_sub_unsigned(total).unwrap_or(i64::MIN));
     }
     i64::try_from(total).map_err(|_| invalid())
 }
 
-/// The most nanoseconds a duration can count, without its sign.
-const LIMIT: u64 = 1 << 63;
+/// Largest magnitude of a duration in nanoseconds.
+const MAX_NANOSECONDS: u64 = 1 << 63;
 
 fn unit_length(unit: &str) -> Option<u64> {
     Some(match unit {
@@ -125,7 +125,7 @@ fn unit_length(unit: &str) -> Option<u64> {
     })
 }
 
-/// The decimals of a number, in nanoseconds; digits beyond what can be counted are left out.
+/// The fraction of a number in nanoseconds; digits beyond the range are ignored.
 // time: leadingFraction — Go counts in floating point here and may come out a nanosecond higher
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale): (u128, u128) = (0, 1);
@@ -133,7 +133,7 @@ fn fraction_of(digits: &str, unit: u64) -> u64 {
         value = value * 10 + u128::from(digit);
         scale *= 10;
     }
-    u64::try_from(value * u128::from(unit) / scale).unwrap_or(LIMIT)
+    u64::try_from(value * u128::from(unit) / scale).unwrap_or(MAX_NANOSECONDS)
 }
 
 fn cut(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
@@ -141,7 +141,7 @@ fn cut(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at_checked(at).unwrap_or((text, ""))
 }
 
-/// Quotes a text as package time does: bytes beyond ASCII, and controls, as `\x..`.
+/// Quotes a text as Go's package `time` does: control characters and bytes beyond ASCII as `\x..`.
 // time: quote
 fn quote(text: &str) -> String {
     use std::fmt::Write as _;
@@ -155,7 +155,7 @@ fn quote(text: &str) -> String {
             }
             b' '..=0x7f => quoted.push(char::from(byte)),
             _ => {
-                // A String takes every write.
+                // Writing to a String cannot fail.
                 let _ = write!(quoted, "\\x{byte:02x}");
             }
         }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_reads_them() {
-        // What is on the right was printed by Go.
+        // Expected values are Go's output.
         const CASES: &[(&str, Result<i64, &str>)] = &[
             ("0", Ok(0)),
             ("-0", Ok(0)),
@@ -214,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_is_what_was_asked_within_the_limit() {
+    fn the_deadline_is_the_requested_timeout_within_the_limit() {
         type Case = (&'static str, Option<&'static str>, Result<Option<Duration>, &'static str>);
-        let limit = DEFAULT_LIMIT;
+        let limit = DEFAULT_REQUEST_TIMEOUT;
         let seconds = Duration::from_secs;
         let cases: &[Case] = &[
             ("/api/v1/pods", None, Ok(Some(limit))),
@@ -247,7 +247,8 @@ mod tests {
     #[test]
     fn a_bad_timeout_is_a_bad_request() {
         let info = RequestInfo::parse(&Method::GET, "/", None).expect("readable");
-        let status = Status::from(deadline(&info, Some("timeout=5"), DEFAULT_LIMIT).expect_err("no unit"));
+        let status =
+            Status::from(deadline(&info, Some("timeout=5"), DEFAULT_REQUEST_TIMEOUT).expect_err("no unit"));
         assert_eq!(status.code, http::StatusCode::BAD_REQUEST);
         assert!(!status.nosniff);
     }

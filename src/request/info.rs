@@ -1,13 +1,12 @@
-//! What a request is about: its verb and the resource, or the path that is no resource.
+//! Parses the verb and the resource, or the non-resource path, of a request.
 //!
-//! Follows `k8s.io/apiserver/pkg/endpoints/request/requestinfo.go` step by step, since authorization, admission, audit
-//! and limits all stand on it, here and again in the API server behind. It reads the *decoded* path: the request
-//! itself is forwarded as it came. Everything is kept as ranges of that one path, so that a request costs one or two
-//! allocations.
+//! Follows `k8s.io/apiserver/pkg/endpoints/request/requestinfo.go` step by step: authorization, admission, audit and
+//! limits depend on the result, here and again in the backend. It reads the *decoded* path; the request itself is
+//! forwarded unchanged. The result stores ranges of that path, so that a request costs one or two allocations.
 //!
-//! A path need not be UTF-8 once it is decoded. It is then given with U+FFFD for each bad byte (see
-//! [`crate::go::escape`]): the same text that kube-apiserver sends to a webhook or writes into an audit event. Code that
-//! compares a path with a configured one and lets something in must not match on U+FFFD.
+//! A decoded path may not be UTF-8. It then contains U+FFFD for each invalid byte (see [`crate::go::escape`]), as in
+//! kube-apiserver's webhook requests and audit events. Code that grants access by comparing a path with a configured
+//! one must not match on U+FFFD.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -19,7 +18,7 @@ use super::selector;
 use crate::go::query;
 use crate::http::status::{Attempt, AttemptTarget};
 
-/// What a request is about.
+/// Verb and resource of a request, or its non-resource path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestInfo {
     path: Box<str>,
@@ -28,25 +27,25 @@ pub struct RequestInfo {
     is_long_running: bool,
 }
 
-/// What a request is aimed at.
+/// Whether a request is for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target<'a> {
-    /// A resource of the API. (Whether it exists is for the API server to say.)
-    Resource(Resource<'a>),
-    /// Anything else: discovery, health, version, …
+pub enum RequestKind<'a> {
+    /// A path of the resource API. The resource need not exist.
+    Resource(RequestResource<'a>),
+    /// Any other path: discovery, health, version, …
     NonResource,
 }
 
-/// A resource as a path names it. An empty text stands for what the path does not say.
+/// A resource as named by a path. Absent parts are empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Resource<'a> {
+pub struct RequestResource<'a> {
     /// `api` or `apis`.
     pub api_prefix: &'a str,
     /// The API group; empty for the core group.
     pub group: &'a str,
     /// The API version.
     pub version: &'a str,
-    /// The namespace; for a namespace itself its own name.
+    /// The namespace; for a Namespace object its own name.
     pub namespace: &'a str,
     /// The resource, such as `pods`.
     pub resource: &'a str,
@@ -56,18 +55,18 @@ pub struct Resource<'a> {
     pub name: &'a str,
     /// The path from the resource on, its segments joined by slashes.
     pub parts: &'a str,
-    /// The field selector as it was given, if the verb honours one.
+    /// The unparsed field selector, for verbs that support one.
     pub field_selector: &'a str,
-    /// The label selector as it was given, if the verb honours one.
+    /// The unparsed label selector, for verbs that support one.
     pub label_selector: &'a str,
 }
 
-/// A path that begins like a resource and cannot be one. Answered 500, before authentication.
+/// A path that begins like a resource but cannot be one. Answered with 500, before authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("unable to determine kind and namespace from url")]
 pub struct RequestInfoError;
 
-/// Where in the path the parts of a resource are, and what came from the query.
+/// Positions of a resource's parts in the path, and values from the query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Spans {
     api_prefix: Range<usize>,
@@ -83,15 +82,16 @@ struct Spans {
     label_selector: Box<str>,
 }
 
-/// Prefix, group, version, verb, `namespaces`, namespace, resource, name, subresource: no more segments are told apart.
-const MOST_SEGMENTS: usize = 9;
+/// Prefix, group, version, verb, `namespaces`, namespace, resource, name, subresource; further segments have no
+/// meaning.
+const MAX_SEGMENTS: usize = 9;
 
 // kubernetes: cmd/kube-apiserver/app/server.go — the sets given to BasicLongRunningRequestCheck
 const LONG_RUNNING_VERBS: [&str; 2] = ["watch", "proxy"];
 const LONG_RUNNING_SUBRESOURCES: [&str; 5] = ["attach", "exec", "proxy", "log", "portforward"];
 
 impl RequestInfo {
-    /// Reads method, decoded path and raw query.
+    /// Parses method, decoded path and raw query.
     // threat: path-other-reading
     pub fn parse(method: &Method, decoded_path: &str, query: Option<&str>) -> Result<Self, RequestInfoError> {
         let non_resource = |verb: Cow<'static, str>| {
@@ -99,7 +99,7 @@ impl RequestInfo {
                 decoded_path.starts_with("/debug/pprof/") || LONG_RUNNING_VERBS.contains(&&*verb);
             Ok(Self { path: decoded_path.into(), verb, spans: None, is_long_running })
         };
-        let mut segments = [const { 0..0 }; MOST_SEGMENTS];
+        let mut segments = [const { 0..0 }; MAX_SEGMENTS];
         let (count, end) = split(decoded_path, &mut segments);
         let text = |range: &Range<usize>| decoded_path.get(range.clone()).unwrap_or_default();
 
@@ -136,7 +136,7 @@ impl RequestInfo {
             && text(namespaces) == "namespaces"
         {
             spans.namespace = namespace.clone();
-            // After the name of a namespace comes a resource in it, unless it is a subresource of the namespace.
+            // After the name of a namespace follows a resource in it, or a subresource of the namespace.
             if after.first().is_some_and(|next| !matches!(text(next), "status" | "finalize")) {
                 rest = after;
             }
@@ -162,7 +162,7 @@ impl RequestInfo {
         if spans.name.is_empty() && verb == "delete" {
             verb = "deletecollection";
         }
-        // Paths that name their verb never honoured selectors reliably, so they carry none.
+        // kube-apiserver ignores selectors of paths that name their verb, such as /watch/.
         if from_path.is_none()
             && matches!(verb, "list" | "watch" | "deletecollection")
             && let Some(query) = query
@@ -175,8 +175,8 @@ impl RequestInfo {
         Ok(Self { path: decoded_path.into(), verb: Cow::Borrowed(verb), spans: Some(spans), is_long_running })
     }
 
-    /// The verb in Kubernetes' sense; for a non-resource the method in lower case. Empty for a method that means
-    /// nothing on resources.
+    /// The Kubernetes verb; for a non-resource path the method in lower case. Empty for a method without a meaning for
+    /// resources.
     pub fn verb(&self) -> &str {
         &self.verb
     }
@@ -186,17 +186,17 @@ impl RequestInfo {
         &self.path
     }
 
-    /// What the request is aimed at.
-    pub fn target(&self) -> Target<'_> {
-        self.resource().map_or(Target::NonResource, Target::Resource)
+    /// Whether the request is for a resource.
+    pub fn kind(&self) -> RequestKind<'_> {
+        self.resource().map_or(RequestKind::NonResource, RequestKind::Resource)
     }
 
-    /// The resource, if the request is aimed at one.
-    pub fn resource(&self) -> Option<Resource<'_>> {
+    /// The resource, for a resource request.
+    pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
         let text = |range: &Range<usize>| self.path.get(range.clone()).unwrap_or_default();
         let name = text(&spans.name);
-        Some(Resource {
+        Some(RequestResource {
             api_prefix: text(&spans.api_prefix),
             group: text(&spans.group),
             version: text(&spans.version),
@@ -210,13 +210,13 @@ impl RequestInfo {
         })
     }
 
-    /// Whether the request may last as long as it likes: no deadline, no in-flight limit.
+    /// Whether the request is long-running: without deadline and in-flight limit.
     // apiserver: pkg/server/filters/longrunning.go
     pub fn is_long_running(&self) -> bool {
         self.is_long_running
     }
 
-    /// Whether it is not the API server that answers, but a pod or who runs it, through the API server.
+    /// Whether the API server relays the request to a pod, node or service: `exec`, `log`, `proxy` and the like.
     pub fn is_relayed(&self) -> bool {
         self.is_long_running && self.verb() != "watch" && self.resource().is_some()
     }
@@ -227,27 +227,27 @@ impl RequestInfo {
         !matches!(self.verb(), "get" | "list" | "watch")
     }
 
-    /// The request as the text of a refusal names it.
+    /// The request as described by a refusal.
     pub fn attempt<'a>(&'a self, user: &'a str) -> Attempt<'a> {
-        let on = match self.target() {
-            Target::NonResource => AttemptTarget::Path(&self.path),
-            Target::Resource(Resource { group, resource, subresource, namespace, name, .. }) => {
-                AttemptTarget::Resource { group, resource, subresource, namespace, name }
-            }
+        let on = match self.kind() {
+            RequestKind::NonResource => AttemptTarget::Path(&self.path),
+            RequestKind::Resource(RequestResource {
+                group, resource, subresource, namespace, name, ..
+            }) => AttemptTarget::Resource { group, resource, subresource, namespace, name },
         };
         Attempt { user, verb: self.verb(), on }
     }
 }
 
-impl<'a> Resource<'a> {
-    /// The segments of the path from the resource on.
+impl<'a> RequestResource<'a> {
+    /// The path segments from the resource on.
     pub fn segments(&self) -> impl Iterator<Item = &'a str> {
         self.parts.split('/')
     }
 }
 
 impl RequestInfoError {
-    /// The message of the answer, which names the URL as Go prints it. Not made safe against HTML: the answer is.
+    /// The message of the answer, with the URL as Go prints it. Not escaped for HTML; the answer escapes it.
     // apiserver: pkg/endpoints/filters/requestinfo.go
     pub fn message(&self, raw_path: &str, query: Option<&str>) -> String {
         let url = print_url(raw_path, query);
@@ -255,8 +255,8 @@ impl RequestInfoError {
     }
 }
 
-/// Cuts the path, slashes at both ends taken off, into its first segments. Returns how many there are, at most the
-/// length of `segments`, and where the last one of the whole path ends.
+/// Splits the path, without slashes at both ends, into its first segments. Returns their number, at most the length of
+/// `segments`, and the end of the last segment of the whole path.
 // apiserver: requestinfo.go, splitPath
 fn split(path: &str, segments: &mut [Range<usize>]) -> (usize, usize) {
     let end = path.trim_end_matches('/').len();
@@ -298,7 +298,7 @@ fn verb_of(method: &Method) -> &'static str {
     }
 }
 
-/// What the query says about a list.
+/// The list options in a query.
 #[derive(Default)]
 struct ListOptions {
     watch: bool,
@@ -344,7 +344,7 @@ impl ListOptions {
     }
 }
 
-/// Whether Go's `EqualFold` finds the value equal to `false`; it folds the long s, too.
+/// Whether Go's `EqualFold` finds the value equal to `false`; it also folds the long s.
 fn is_false(value: &str) -> bool {
     value.chars().map(|c| if c == 'ſ' { 's' } else { c.to_ascii_lowercase() }).eq("false".chars())
 }
@@ -354,16 +354,16 @@ fn is_path_segment(name: &str) -> bool {
     name != "." && name != ".." && !name.contains(['/', '%'])
 }
 
-/// A URL as Go prints it: as it was sent if all of it may stand in a path, else escaped anew.
+/// Prints a URL as Go does: unchanged if all bytes are valid in a path, else escaped again.
 // net/url: URL.String and EscapedPath
 fn print_url(raw_path: &str, query: Option<&str>) -> String {
     let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte);
-    let may_stand = |byte: u8| unreserved(byte) || b"!'()*[]%".contains(&byte);
-    let mut url = if raw_path.bytes().all(may_stand) {
+    let is_valid = |byte: u8| unreserved(byte) || b"!'()*[]%".contains(&byte);
+    let mut url = if raw_path.bytes().all(is_valid) {
         raw_path.to_owned()
     } else {
         let mut url = String::with_capacity(raw_path.len() + 16);
-        // What is escaped already decodes to what is escaped again; what is not may need it.
+        // Decodes existing escapes, then escapes every byte that needs it.
         let mut rest = raw_path.as_bytes();
         while let Some((&byte, after)) = rest.split_first() {
             rest = after;
@@ -378,7 +378,7 @@ fn print_url(raw_path: &str, query: Option<&str>) -> String {
             match byte {
                 Some(byte) if unreserved(byte) => url.push(char::from(byte)),
                 Some(byte) => {
-                    // A String takes every write.
+                    // Writing to a String cannot fail.
                     let _ = write!(url, "%{byte:02X}");
                 }
                 None => {}

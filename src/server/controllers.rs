@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::clock::Clock;
-use crate::controllers::settings::Name;
-use crate::controllers::{ClusterControllers, Context, bootstrap_signer, csr, token_cleaner};
+use crate::controllers::settings::ControllerName;
+use crate::controllers::{ClusterControllers, ControllerContext, bootstrap_signer, csr, token_cleaner};
 use crate::listener::ShutdownPhase;
 use crate::metrics::Metrics;
 use crate::state::Live;
@@ -33,13 +33,13 @@ const WORKERS: usize = 2;
 const NICE: i32 = 5;
 
 /// The function that a name stands for.
-fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
+fn start(name: ControllerName, context: ControllerContext) -> BoxFuture<'static, Infallible> {
     match name {
-        Name::CsrSigning => Box::pin(csr::signing::run(context)),
-        Name::CsrApproving => Box::pin(csr::approving::run(context)),
-        Name::CsrCleaner => Box::pin(csr::cleaning::run(context)),
-        Name::TokenCleaner => Box::pin(token_cleaner::run(context)),
-        Name::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
+        ControllerName::CsrSigning => Box::pin(csr::signing::run(context)),
+        ControllerName::CsrApproving => Box::pin(csr::approving::run(context)),
+        ControllerName::CsrCleaner => Box::pin(csr::cleaning::run(context)),
+        ControllerName::TokenCleaner => Box::pin(token_cleaner::run(context)),
+        ControllerName::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
     }
 }
 
@@ -109,7 +109,7 @@ impl ControllerRunner {
             for of in snapshot.clusters().iter().filter_map(|cluster| cluster.controllers.clone()) {
                 let known = before.remove(&of.cluster);
                 let next = match known {
-                    Some(known) if known.of.is_same(&of) => known,
+                    Some(known) if known.of.is_unchanged_from(&of) => known,
                     known => self.begin(of, known, workers.clone()),
                 };
                 at_work.insert(Arc::clone(&next.of.cluster), next);

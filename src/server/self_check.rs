@@ -100,10 +100,14 @@ impl SelfCheck {
             }
         }
         for labels in before.keys().filter(|labels| !shown.contains_key(*labels)) {
-            self.metrics.forget_endpoint(labels);
+            self.metrics.backend.forget_endpoint(labels);
         }
         for (labels, endpoint) in shown.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
-            self.metrics.endpoint_trusted.with_label_values(labels).set(i64::from(endpoint.is_trusted()));
+            self.metrics
+                .backend
+                .endpoint_trusted
+                .with_label_values(labels)
+                .set(i64::from(endpoint.is_trusted()));
         }
     }
 }
@@ -196,7 +200,7 @@ impl Check {
             Finding::Away(_) => "away",
             Finding::Unknown(_) => "unknown",
         };
-        self.metrics.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
+        self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
         match finding {
             Finding::Good(accepted) => {
                 if !self.endpoint.set_trusted(before) {
@@ -248,7 +252,7 @@ impl Check {
         let snapshot = self.live.peek();
         if snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint)) {
             let trusted = i64::from(self.endpoint.is_trusted());
-            self.metrics.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
+            self.metrics.backend.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
         } else if self.endpoint.is_trusted() && self.is_pending(&snapshot) {
             self.live.request_reload();
         }

@@ -90,7 +90,7 @@ pub(super) fn run(
             return;
         }
     }
-    let in_progress = metrics.in_progress();
+    let in_progress = metrics.requests.in_progress();
     info!(
         requests = in_progress.requests,
         long_running = in_progress.long_running,
@@ -110,7 +110,7 @@ pub(super) fn run(
         Some(Event::Idle) => {}
         Some(Event::Force) => warn!("asked to end at once"),
         None => {
-            let left = metrics.in_progress();
+            let left = metrics.requests.in_progress();
             warn!(
                 requests = left.requests,
                 long_running = left.long_running,

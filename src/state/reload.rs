@@ -13,14 +13,14 @@ use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
-use crate::config::source::Source;
+use crate::config::source::ConfigSource;
 
 /// How often files are compared with what was read of them.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps the snapshot up to date.
 pub(crate) struct Reloader {
-    source: Arc<Mutex<Source>>,
+    source: Arc<Mutex<ConfigSource>>,
     live: Arc<Live>,
     deps: AuthnDeps,
     clock: Clock,
@@ -75,13 +75,13 @@ impl FixedSettings {
 impl Reloader {
     /// A reloader for `source`, which was resolved to `settings` at the start.
     pub(crate) fn new(
-        source: Source,
+        source: ConfigSource,
         settings: &Settings,
         live: Arc<Live>,
         deps: AuthnDeps,
         clock: Clock,
     ) -> Self {
-        deps.metrics.config_reloaded(live.peek().generation, clock.now());
+        deps.metrics.config.reloaded(live.peek().generation, clock.now());
         let fixed = FixedSettings::of(settings);
         let state = State { wanted: fixed.clone(), last_error: None, is_running: false };
         Self { source: Arc::new(Mutex::new(source)), live, deps, clock, fixed, state: Mutex::new(state) }
@@ -148,7 +148,7 @@ impl Reloader {
         drop(state);
         let next = Arc::new(next);
         self.live.swap(Arc::clone(&next));
-        self.deps.metrics.config_reloaded(next.generation, self.clock.now());
+        self.deps.metrics.config.reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.clusters() {
             if cluster.pending_backend.is_some() {
@@ -178,7 +178,7 @@ impl Reloader {
             return;
         };
         if self.is_new(&error) {
-            self.deps.metrics.config_refused();
+            self.deps.metrics.config.refused();
             error!("the configuration is not reloaded, the old one stays in force: {error}");
             self.state().last_error = Some(error);
         }

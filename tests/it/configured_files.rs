@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use portcullis::config::ConfigErrors;
-use portcullis::config::resolve::Resolved;
-use portcullis::config::source::Source;
+use portcullis::config::resolve::ResolvedConfig;
+use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use rustix::fs::OFlags;
 use testkit::pki::{Ca, KeyKind};
@@ -358,9 +358,9 @@ impl ConfigurationDirectory {
         Self { pki, flags }
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> ConfigSource {
         let parsed = parse(self.flags.iter().cloned());
-        Source::new(parsed)
+        ConfigSource::new(parsed)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -437,7 +437,12 @@ impl Verdict {
     }
 
     /// An error is clear if it names one of `keys`, one of `files` and the way out.
-    fn of(loaded: &Result<Resolved, ConfigErrors>, keys: &[&str], files: &[PathBuf], form: Form) -> Self {
+    fn of(
+        loaded: &Result<ResolvedConfig, ConfigErrors>,
+        keys: &[&str],
+        files: &[PathBuf],
+        form: Form,
+    ) -> Self {
         match loaded {
             Ok(resolved) if resolved.warnings.is_empty() => Self::Taken,
             Ok(resolved) => Self::Warned(resolved.warnings.clone()),
@@ -488,7 +493,7 @@ fn verdicts(
     configured: &ConfigurationDirectory,
     kind: &'static Kind,
     content: &Content,
-    [unread, running]: &[Source; 2],
+    [unread, running]: &[ConfigSource; 2],
 ) -> [Verdict; 2] {
     let path = configured.path(kind.file);
     let replaced = [kind.file].into_iter().chain(kind.pair.into_iter().flatten());

@@ -5,9 +5,9 @@ use std::ffi::OsStr;
 use clap::Parser;
 use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::resolve::{Resolved, resolve};
+use portcullis::config::resolve::{ResolvedConfig, resolve};
 use portcullis::config::settings::Limits;
-use portcullis::config::source::Source;
+use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use testkit::gateway_process::GatewayProcess;
 use testkit::{Backend, Gateway, Pki, flags};
@@ -50,7 +50,7 @@ pub(crate) trait InProcess: Sized {
 
 impl InProcess for Gateway {
     fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self {
-        let mut source = Source::new(parse(flags));
+        let mut source = ConfigSource::new(parse(flags));
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         limit(&mut resolved.settings.serving.limits);
         let server = Server::start(&resolved.settings, source).unwrap();
@@ -72,6 +72,6 @@ pub(crate) async fn start_process(flags: impl IntoIterator<Item = String>) -> Ga
 }
 
 /// The settings that a command line resolves to.
-pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<Resolved, ConfigErrors> {
-    resolve(&parse(flags), &mut portcullis::config::inputs::Inputs::default())
+pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<ResolvedConfig, ConfigErrors> {
+    resolve(&parse(flags), &mut portcullis::config::inputs::ConfigInputs::default())
 }

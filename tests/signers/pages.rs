@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use portcullis::pki::bootstrap_tokens::pins::Pins;
+use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
 use testkit::transcript;
 use tokio::task::spawn_blocking;
 
@@ -26,7 +26,7 @@ pub(crate) async fn replay(clusters: &Clusters, page: &str) -> Result<(), String
     let config = clusters.dir.join(format!("{name}-admin.kubeconfig"));
     let admin = kubeconfig(&clusters.dir, gateway.address, "admin");
     std::fs::write(&config, admin).map_err(text)?;
-    let pin = Pins::of(&clusters.authorities.servers.cert).ok_or("the CA has no key")?;
+    let pin = PublicKeyPins::of(&clusters.authorities.servers.cert).ok_or("the CA has no key")?;
     let programs = [Path::new(crate::PORTCULLIS), &clusters.programs.kubectl];
     let programs = programs.iter().filter_map(|program| program.parent());
     let path = std::env::var_os("PATH").unwrap_or_default();

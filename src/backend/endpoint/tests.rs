@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::backend::settings::Roots;
+use crate::backend::settings::TrustedRoots;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;
 
@@ -31,7 +31,7 @@ fn endpoint(port: u16, servers: &Ca, front: &Ca) -> Endpoint {
     let backend = settings::Backend {
         endpoints: vec![endpoint.clone()],
         path_prefix: String::new(),
-        roots: Roots(roots(servers)),
+        roots: TrustedRoots(roots(servers)),
         client_certificate: Some(pair),
         bearer_token: None,
         identity: IdentityMode::RequestHeader,

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::backend::probe::ProbeClient;
-use crate::backend::settings::{self, HostPort, Roots};
+use crate::backend::settings::{self, HostPort, TrustedRoots};
 use crate::http::https_client::testing::{H1, H2, serving};
 
 /// What an API server does with its connections.
@@ -107,7 +107,7 @@ impl FarEnd {
                 server_name: "backend.test".try_into().unwrap(),
             }],
             path_prefix: String::new(),
-            roots: Roots(Arc::new(roots)),
+            roots: TrustedRoots(Arc::new(roots)),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,

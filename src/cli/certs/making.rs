@@ -1,5 +1,5 @@
-//! Certificates of authorities: a root, and intermediates below it. Each intermediate signs for one purpose alone (its
-//! extended key usage says so, RFC 5280 section 4.2.1.12), so the authority of servers can make no clients.
+//! Creates CA certificates: a root, and intermediates below it. The extended key usage of an intermediate limits it to
+//! one purpose (RFC 5280 section 4.2.1.12): the serving CA cannot issue client certificates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::authority::{ROOT, Role};
+use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::KeyType;
-use super::index::Entry;
-use super::progress::patiently;
+use super::index::IndexEntry;
+use super::progress::with_spinner;
 use super::{fingerprint, serial};
 use crate::clock::{self, UnixTime};
 use crate::pki::issuance::issue::new_serial;
-use crate::pki::issuance::signer::{KeyError, PemKey};
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
-/// Clocks of virtual machines lag; a certificate made now must be good for them too.
+/// Tolerance for slow clocks, which would see a new certificate as not yet valid.
 const BACKDATED: Duration = Duration::from_mins(5);
-/// Intermediates end one after another, so that no morning finds all of them expired.
+/// Intermediates expire on different days, never all at once.
 const MAX_STAGGER: Duration = Duration::from_hours(28 * 24);
 
-/// What a certificate of an authority is made of.
+/// The contents of a CA certificate to create.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) role: Option<Role>,
+pub(super) struct CaPlan {
+    pub(super) role: Option<CaRole>,
     /// The whole CommonName.
     pub(super) common_name: String,
     pub(super) not_before: UnixTime,
     pub(super) not_after: UnixTime,
-    /// That of the certificate before it; empty: that of the key.
+    /// The key identifier of the renewed certificate; empty to derive it from the key.
     pub(super) key_id: Vec<u8>,
 }
 
-impl Plan {
-    /// The root, or an intermediate below it, that begins now.
-    pub(super) fn new(role: Option<Role>, name: &str, life: Duration, now: UnixTime) -> Self {
-        let title = role.map_or("root", Role::title);
+impl CaPlan {
+    /// A root (`None`) or an intermediate, valid from now.
+    pub(super) fn new(role: Option<CaRole>, name: &str, life: Duration, now: UnixTime) -> Self {
+        let title = role.map_or("root", CaRole::title);
         Self {
             role,
             common_name: format!("{name} {title} CA"),
@@ -53,7 +53,7 @@ impl Plan {
         }
     }
 
-    /// The same certificate, but no longer than its authority.
+    /// Limits the validity to that of the issuer.
     pub(super) fn until(mut self, end: UnixTime) -> Self {
         self.not_after = self.not_after.min(end);
         self
@@ -61,7 +61,7 @@ impl Plan {
 
     pub(super) fn params(&self) -> Result<CertificateParams, CommandError> {
         let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
-        // rcgen would derive it from the key, which a renewed authority has from the one before it.
+        // rcgen derives the serial number from the key, which a renewed CA keeps.
         let serial = new_serial().map_err(failed)?;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
         params.not_before = date(self.not_before);
@@ -70,13 +70,13 @@ impl Plan {
         params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
         let below = u8::from(self.role.is_none());
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
-        // RFC 5280 section 4.2.1.3: what an authority does, and nothing else.
+        // RFC 5280 section 4.2.1.3: the usages of a CA only.
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         if let Some(role) = self.role {
             params.use_authority_key_identifier_extension = true;
             params.extended_key_usages = vec![match role {
-                Role::Client | Role::FrontProxy => ExtendedKeyUsagePurpose::ClientAuth,
-                Role::Serving => ExtendedKeyUsagePurpose::ServerAuth,
+                CaRole::Client | CaRole::FrontProxy => ExtendedKeyUsagePurpose::ClientAuth,
+                CaRole::Serving => ExtendedKeyUsagePurpose::ServerAuth,
             }];
         }
         if !self.key_id.is_empty() {
@@ -85,7 +85,7 @@ impl Plan {
         Ok(params)
     }
 
-    /// Signs it.
+    /// Signs the certificate for `key`.
     pub(super) fn signed_by(
         &self,
         key: &impl PublicKeyData,
@@ -95,30 +95,30 @@ impl Plan {
     }
 }
 
-/// How long an intermediate lives: as long as was asked, a little less for each one after the first.
-pub(super) fn staggered(role: Role, life: Duration) -> Duration {
-    let place = Role::ALL.iter().position(|known| *known == role).unwrap_or_default();
+/// The validity of an intermediate: the requested one, reduced a little for each role after the first.
+pub(super) fn staggered(role: CaRole, life: Duration) -> Duration {
+    let place = CaRole::ALL.iter().position(|known| *known == role).unwrap_or_default();
     let step = MAX_STAGGER.min(life / 20);
     life.saturating_sub(step * u32::try_from(place).unwrap_or_default())
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> CommandError {
-    CommandError::about("making an authority", error)
+    CommandError::about("creating a CA", error)
 }
 
-/// Makes a key: as PEM, and for `rcgen`.
+/// Generates a key: as PEM, and for `rcgen`.
 pub(super) fn new_key(kind: KeyType) -> Result<(SecretString, KeyPair), CommandError> {
-    let failed = |problem: String| CommandError::about("making a key", problem);
-    let key = patiently(&format!("making a key ({kind})"), || PemKey::generate(kind.kind()));
-    let pem = key.map_err(|error: KeyError| failed(error.to_string()))?.to_pem();
+    let failed = |problem: String| CommandError::about("generating a key", problem);
+    let key = with_spinner(&format!("generating a key ({kind})"), || PemKey::generate(kind.kind()));
+    let pem = key.map_err(|error: PrivateKeyError| failed(error.to_string()))?.to_pem();
     let pair = KeyPair::from_pem(pem.expose_secret()).map_err(|error| failed(error.to_string()))?;
     Ok((pem, pair))
 }
 
-/// What was made.
+/// A created CA, for the output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Made {
+pub(super) struct CreatedCa {
     name: &'static str,
     subject: String,
     key: String,
@@ -131,17 +131,17 @@ pub(super) struct Made {
     key_encrypted: Option<bool>,
 }
 
-impl Made {
-    /// Stages the certificate, and its key if that is new.
+impl CreatedCa {
+    /// Stages the certificate, and a new key with its passphrase.
     pub(super) fn stage(
-        plan: &Plan,
+        plan: &CaPlan,
         directory: &Path,
         certificate: &Certificate,
         key: &str,
         new_key: Option<(&SecretString, Option<&SecretString>)>,
         files: &mut NewFiles,
     ) -> Result<Self, CommandError> {
-        let name = plan.role.map_or(ROOT, Role::file);
+        let name = plan.role.map_or(ROOT, CaRole::file);
         let path = directory.join(name);
         let made = Self {
             name,
@@ -167,7 +167,7 @@ impl Made {
     }
 }
 
-/// The heads of the columns of [`Made::row`].
+/// The column headings of [`CreatedCa::row`].
 pub(super) const COLUMNS: [&str; 5] = ["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"];
 
 fn encrypted(key: &SecretString, passphrase: &SecretString) -> Result<SecretString, CommandError> {
@@ -176,17 +176,17 @@ fn encrypted(key: &SecretString, passphrase: &SecretString) -> Result<SecretStri
         .map_err(|error| CommandError::about("encrypting a key", error))
 }
 
-/// The line of the index of the root that has signed it.
+/// The entry in the index of the root that signed the certificate.
 pub(super) fn entry(
-    plan: &Plan,
+    plan: &CaPlan,
     certificate: &Certificate,
     root: &[u8],
     now: UnixTime,
-) -> Result<Entry, CommandError> {
+) -> Result<IndexEntry, CommandError> {
     use x509_parser::prelude::FromDer as _;
     let (_, read) = x509_parser::certificate::X509Certificate::from_der(certificate.der())
-        .map_err(|error| CommandError::about("reading the new authority again", error))?;
-    Ok(Entry {
+        .map_err(|error| CommandError::about("parsing the new CA certificate", error))?;
+    Ok(IndexEntry {
         serial: serial(&read),
         subject: format!("CN={}", plan.common_name),
         alt_names: Vec::new(),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::super::terminal::{harmless, plain};
+use super::super::terminal::{plain, sanitized};
 use super::advice::Reason;
-use crate::authn::trace::{Outcome, Step};
-use crate::user::UnfitIdentity;
+use crate::authn::trace::{StepOutcome, TraceStep};
+use crate::user::UnencodableIdentity;
 
 /// What an authenticator said in the end. What it looked at before says more.
 const VERDICT: &str = "verdict";
@@ -57,12 +57,12 @@ pub(super) struct Row {
     pub(super) detail: String,
 }
 
-impl From<Step> for Row {
-    fn from(step: Step) -> Self {
+impl From<TraceStep> for Row {
+    fn from(step: TraceStep) -> Self {
         let result = match step.outcome {
-            Outcome::Passed => "ok",
-            Outcome::Failed => "failed",
-            Outcome::NotApplicable => "-",
+            StepOutcome::Passed => "ok",
+            StepOutcome::Failed => "failed",
+            StepOutcome::NotApplicable => "-",
         };
         Self { authenticator: step.authenticator, check: step.check, result, detail: step.detail }
     }
@@ -70,7 +70,7 @@ impl From<Step> for Row {
 
 impl Row {
     /// Why forwarding refuses a user that an authenticator accepted.
-    pub(super) fn of_unfit_identity(unfit: &UnfitIdentity) -> Self {
+    pub(super) fn of_unencodable_identity(unfit: &UnencodableIdentity) -> Self {
         let (check, detail) = ("identity".to_owned(), unfit.to_string());
         Self { authenticator: "forwarding".to_owned(), check, result: "failed", detail }
     }
@@ -105,7 +105,7 @@ impl Explanation {
             lines.extend(self.others());
         }
         // A token may say anything, also what a terminal would obey.
-        lines.iter().map(|line| harmless(line.trim_end()) + "\n").collect()
+        lines.iter().map(|line| sanitized(line.trim_end()) + "\n").collect()
     }
 
     fn verdict(&self) -> Vec<String> {

@@ -56,7 +56,7 @@ async fn an_object_of_another_name_proves_nothing() {
     });
     lookups.client = Client::new(service, "default");
     let found = async |namespace: &str, name: &str| {
-        let found = Lookup::service_account(&lookups, namespace, name).await;
+        let found = TokenGetter::service_account(&lookups, namespace, name).await;
         (found.map(|account| account.is_some()).map_err(drop), std::mem::take(&mut *paths.lock().unwrap()))
     };
     let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
@@ -95,7 +95,7 @@ async fn a_secret_is_reduced_to_its_token_and_two_labels() {
         std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(secret.to_string().into_bytes()))))
     });
     lookups.client = Client::new(service, "default");
-    let secret = Lookup::secret(&lookups, "test", "s").await.unwrap().unwrap();
+    let secret = TokenGetter::secret(&lookups, "test", "s").await.unwrap().unwrap();
     assert_eq!(secret.identity.uid, "1");
     assert_eq!(secret.data.keys().collect::<Vec<_>>(), ["token"]);
     let labels: Vec<_> = secret.labels.keys().collect();

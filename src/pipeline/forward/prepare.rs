@@ -123,7 +123,7 @@ fn address_to_backend(
     // Each part is valid by itself: only the length of the path with its prefix can be wrong.
     head.uri = backend.uri(authority, path).map_err(|_| PrepareError::HeaderTooLarge)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::of_request(incoming) };
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::from_client(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // A receiver of HTTP/1.1 cannot tell an empty body from none without it.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));

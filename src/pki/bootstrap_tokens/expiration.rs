@@ -1,4 +1,4 @@
-//! When a token ends: a time as Go reads RFC 3339, which takes some more forms, and no others of ISO 8601.
+//! The expiration of a token: a time as Go parses RFC 3339, which accepts a few more forms, but not all of ISO 8601.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use crate::clock::UnixTime;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// When a token ends.
+/// The expiration of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expiration {
+pub struct TokenExpiration {
     since_epoch: SignedDuration,
     text: String,
 }
 
-/// It is no time; a token that says so has ended.
+/// The expiration is not an RFC 3339 time. A token with such an expiration counts as expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no time in RFC 3339")]
-pub struct NoTime;
+#[error("not an RFC 3339 time")]
+pub struct InvalidTimestamp;
 
-impl Expiration {
-    /// Reads one.
+impl TokenExpiration {
+    /// Parses a time.
     // Go: time/format.go, Parse with the layout RFC3339
-    pub fn parse(text: &str) -> Result<Self, NoTime> {
-        let mut rest = Reader(text.as_bytes());
-        let (civil, nanoseconds) = rest.civil().ok_or(NoTime)?;
-        let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(NoTime)?;
+    pub fn parse(text: &str) -> Result<Self, InvalidTimestamp> {
+        let mut rest = TimestampReader(text.as_bytes());
+        let (civil, nanoseconds) = rest.civil().ok_or(InvalidTimestamp)?;
+        let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(InvalidTimestamp)?;
         let since_epoch = civil.duration_since(EPOCH).saturating_sub(SignedDuration::from_mins(east))
             + SignedDuration::from_nanos(nanoseconds);
         Ok(Self { since_epoch, text: format!("{}{zone}", civil.strftime("%Y-%m-%dT%H:%M:%S")) })
     }
 
-    /// How long it is until then; nothing if it has passed.
+    /// The time until the expiration; `None` if that has passed.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
     pub fn remaining(&self, now: UnixTime) -> Option<Duration> {
         let now = SignedDuration::try_from(now).unwrap_or(SignedDuration::MAX);
@@ -41,26 +41,26 @@ impl Expiration {
         (!remaining.is_zero()).then_some(remaining)
     }
 
-    /// When it is; the start of time for everything before 1970.
+    /// The time of the expiration; times before 1970 are cut to 1970.
     pub fn at(&self) -> UnixTime {
         Duration::try_from(self.since_epoch).unwrap_or_default()
     }
 
-    /// As Go prints it: whole seconds, in the zone it was written in.
+    /// The time as Go formats it: whole seconds, in its own time zone.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 }
 
-/// What is left to be read.
-struct Reader<'a>(&'a [u8]);
+/// The unread bytes.
+struct TimestampReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl TimestampReader<'_> {
     fn civil(&mut self) -> Option<(DateTime, i64)> {
         let year = self.number(4)?;
         let month = self.after(b'-')?.number(2)?;
         let day = self.after(b'-')?.number(2)?;
-        // Go takes an hour of one digit.
+        // Go accepts an hour of one digit.
         let hour = self.after(b'T')?;
         let hour =
             if hour.0.get(1).is_some_and(u8::is_ascii_digit) { hour.number(2) } else { hour.number(1) }?;
@@ -73,7 +73,7 @@ impl Reader<'_> {
         Some((DateTime::from_parts(date, time), nanoseconds))
     }
 
-    /// A comma will do for the point; digits beyond nanoseconds count for nothing.
+    /// Parses a fraction after a point or a comma; ignores digits beyond nanoseconds.
     fn fraction(&mut self) -> i64 {
         let [b'.' | b',', digits @ ..] = self.0 else { return 0 };
         let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -86,7 +86,7 @@ impl Reader<'_> {
         padded.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
     }
 
-    /// Minutes east of UTC, and how Go prints that.
+    /// Minutes east of UTC, and the zone as Go formats it.
     fn zone(&mut self) -> Option<(i64, String)> {
         if self.after(b'Z').is_some() {
             return Some((0, "Z".to_owned()));
@@ -130,10 +130,10 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// Seconds, nanoseconds, and how Go prints them.
+    /// Seconds, nanoseconds, and the time as Go formats it.
     type Read = (i64, i32, &'static str);
 
-    /// What Go 1.26 makes of each.
+    /// The results of Go 1.26.
     const CASES: &[(&str, Option<Read>)] = &[
         ("2033-11-14T22:13:21Z", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
         ("2033-11-14T5:13:21Z", Some((2_015_558_001, 0, "2033-11-14T05:13:21Z"))),
@@ -185,10 +185,10 @@ mod tests {
     ];
 
     #[test]
-    fn times_are_read_as_go_does() {
+    fn expirations_are_parsed_as_go_parses_them() {
         let mut wrong = Vec::new();
         for (text, expected) in CASES {
-            let read = Expiration::parse(text).ok();
+            let read = TokenExpiration::parse(text).ok();
             let read = read.as_ref().map(|read| {
                 // Before 1970, Go counts nanoseconds up and this type down; no case has both.
                 (read.since_epoch.as_secs(), read.since_epoch.subsec_nanos(), read.as_str())
@@ -201,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_is_counted_to_the_nanosecond() {
-        let end = Expiration::parse("2033-11-14T22:13:21.5Z").unwrap();
+    fn the_remaining_time_is_exact_to_the_nanosecond() {
+        let end = TokenExpiration::parse("2033-11-14T22:13:21.5Z").unwrap();
         let at = Duration::from_millis(2_015_619_201_500);
         let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));
         assert_eq!(end.at(), at);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(end.remaining(at.saturating_sub(hour)), Some(hour));
         assert_eq!(end.remaining(at), None);
         assert_eq!(end.remaining(at + nanosecond), None);
-        let early = Expiration::parse("1969-11-14T22:13:21Z").unwrap();
+        let early = TokenExpiration::parse("1969-11-14T22:13:21Z").unwrap();
         assert_eq!((early.at(), early.remaining(Duration::ZERO)), (Duration::ZERO, None));
     }
 }
