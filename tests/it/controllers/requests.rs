@@ -31,7 +31,7 @@ async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
         approval["message"],
         "Auto approving self kubelet client certificate after SubjectAccessReview."
     );
-    // It is somebody at once.
+    // The certificate is accepted at once.
     let mut client = Client::connect(&gateway, true, Some(&identity(&asked, &certificate(&status)))).await;
     while setup.backend.take().is_some() {}
     assert_eq!(client.code(&[]).await, 200);

@@ -165,8 +165,7 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
     )
     .await;
     let watch = "/api/v1/pods?watch=true";
-    // Streams of one connection: with the window of the RFC, and with one without measure on a connection that nobody
-    // reads.
+    // Streams of one connection: with the window of the RFC, and with an unbounded one on an unread connection.
     for (name, window, connection_window, streams, bound) in [
         ("a common window", 65_535, 0, 90, 256 << 10),
         ("no measure", (1 << 31) - 1, (1 << 31) - 65_536, 90, 320 << 10),
