@@ -11,10 +11,9 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use regex::Regex;
 use serde_json::{Value, json};
-
-use crate::pki::Ca;
-use crate::support::issuer::{Issuer, SigningKey, now};
-use crate::support::{Backend, BoxedBody, H2, Pki, flags, full, questions};
+use testkit::issuer::{Issuer, SigningKey, now};
+use testkit::pki::Ca;
+use testkit::{Backend, BoxedBody, H2, Pki, flags, full, self_check};
 
 const INTRODUCTION: &str = "\
 # Why was a credential refused?
@@ -50,7 +49,7 @@ const IDP: &str = "https://idp.example.com";
 const AWAY: &str = "https://away.example.com";
 const CLUSTER: &str = "https://kubernetes.default.svc";
 
-/// The configuration; `PORT` is the issuer's, `NOBODY` one at which nobody listens.
+/// The configuration; `PORT` is the issuer's, `NOBODY` one without a listener.
 const GATEWAY: &str = "\
 apiVersion: portcullis.dev/v1alpha1
 kind: GatewayConfiguration
@@ -106,24 +105,24 @@ struct Case {
     token: Option<(&'static str, String)>,
 }
 
-struct Scene {
+struct ExplainedServers {
     pki: Pki,
     backend: Backend,
     _issuer: Issuer,
-    /// Bound, and nobody listens: nobody else gets it.
+    /// Bound without listening, so that no other process gets the port.
     nobody: tokio::net::TcpSocket,
     idp: SigningKey,
     accounts: SigningKey,
 }
 
-impl Scene {
+impl ExplainedServers {
     async fn new() -> Self {
         let pki = Pki::new();
         let (idp, accounts) = (SigningKey::new("2026-01"), SigningKey::of_service_accounts());
         let issuer = Issuer::start(&pki, &[&idp]).await;
         issuer.is(IDP, &[&idp]);
         let backend =
-            Backend::start_saying(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
+            Backend::with_self_check(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
         flags(&pki, backend.address);
         let nobody = tokio::net::TcpSocket::new_v4().unwrap();
         nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -212,9 +211,9 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
             secret("usages", "2099-01-01T00:00:00Z", "false")
         }
         _ => {
-            return questions::answer(request).map(|answer| match answer.status() {
+            return self_check::answer(request).map(|answer| match answer.status() {
                 // As an API server says that there is none.
-                StatusCode::NOT_FOUND => questions::respond(
+                StatusCode::NOT_FOUND => self_check::respond(
                     StatusCode::NOT_FOUND,
                     &json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
                         "message": "not found", "code": 404}),
@@ -223,21 +222,21 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
             });
         }
     };
-    Some(questions::respond(StatusCode::OK, &object))
+    Some(self_check::respond(StatusCode::OK, &object))
 }
 
-fn cases(scene: &Scene) -> Vec<Case> {
+fn cases(servers: &ExplainedServers) -> Vec<Case> {
     let token = |title, file, token| Case { title, flags: Vec::new(), token: Some((file, token)) };
     let certificate = |title, file: &str, pem: String| {
-        scene.pki.write(file, pem);
+        servers.pki.write(file, pem);
         Case { title, flags: vec!["--certificate".to_owned(), file.to_owned()], token: None }
     };
-    let header = |header: Value| scene.idp.sign_as(&header, &claims(&json!({})));
+    let header = |header: Value| servers.idp.sign_as(&header, &claims(&json!({})));
     let (begun, ended) = (now() - 10 * 86_400 - 3600, now() + 30 * 86_400 + 3600);
     let stranger = Ca::new("strangers").leaf().cn("alice").validity(begun, ended).issue();
-    let leaf = || scene.pki.clients.leaf().cn("alice").org("dev").validity(begun, ended);
-    let id = |changes: &Value| scene.id_token(changes);
-    let account = |changes: &Value, bound: &Value| scene.account_token(changes, bound);
+    let leaf = || servers.pki.clients.leaf().cn("alice").org("dev").validity(begun, ended);
+    let id = |changes: &Value| servers.id_token(changes);
+    let account = |changes: &Value, bound: &Value| servers.account_token(changes, bound);
     let other_audience = Case {
         flags: vec!["--audiences".to_owned(), "vault".to_owned()],
         ..token("Token checked for another audience", "pod.token", account(&json!({}), &json!({})))
@@ -313,7 +312,7 @@ fn cases(scene: &Scene) -> Vec<Case> {
 
 /// What was printed, and the exit code.
 fn explain(directory: &Path, arguments: &[&str], token: Option<&str>) -> (String, String, i32) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+    let mut child = Command::new(crate::gateway::PORTCULLIS)
         .arg("explain")
         .args(arguments)
         .current_dir(directory)
@@ -358,11 +357,11 @@ fn assert_no_part_of(token: Option<&str>, printed: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_transcript_is_what_is_said() {
-    let scene = Scene::new().await;
-    let directory = scene.pki.directory.path();
+    let servers = ExplainedServers::new().await;
+    let directory = servers.pki.directory.path();
     let issuers = ISSUERS.replace("CA\n", "      …\n").replace("PORT", "8443").replace("NOBODY", "8444");
     let mut text = INTRODUCTION.replace("GATEWAY\n", GATEWAY).replace("ISSUERS\n", &issuers);
-    let cases = cases(&scene);
+    let cases = cases(&servers);
     for Case { title, flags, token } in &cases {
         let mut arguments = vec!["--config", "gateway.yaml"];
         arguments.extend(flags.iter().map(String::as_str));
@@ -389,9 +388,9 @@ async fn the_transcript_is_what_is_said() {
 /// Programs get what people get, and all the steps; no form and no amount of it holds a part of the token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn programs_are_told_the_same() {
-    let scene = Scene::new().await;
-    let directory = scene.pki.directory.path();
-    for Case { title, flags, token } in &cases(&scene) {
+    let servers = ExplainedServers::new().await;
+    let directory = servers.pki.directory.path();
+    for Case { title, flags, token } in &cases(&servers) {
         let told = |further: &[&str]| {
             let mut arguments = vec!["--config", "gateway.yaml"];
             arguments.extend(flags.iter().map(String::as_str));
@@ -433,26 +432,26 @@ async fn programs_are_told_the_same() {
 /// Whatever is away, the answer comes in seconds and says what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_ends_in_time_whatever_is_away() {
-    let scene = Scene::new().await;
-    let directory = scene.pki.directory.path();
+    let servers = ExplainedServers::new().await;
+    let directory = servers.pki.directory.path();
     // Takes connections and never says a word.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = silent.local_addr().unwrap().to_string();
-    let nobody = scene.nobody.local_addr().unwrap().to_string();
+    let nobody = servers.nobody.local_addr().unwrap().to_string();
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
     let (kubeconfig, issuers) = (read("backend.kubeconfig"), read("issuers.yaml"));
-    let backend = scene.backend.address.to_string();
-    let account = scene.account_token(&json!({}), &json!({}));
-    let away = scene.id_token(&json!({"iss": AWAY}));
+    let backend = servers.backend.address.to_string();
+    let account = servers.account_token(&json!({}), &json!({}));
+    let away = servers.id_token(&json!({"iss": AWAY}));
     let cases = [
         ("a silent API server", &account, &backend, &silent, "the API server cannot be asked"),
         ("no API server", &account, &backend, &nobody, "this API server cannot be reached: "),
         ("a silent issuer", &away, &nobody, &silent, "does not answer; going on without it"),
-        ("no API server, which nobody asks", &scene.id_token(&json!({})), &backend, &nobody, ""),
+        ("no API server, which nobody asks", &servers.id_token(&json!({})), &backend, &nobody, ""),
     ];
     for (name, token, instead, of, expected) in cases {
-        scene.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));
-        scene.pki.write("issuers.yaml", issuers.replace(instead.as_str(), of));
+        servers.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));
+        servers.pki.write("issuers.yaml", issuers.replace(instead.as_str(), of));
         let began = Instant::now();
         let (out, err, code) = explain(directory, &["--config", "gateway.yaml"], Some(token));
         assert!(began.elapsed() < Duration::from_secs(15), "{name} took {:?}", began.elapsed());

@@ -13,17 +13,14 @@ use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use testkit::pki::{Ca, Issued};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-#[path = "../../../tests/support/pki.rs"]
-pub(crate) mod pki;
-
 use super::*;
 use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CertificateKeyPair;
-use pki::{Ca, Issued};
 
 pub(crate) const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
 pub(crate) const H1: &[&[u8]] = &[b"http/1.1"];
