@@ -30,7 +30,7 @@ use crate::authn::trace::Remarks;
 use crate::authn::{AuthnError, AuthnInput, Proven};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
-use crate::go::escape::decode_path;
+use crate::go::url::decode_path;
 use crate::http::body::Body;
 use crate::http::status::Status;
 use crate::http::transport::Incoming;

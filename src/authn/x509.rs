@@ -19,7 +19,7 @@ use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use crate::authn::trace::Outcome;
 use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
 use crate::clock::{self, UnixTime};
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 use crate::go::quote::Quoted;
 use crate::pki::x509::certificate::{self, Certificate};
 use crate::pki::x509::name::Subject;

@@ -17,9 +17,9 @@ use super::check::print;
 use super::cluster::{ClusterFlags, runtime};
 use super::{BAD_CONFIGURATION, complain, failed};
 use crate::clock::Clock;
+use crate::go::duration::parse_duration;
 use crate::pki::bootstrap_tokens::secret::NAMESPACE;
 use crate::pki::bootstrap_tokens::token::{Token, TokenId};
-use crate::request::deadline::parse_duration;
 
 /// As long as a token and a line end, and then some.
 const LONGEST_TOKEN: u64 = 1024;

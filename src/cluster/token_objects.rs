@@ -35,7 +35,7 @@ use crate::authn::token_getter::{Found, Identity, Lookup, LookupError, Secret, S
 use crate::backend::kube_client;
 use crate::backend::upstream::Upstream;
 use crate::clock::UnixTime;
-use crate::go::escape::path_segment;
+use crate::go::url::path_segment;
 use crate::metrics::Metrics;
 use label_patches::Written;
 use published::PublishedKeys;

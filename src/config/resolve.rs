@@ -19,8 +19,8 @@ use super::inputs::Inputs;
 use super::sections::{Layer, Section};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
+use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
-use crate::request::deadline::parse_duration;
 
 /// Settings, and what in them deserves a warning.
 #[derive(Debug)]

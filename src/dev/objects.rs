@@ -13,7 +13,7 @@ use super::protobuf;
 use super::resources::{Does, NAMESPACES, SIGNING_REQUESTS};
 use super::reviews::user_info;
 use super::store::{Key, State, Store};
-use crate::go::json_value::JsonValue;
+use crate::go::json::JsonValue;
 use crate::http::status::{Reason, Status};
 
 /// What came of a change: the code, and the object or `Status` to answer with.

@@ -9,7 +9,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use prometheus::{HistogramVec, IntGaugeVec};
 
 use crate::clock::Clock;
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 
 /// All issuers.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 
-use crate::go::escape::decode_path;
+use crate::go::url::decode_path;
 
 /// How many header lines a request may have, whatever the protocol. Go counts bytes alone; the map that headers are
 /// kept in has an end.

@@ -7,7 +7,7 @@
 use http::header::{HeaderName, HeaderValue};
 
 use super::UserInfo;
-use crate::go::escape::encode_extra_key;
+use crate::go::extra_key::encode_extra_key;
 
 /// How the backend is told who a request is made by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -21,8 +21,8 @@ use tracing::{info, warn};
 use super::Jwt;
 use super::keys::PublicKey;
 use crate::authn::BoxFuture;
+use crate::go::json::JsonValue;
 use crate::go::json::Object;
-use crate::go::json_value::JsonValue;
 
 /// The least time between two fetches.
 const FLOOR: Duration = Duration::from_secs(1);

@@ -19,9 +19,10 @@ use crate::authn::jwt::keys::PublicKey;
 use crate::authn::jwt::members;
 use crate::authn::trace::Outcome;
 use crate::clock::UnixTime;
-use crate::go::json_value::JsonValue;
+use crate::go::json::JsonValue;
 use crate::go::quote::{Quoted, QuotedList};
-use crate::pki::x509::time::{is_after, is_before, rfc3339};
+use crate::go::rfc3339::format_utc;
+use crate::pki::x509::time::{is_after, is_before};
 
 /// How long before its time a token is taken.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);
@@ -252,5 +253,5 @@ fn check_begun(limit: i64, now: UnixTime) -> Result<(), String> {
 
 /// A date as Go prints it, in UTC.
 fn go_time(seconds: i64) -> String {
-    rfc3339(seconds).replace('T', " ").replace('Z', " +0000 UTC")
+    format_utc(seconds).replace('T', " ").replace('Z', " +0000 UTC")
 }

@@ -22,8 +22,8 @@ use crate::controllers::Context;
 use crate::controllers::client::send;
 use crate::controllers::settings::Name;
 use crate::controllers::worker::PATIENCE;
-use crate::go::escape::path_segment;
 use crate::go::pem;
+use crate::go::url::path_segment;
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::der::{Der, tag};
 

@@ -14,7 +14,7 @@ use prost::Message;
 use serde::Serialize;
 
 use super::{Details, Form, Status};
-use crate::go::query;
+use crate::go::url::query;
 use crate::http::encoding::{self, Envelope};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -7,9 +7,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::expiration::{Expiration, NoTime};
 use super::token::{Token, TokenId};
 use crate::clock::{self, UnixTime};
+use crate::go::rfc3339::{NoTime, Rfc3339Time};
 
 /// The type of Secrets that are bootstrap tokens.
 pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -96,10 +96,10 @@ impl<'a> TokenData<'a> {
 
     /// When it ends; nothing never does.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
-    pub fn expiration(&self) -> Result<Option<Expiration>, NoTime> {
+    pub fn expiration(&self) -> Result<Option<Rfc3339Time>, NoTime> {
         match self.get(EXPIRATION) {
             [] => Ok(None),
-            text => std::str::from_utf8(text).map_err(|_| NoTime).and_then(Expiration::parse).map(Some),
+            text => std::str::from_utf8(text).map_err(|_| NoTime).and_then(Rfc3339Time::parse).map(Some),
         }
     }
 
@@ -184,7 +184,7 @@ pub struct Described {
     /// What it is for, in somebody's words.
     pub description: String,
     /// When it ends.
-    pub expires: Option<Expiration>,
+    pub expires: Option<Rfc3339Time>,
     /// What it may be used for, sorted.
     pub usages: Vec<String>,
     /// The further groups of those who authenticate with it, as they are written.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::expiration::Expiration;
 use super::secret::TokenData;
 use crate::clock::UnixTime;
+use crate::go::rfc3339::Rfc3339Time;
 
 /// What is to be done about a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Fate {
 /// What is to be done about a token, whatever else is wrong with its Secret.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, evalSecret
 pub fn fate(token: &TokenData<'_>, now: UnixTime) -> Fate {
-    match token.expiration().map(|end| end.map(|end: Expiration| end.remaining(now))) {
+    match token.expiration().map(|end| end.map(|end: Rfc3339Time| end.remaining(now))) {
         Ok(None) => Fate::Keep,
         Ok(Some(Some(remaining))) => Fate::KeepFor(remaining),
         Ok(Some(None)) | Err(_) => Fate::Delete,

@@ -15,7 +15,7 @@ use super::tbs::{self, Fields};
 use super::usage::{UnknownUsages, Usages};
 use super::validity::{self, AuthorityNotValid, Validity};
 use crate::clock::UnixTime;
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 use crate::pki::x509::certificate::Certificate;
 
 /// What somebody asks an authority for.

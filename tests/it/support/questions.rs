@@ -51,7 +51,7 @@ pub fn user_info(headers: &HeaderMap, prefix: &str) -> Value {
         .filter_map(|name| {
             let name = name.as_str().strip_prefix(prefix)?;
             let key = name.strip_prefix("extra-")?;
-            Some((portcullis::go::escape::decode_extra_key(key).unwrap(), json!(all(name))))
+            Some((portcullis::go::extra_key::decode_extra_key(key).unwrap(), json!(all(name))))
         })
         .collect();
     json!({"username": all("user").first(), "uid": all("uid").first(), "groups": all("group"), "extra": extra})

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::go::escape::{Mode, unescape_bytes};
+use crate::go::url::{Part, unescape_bytes};
 use crate::pki::issuance::signer::KeyError;
 
 /// Which module, which token, which key, and where the PIN is.
@@ -92,7 +92,7 @@ impl Uri {
 }
 
 fn octets(name: &str, value: &str) -> Result<Vec<u8>, KeyError> {
-    match unescape_bytes(value, Mode::Path) {
+    match unescape_bytes(value, Part::Path) {
         Ok(decoded) => Ok(decoded.unwrap_or_else(|| value.as_bytes().to_vec())),
         Err(_) => Err(wrong(&format!("{name} has a percent sign without two hexadecimal digits"))),
     }

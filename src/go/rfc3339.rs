@@ -1,4 +1,4 @@
-//! When a token ends: a time as Go reads RFC 3339, which takes some more forms, and no others of ISO 8601.
+//! Times as Go's `time` reads and writes them in RFC 3339. It reads some more forms, and no others of ISO 8601.
 
 use std::time::Duration;
 
@@ -9,19 +9,25 @@ use crate::clock::UnixTime;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// When a token ends.
+/// A time that Go reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expiration {
+pub struct Rfc3339Time {
     since_epoch: SignedDuration,
     text: String,
 }
 
-/// It is no time; a token that says so has ended.
+/// A text that is no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is no time in RFC 3339")]
 pub struct NoTime;
 
-impl Expiration {
+/// A time in seconds since 1970 as Go prints it, in UTC and whole seconds.
+pub(crate) fn format_utc(seconds: i64) -> String {
+    let civil = EPOCH.saturating_add(SignedDuration::from_secs(seconds));
+    civil.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Rfc3339Time {
     /// Reads one.
     // Go: time/format.go, Parse with the layout RFC3339
     pub fn parse(text: &str) -> Result<Self, NoTime> {
@@ -188,7 +194,7 @@ mod tests {
     fn times_are_read_as_go_does() {
         let mut wrong = Vec::new();
         for (text, expected) in CASES {
-            let read = Expiration::parse(text).ok();
+            let read = Rfc3339Time::parse(text).ok();
             let read = read.as_ref().map(|read| {
                 // Before 1970, Go counts nanoseconds up and this type down; no case has both.
                 (read.since_epoch.as_secs(), read.since_epoch.subsec_nanos(), read.as_str())
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_counted_to_the_nanosecond() {
-        let end = Expiration::parse("2033-11-14T22:13:21.5Z").unwrap();
+        let end = Rfc3339Time::parse("2033-11-14T22:13:21.5Z").unwrap();
         let at = Duration::from_millis(2_015_619_201_500);
         let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));
         assert_eq!(end.at(), at);
@@ -210,7 +216,7 @@ mod tests {
         assert_eq!(end.remaining(at.saturating_sub(hour)), Some(hour));
         assert_eq!(end.remaining(at), None);
         assert_eq!(end.remaining(at + nanosecond), None);
-        let early = Expiration::parse("1969-11-14T22:13:21Z").unwrap();
+        let early = Rfc3339Time::parse("1969-11-14T22:13:21Z").unwrap();
         assert_eq!((early.at(), early.remaining(Duration::ZERO)), (Duration::ZERO, None));
     }
 }
