@@ -214,10 +214,6 @@ pub struct BackendFlags {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IdentityMode::RequestHeader)]
     #[serde(with = "super::sections::by_flag_name")]
     pub identity: IdentityMode,
-    /// Who authorises the Impersonate-* headers of clients (kubectl --as).
-    #[arg(long, value_enum, value_name = "WHO", default_value_t = ImpersonationMode::Backend)]
-    #[serde(with = "super::sections::by_flag_name")]
-    pub impersonation: ImpersonationMode,
     /// The headers from which the backend reads user names: the value of its own --requestheader-username-headers. Only
     /// needed if the gateway may not read the config map extension-apiserver-authentication there; these headers and
     /// those of the next three flags are taken out of every request.
@@ -322,15 +318,6 @@ pub struct OperationFlags {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     #[serde(with = "super::sections::by_flag_name")]
     pub logging_format: LogFormat,
-}
-
-/// Who authorises `Impersonate-*` headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ImpersonationMode {
-    /// The backend, which receives them as they are.
-    Backend,
-    /// The gateway (not available yet).
-    Gateway,
 }
 
 /// The form of log lines.

@@ -46,7 +46,7 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 - **What counts**, from the weakest to the strongest: the default; the file's section; for authentication and
   controllers, what the cluster says itself; a flag, which counts for every cluster. Each key is replaced as a whole; `null` means the
   default again.
-- **One cluster** may be given by `--backend-kubeconfig`, `--identity` and `--impersonation`, beside a file that lists
+- **One cluster** may be given by `--backend-kubeconfig` and `--identity`, beside a file that lists
   no clusters. It gets every request.
 - **Relative paths** in the file begin at the file's directory, on the command line at the working directory.
 - **Mistakes** are told all at once, each with its file, line, key and a way out; a key that is unknown is one of them.

@@ -12,7 +12,7 @@ use crate::backend::settings::Backend;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
 use crate::config::file::Sections;
-use crate::config::flags::{BackendFlags, ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
+use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{Layer, Section};
 use crate::controllers::settings::Controllers;
@@ -171,10 +171,6 @@ impl Resolver<'_> {
 
     fn backend(&mut self, given: &Section<ClusterKeys>, with_file: bool) -> Option<Backend> {
         let ClusterKeys { backend, context, endpoints, .. } = &given.values;
-        if backend.impersonation == ImpersonationMode::Gateway {
-            let error = ConfigError::new(given.key("impersonation"), "gateway is not available yet");
-            self.errors.push(error.fix("use backend, with identity requestHeader"));
-        }
         let identity_headers = self.identity_headers(given);
         let place = given.place("backend-kubeconfig");
         let Some(file) = &backend.backend_kubeconfig else {
