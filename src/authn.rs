@@ -23,19 +23,16 @@ pub mod websocket;
 pub mod x509;
 
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+
+pub use futures_util::future::BoxFuture;
 
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
 use trace::Remarks;
 use x509::UnverifiedChain;
-
-/// A boxed future, so that a chain of authenticators is a plain list.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What an authenticator says: `Ok(None)` "not my kind of credential", `Ok(Some)` "I vouch",
 /// `Err` "mine, but bad or not checkable".

@@ -21,5 +21,6 @@ pub mod pki;
 pub mod request;
 pub mod server;
 mod state;
+mod sync;
 mod telemetry;
 pub mod user;

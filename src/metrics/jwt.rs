@@ -2,7 +2,7 @@
 // apiserver: plugin/pkg/authenticator/token/oidc/metrics.go — without the label for one of several API servers
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,6 +10,7 @@ use prometheus::{HistogramVec, IntGaugeVec};
 
 use crate::clock::Clock;
 use crate::go::hex::hex;
+use crate::sync::lock;
 
 /// All issuers.
 #[derive(Debug, Clone)]
@@ -42,7 +43,7 @@ impl Issuers {
     /// The issuer of a URL.
     pub(crate) fn issuer(&self, url: &str, clock: Clock) -> Issuer {
         let hash = sha256(url.as_bytes());
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = lock(&self.configured);
         if let Some(known) = configured.get(&hash).and_then(Weak::upgrade) {
             return Issuer(known);
         }
@@ -52,7 +53,7 @@ impl Issuers {
     }
 
     fn replace_key_set(&self, issuer: &str, hash: Option<String>) {
-        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hashes = lock(&self.hashes);
         if let Some(old) = hashes.remove(issuer) {
             self.key_set.remove_label_values(&[issuer, &old]).ok();
         }
@@ -83,7 +84,7 @@ impl Issuer {
 
 impl Drop for Series {
     fn drop(&mut self) {
-        let mut configured = self.all.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = lock(&self.all.configured);
         // It may be configured again already.
         if configured.get(&self.hash).is_none_or(|known| known.strong_count() > 0) {
             return;

@@ -23,7 +23,7 @@ const ORDER: &[&str] = &[
     "http",
     "pki",
 ];
-const LEAVES: [&str; 5] = ["clock", "go", "input_file", "metrics", "user"];
+const LEAVES: [&str; 6] = ["clock", "go", "input_file", "metrics", "sync", "user"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());

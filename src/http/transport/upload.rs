@@ -2,7 +2,7 @@
 // threat: unread-request-bodies
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
+
+use crate::sync::lock;
 
 /// How much of a body is read before an answer that does not need it, and for how long. hyper closes the connection
 /// under a body that was not read, and a client that still sends may lose the answer to the reset that follows.
@@ -97,8 +99,4 @@ async fn discard(mut body: Incoming) -> bool {
         left = rest;
     }
     true
-}
-
-fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
-    rest.lock().unwrap_or_else(PoisonError::into_inner)
 }

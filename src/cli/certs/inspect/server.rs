@@ -1,7 +1,7 @@
 //! What a server shows in a TLS handshake, and what a client that verifies would make of it.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -22,6 +22,7 @@ use super::certificate::Use;
 use super::{Facts, Findings, Item, material};
 use crate::clock::UnixTime;
 use crate::go::pem;
+use crate::sync::lock;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -109,7 +110,7 @@ async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Show
     let (_, session) = stream.get_ref();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let protocol = session.protocol_version().and_then(|version| version.as_str());
-    let client_authorities = asked.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let client_authorities = lock(&asked.0).take();
     Ok(Shown {
         chain: session.peer_certificates().unwrap_or_default().to_vec(),
         protocol: protocol.unwrap_or("unknown").replace("TLSv", "TLS ").replace('_', "."),
@@ -208,7 +209,7 @@ impl ResolvesClientCert for Asked {
     fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let names = hints.iter().filter_map(|name| X509Name::from_der(name).ok());
         let names = names.map(|(_, name)| name.to_string()).collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(names);
+        *lock(&self.0) = Some(names);
         None
     }
 
