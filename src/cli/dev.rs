@@ -32,7 +32,7 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
         return failed(&format!("cannot wait for signals: {error}"));
     }
     writeln!(out, "\nStopped. The files stay in {}.", dev.paths().dir().display()).ok();
-    // Dropped, not drained: nobody's work is at stake here, and Ctrl-C should end it at once.
+    // Dropped, not drained: no work is at stake here, and Ctrl-C should end it at once.
     drop(server);
     ExitCode::SUCCESS
 }

@@ -4,16 +4,17 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use secrecy::ExposeSecret as _;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
 use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::ca::CaCertificate;
 use crate::pki::issuance::issue::{IssueError, Wanted};
 use crate::pki::issuance::profile::Profile;
-use crate::pki::issuance::request::CertificateRequest;
+use crate::pki::issuance::request::{CertificateRequest, armour};
 use crate::pki::issuance::signer::{KeyKind, PemKey};
+use crate::pki::issuance::validity::Validity;
 use crate::pki::x509::name::{Reader, Subject};
 
 /// 2026-01-01T00:00:00Z.
@@ -66,11 +67,11 @@ fn authority() -> Option<&'static Authority> {
     static AUTHORITY: OnceLock<Option<Authority>> = OnceLock::new();
     let made = || {
         let key = PemKey::generate(KeyKind::EcdsaP256).ok()?;
-        let own = rcgen::KeyPair::from_pem(key.to_pem().expose_secret()).ok()?;
-        let mut params = rcgen::CertificateParams::default();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&own).ok()?;
-        Authority::new(certificate.pem().as_bytes(), Box::new(key)).ok()
+        let validity = Validity { not_before: Duration::ZERO, not_after: 2 * NOW };
+        let plan =
+            CaCertificate { common_name: "fuzz", validity, path_length: 0, purpose: None, key_id: None };
+        let certificate = armour("CERTIFICATE", &plan.self_signed(&key).ok()?.der);
+        Authority::new(certificate.as_bytes(), Box::new(key)).ok()
     };
     AUTHORITY.get_or_init(made).as_ref()
 }

@@ -201,7 +201,7 @@ pub struct Status {
     pub nosniff: bool,
 }
 
-/// What somebody was not allowed to do.
+/// What a user was not allowed to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt<'a> {
     /// The user name.
@@ -212,7 +212,7 @@ pub struct Attempt<'a> {
     pub on: AttemptTarget<'a>,
 }
 
-/// What was attempted on.
+/// The object of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptTarget<'a> {
     /// A path that is no resource.

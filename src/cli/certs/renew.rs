@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rcgen::{Certificate, Issuer, KeyPair, SubjectPublicKeyInfo};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use serde::Serialize;
 
 use super::super::check::{Output, print};
@@ -16,14 +15,15 @@ use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::{KeyType, life};
 use super::index::Index;
-use super::making::{COLUMNS, Made, Plan, entry, failed, new_key, staggered};
+use super::making::{COLUMNS, Made, Plan, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
 use crate::clock::{self, Clock, UnixTime};
+use crate::pki::issuance::ca::CaIssuer;
 use crate::pki::issuance::request::armour;
 use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
 use crate::pki::x509::CaBundle;
-use crate::pki::x509::certificate::Certificate as Parsed;
+use crate::pki::x509::certificate::Certificate;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -95,7 +95,7 @@ struct Report {
 
 /// The root that signs.
 struct Root {
-    certificate: Parsed,
+    certificate: Certificate,
     key: PemKey,
     /// None if the key is not encrypted.
     passphrase: Option<SecretString>,
@@ -165,10 +165,6 @@ impl Root {
         Ok(Self { certificate, key, passphrase, index: Index::beside(&certificate_file) })
     }
 
-    fn pair(&self) -> Result<KeyPair, CommandError> {
-        KeyPair::from_pem(self.key.to_pem().expose_secret()).map_err(failed)
-    }
-
     /// What it is called, without `root CA`.
     fn name(&self) -> &str {
         let name = self.certificate.subject.name.common_name.as_str();
@@ -180,13 +176,12 @@ fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, 
     let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
     let life = flags.validity.unwrap_or(10 * YEAR);
     let plan = like(Plan::new(None, root.name(), life, now), &root.certificate);
-    let pair = root.pair()?;
-    let certificate = plan.params()?.self_signed(&pair).map_err(failed)?;
+    let certificate = plan.self_signed(&root.key)?;
     must_be_like(&certificate, &root.certificate, &directory.join(ROOT).with_extension("crt"))?;
     let mut files = NewFiles::new(true);
     let key = root.certificate.public_key.to_string();
     let authority = Made::stage(&plan, directory, &certificate, &key, None, &mut files)?;
-    root.index.record(&[entry(&plan, &certificate, certificate.der(), now)?])?;
+    root.index.record(&[entry(&plan, &certificate, &certificate.der, now)])?;
     files.commit()?;
     Ok(Report {
         authority,
@@ -207,16 +202,20 @@ fn renew_intermediate(
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
     let mut plan = Plan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
-    let issuer = Issuer::new(like(Plan::new(None, "", life, now), &root.certificate).params()?, root.pair()?);
+    let expected = like(Plan::new(None, "", life, now), &root.certificate).certificate().name();
+    if !expected.is_ok_and(|name| name == root.certificate.raw_subject) {
+        return Err(CommandError::about(ROOT, NOT_OF_INIT));
+    }
+    let issuer = CaIssuer { certificate: &root.certificate, key: &root.key };
     let mut files = NewFiles::new(true);
     let (certificate, authority) = if flags.new_key {
         if let Some(before) = &before {
             plan.common_name.clone_from(&before.subject.name.common_name);
         }
-        let (pem, key) = new_key(flags.key_type)?;
+        let key = new_key(flags.key_type)?;
         let passphrase = new_passphrase(flags, root, role)?;
-        let certificate = plan.signed_by(&key, &issuer)?;
-        let new_key = Some((&pem, passphrase.as_ref()));
+        let certificate = plan.signed_by(key.public_key(), issuer)?;
+        let new_key = Some((&key, passphrase.as_ref()));
         let kind = flags.key_type.to_string();
         let made = Made::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
         (certificate, made)
@@ -226,8 +225,7 @@ fn renew_intermediate(
             return Err(CommandError::about(file.display(), hint));
         };
         plan = like(plan, before);
-        let key = SubjectPublicKeyInfo::from_der(&before.spki).map_err(failed)?;
-        let certificate = plan.signed_by(&key, &issuer)?;
+        let certificate = plan.signed_by(&before.spki, issuer)?;
         let kind = before.public_key.to_string();
         let made = Made::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
         (certificate, made)
@@ -235,16 +233,11 @@ fn renew_intermediate(
     if let Some(before) = &before {
         must_be_like(&certificate, before, &file)?;
     }
-    let new = Parsed::parse(certificate.der().clone())
-        .map_err(|error| CommandError::about("reading the new authority again", error))?;
-    if new.issuer != root.certificate.raw_subject {
-        return Err(CommandError::about(ROOT, NOT_OF_INIT));
-    }
     let bundle_file = match &before {
         Some(before) if flags.new_key => Some(stage_bundle(&file, &certificate, before, now, &mut files)?),
         _ => None,
     };
-    root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)?])?;
+    root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)])?;
     files.commit()?;
     Ok(Report {
         authority,
@@ -272,7 +265,7 @@ fn new_passphrase(flags: &RenewFlags, root: &Root, role: Role) -> Result<Option<
 fn stage_bundle(
     certificate_file: &Path,
     new: &Certificate,
-    before: &Parsed,
+    before: &Certificate,
     now: UnixTime,
     files: &mut NewFiles,
 ) -> Result<PathBuf, CommandError> {
@@ -285,7 +278,7 @@ fn stage_bundle(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(CommandError::about(file.display(), error)),
     };
-    let mut ders = vec![new.der().as_ref()];
+    let mut ders = vec![new.der.as_ref()];
     for certificate in std::iter::once(before).chain(&earlier) {
         if end(certificate) > now && !ders.contains(&certificate.der.as_ref()) {
             ders.push(&certificate.der);
@@ -297,7 +290,7 @@ fn stage_bundle(
 }
 
 /// A certificate in a file; `None` if there is no such file.
-fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
+fn parsed(file: &Path) -> Result<Option<Certificate>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let pem = match std::fs::read(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -311,7 +304,7 @@ fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
 }
 
 /// A plan for the same name and key identifier.
-fn like(mut plan: Plan, before: &Parsed) -> Plan {
+fn like(mut plan: Plan, before: &Certificate) -> Plan {
     plan.common_name.clone_from(&before.subject.name.common_name);
     plan.key_id.clone_from(&before.extensions.subject_key_id);
     plan
@@ -321,10 +314,9 @@ const NOT_OF_INIT: &str = "it is not an authority as `certs init` makes them (an
                            name constraints), and would become another one: renew it with what made it";
 
 /// Compares what an authority is allowed before and after: nothing of it may be lost on the way.
-fn must_be_like(new: &Certificate, before: &Parsed, file: &Path) -> Result<(), CommandError> {
+fn must_be_like(new: &Certificate, before: &Certificate, file: &Path) -> Result<(), CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let new = Parsed::parse(new.der().clone()).map_err(|error| about(&error))?;
-    let of = |certificate: &Parsed| {
+    let of = |certificate: &Certificate| {
         let extensions = &certificate.extensions;
         let below =
             extensions.basic_constraints.map(|constraints| (constraints.is_ca, constraints.path_length));
@@ -338,10 +330,10 @@ fn must_be_like(new: &Certificate, before: &Parsed, file: &Path) -> Result<(), C
             extensions.unhandled_critical,
         )
     };
-    if of(&new) == of(before) { Ok(()) } else { Err(about(&NOT_OF_INIT)) }
+    if of(new) == of(before) { Ok(()) } else { Err(about(&NOT_OF_INIT)) }
 }
 
-fn end(certificate: &Parsed) -> UnixTime {
+fn end(certificate: &Certificate) -> UnixTime {
     UnixTime::from_secs(u64::try_from(certificate.not_after).unwrap_or_default())
 }
 

@@ -172,7 +172,7 @@ fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
     let mut few: Vec<_> = clauses().take(MOST_INSERTED + 1).collect();
     if few.len() > MOST_INSERTED {
         // Go's result depends on its sorting algorithm here. We take the best by quality, wildcards last, the earliest
-        // of equals; without a list, since anybody can send a long header.
+        // of equals; without a list, since any client can send a long header.
         return clauses().filter_map(|clause| clause.encoding().map(|encoding| (clause, encoding))).min_by(
             |(a, _), (b, _)| {
                 let wild = |clause: &Clause<'_>| (clause.main == "*", clause.sub == "*");

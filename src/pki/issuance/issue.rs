@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aws_lc_rs::rand;
+use x509_cert::ext::pkix::BasicConstraints;
 
 use super::limits::{self, AuthorityLimit};
 use super::lint::{self, Expected, LintError};
@@ -31,8 +32,8 @@ pub struct Wanted<'a> {
     pub signing_duration: Duration,
 }
 
-/// A certificate that passed its profile and every lint, and is not yet signed. There is no other way to a signature,
-/// and one leads to one signature.
+/// A certificate that passed its profile and every lint, and is not yet signed. There is no other way from a
+/// request to a signature, and one leads to one signature.
 ///
 /// It cannot be used twice:
 ///
@@ -163,6 +164,8 @@ impl Issuer {
             subject: &subject,
             spki: request.public_key().spki(),
             usages: &usages,
+            basic_constraints: BasicConstraints { ca: false, path_len_constraint: None },
+            key_id: &[],
             authority_key_id,
             alt_names: request.alt_names(),
         }
@@ -196,17 +199,27 @@ impl Issuer {
         if authority != self.fingerprint {
             return Err(IssueError::OtherAuthority);
         }
-        let signature = key.sign(self.algorithm, &encoded)?;
-        // A fault while signing can give the key away (Boneh, DeMillo, Lipton 1997).
-        self.key
-            .key()
-            .verify(self.algorithm.verified_as(), &encoded, &signature)
-            .map_err(|error| SignError::Wrong(error.to_string()))?;
-        let algorithm = self.algorithm.identifier().map_err(lint::unencodable)?;
-        let der = tbs::signed(&encoded, algorithm, &signature).map_err(lint::unencodable)?;
+        let der = sign(&encoded, self.algorithm, key, &self.key)?;
         let pem = armour("CERTIFICATE", &der);
         Ok(Issued { der, pem, serial, subject, validity })
     }
+}
+
+/// Signs what is encoded, and looks at the signature before anybody else does.
+pub(super) fn sign(
+    encoded: &[u8],
+    algorithm: SignatureAlgorithm,
+    key: &dyn Signer,
+    public: &PublicKey,
+) -> Result<Vec<u8>, IssueError> {
+    let signature = key.sign(algorithm, encoded)?;
+    // A fault while signing can give the key away (Boneh, DeMillo, Lipton 1997).
+    public
+        .key()
+        .verify(algorithm.verified_as(), encoded, &signature)
+        .map_err(|error| SignError::Wrong(error.to_string()))?;
+    let algorithm = algorithm.identifier().map_err(lint::unencodable)?;
+    Ok(tbs::signed(encoded, algorithm, &signature).map_err(lint::unencodable)?)
 }
 
 /// A random serial number; two of one issuer must not be equal.
