@@ -11,7 +11,7 @@ use secrecy::ExposeSecret as _;
 
 use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
 use crate::authn::token_getter::{Lookup, Secret};
-use crate::authn::trace::{Outcome, Remarks};
+use crate::authn::trace::{Check, Outcome, Remarks};
 use crate::clock::{self, UnixTime};
 use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, Usage};
 use crate::pki::bootstrap_tokens::token::split;
@@ -53,7 +53,9 @@ impl TokenAuthenticator for BootstrapTokens {
             let name = format!("bootstrap-token-{id}");
             let found = self.lookup.bootstrap_secret(&name).await;
             let Some(found) = found.map_err(|error| AuthnError::Unavailable(error.0))? else {
-                remarks.step(METHOD, "secret", Outcome::Failed, || format!("there is no kube-system/{name}"));
+                remarks.step(METHOD, Check::BootstrapSecret, Outcome::Failed, || {
+                    format!("there is no kube-system/{name}")
+                });
                 return Ok(None);
             };
             Ok(judge(&found, id, secret, context.now, remarks).map(|(groups, expires)| {
@@ -72,36 +74,38 @@ fn judge(
     now: UnixTime,
     remarks: &Remarks,
 ) -> Option<(Vec<String>, Option<UnixTime>)> {
-    let holds = |check: &str, holds: bool, detail: &dyn Fn() -> String| {
+    let holds = |check: Check, holds: bool, detail: &dyn Fn() -> String| {
         let outcome = if holds { Outcome::Passed } else { Outcome::Failed };
         remarks.step(METHOD, check, outcome, detail);
         holds.then_some(())
     };
-    holds("metadata.deletionTimestamp", found.identity.deleted.is_none(), &|| {
+    holds(Check::BootstrapField("metadata.deletionTimestamp"), found.identity.deleted.is_none(), &|| {
         "the secret must not be on its way out".to_owned()
     })?;
-    holds("type", found.kind == SECRET_TYPE && !found.data.is_empty(), &|| {
+    holds(Check::BootstrapField("type"), found.kind == SECRET_TYPE && !found.data.is_empty(), &|| {
         format!("{:?}, must be {SECRET_TYPE:?}", found.kind)
     })?;
     let data: TokenData<'_> =
         found.data.iter().map(|(key, value)| (key.as_str(), value.expose_secret())).collect();
     let text = |key: &str| String::from_utf8_lossy(data.get(key));
     holds(
-        secret::SECRET,
+        Check::BootstrapTokenSecret,
         verify_slices_are_equal(data.get(secret::SECRET), own.as_bytes()).is_ok(),
         &|| "the token's second part must be the one in the secret".to_owned(),
     )?;
-    holds(secret::ID, data.get(secret::ID) == id.as_bytes(), &|| {
+    holds(Check::BootstrapField(secret::ID), data.get(secret::ID) == id.as_bytes(), &|| {
         "must be the token's first part".to_owned()
     })?;
-    holds(secret::EXPIRATION, !data.has_expired(now), &|| match text(secret::EXPIRATION).as_ref() {
+    holds(Check::BootstrapExpiration, !data.has_expired(now), &|| match text(secret::EXPIRATION).as_ref() {
         "" => "none".to_owned(),
         expiration => format!("{expiration:?}, and it is {}", clock::rfc3339(now)),
     })?;
     let usage = Usage::Authentication;
-    holds(usage.key(), data.allows(usage), &|| format!("{:?}, must be \"true\"", text(usage.key())))?;
+    holds(Check::BootstrapUsage(usage.key()), data.allows(usage), &|| {
+        format!("{:?}, must be \"true\"", text(usage.key()))
+    })?;
     let groups = data.groups();
-    holds(secret::EXTRA_GROUPS, groups.is_some(), &|| {
+    holds(Check::BootstrapField(secret::EXTRA_GROUPS), groups.is_some(), &|| {
         format!("{:?}, must be {GROUP_PREFIX}…, separated by commas alone", text(secret::EXTRA_GROUPS))
     })?;
     Some((groups?, data.expiration().ok().flatten().map(|end| end.at())))

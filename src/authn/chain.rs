@@ -16,7 +16,7 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
     TokenAuthenticator, TokenContext, Verdict,
 };
-use crate::authn::trace::{Outcome, Remarks};
+use crate::authn::trace::{Check, Outcome, Remarks};
 use crate::clock::UnixTime;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{GATEWAY, UserInfo};
@@ -131,7 +131,7 @@ fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
         Ok(None) => Outcome::NotApplicable,
         Err(_) => Outcome::Failed,
     };
-    remarks.step(name, "verdict", outcome, || match verdict {
+    remarks.step(name, Check::Verdict, outcome, || match verdict {
         Ok(Some(found)) => format!("vouches for {}", Quoted(&found.user.name)),
         Ok(None) => "no opinion".to_owned(),
         Err(error) => error.to_string(),
@@ -273,7 +273,7 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return verdict.await;
         }
         if !requested.iter().any(|audience| self.implicit.contains(audience)) {
-            context.remarks.step(name, "audiences", Outcome::NotApplicable, || {
+            context.remarks.step(name, Check::RequestedAudiences, Outcome::NotApplicable, || {
                 format!("[{}] are asked for; it vouches for [{}]", list(requested), list(&self.implicit))
             });
             return Ok(None);

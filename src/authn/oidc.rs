@@ -30,7 +30,7 @@ use self::settings::{JwtAuthenticator, Mapping};
 use self::steps::Steps;
 use self::verify::IdToken;
 use super::{Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::authn::trace::Outcome;
+use crate::authn::trace::{Check, Outcome};
 use crate::clock::{Clock, UnixTime};
 use crate::go::quote::Quoted;
 use crate::metrics::jwt::{Issuer, Issuers};
@@ -128,8 +128,8 @@ impl OidcAuthenticator {
     ) -> Result<Authenticated, AuthnError> {
         let steps = Steps { remarks: context.remarks, label: &self.label };
         let keys = self.provider.keys().ok_or_else(|| self.provider.problem().unwrap_or_default());
-        let keys =
-            steps.check("initialized", keys, |_| "the configuration of the issuer is known".to_owned());
+        let keys = steps
+            .check(Check::IssuerInitialized, keys, |_| "the configuration of the issuer is known".to_owned());
         // What the problem is, clients are not told upstream either.
         let keys = keys
             .map_err(|_problem| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()))?;

@@ -1,8 +1,12 @@
 //! What authenticators leave beside their verdict: warnings for the client, annotations for the audit log, and, for
 //! somebody who asks why, each step they took.
 
+mod check;
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use check::Check;
 
 /// Filled while a credential is judged.
 #[derive(Debug, Default)]
@@ -28,7 +32,7 @@ pub struct Step {
     /// The authenticator, as its `name()` has it; with a number or an issuer behind it where there are several.
     pub authenticator: String,
     /// What was looked at: a claim, a rule, a lookup.
-    pub check: String,
+    pub check: Check,
     /// What came of it.
     pub outcome: Outcome,
     /// For people. Never a token or a part of one that could be used.
@@ -42,6 +46,8 @@ pub enum Outcome {
     Passed,
     /// The credential is refused for it.
     Failed,
+    /// It could not be checked, and the credential is refused.
+    Unavailable,
     /// Not a credential for this authenticator, or nothing to be checked.
     NotApplicable,
 }
@@ -70,7 +76,7 @@ impl Remarks {
     pub fn step(
         &self,
         authenticator: &str,
-        check: impl Into<String>,
+        check: impl Into<Check>,
         outcome: Outcome,
         detail: impl FnOnce() -> String,
     ) {

@@ -22,7 +22,7 @@ use super::chain::intersection;
 use super::{
     Audience, Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
 };
-use crate::authn::trace::Outcome;
+use crate::authn::trace::{Check, Outcome};
 use crate::http::https_client::{Client, OutboundError, PATIENCE, Question};
 use crate::metrics::{Metrics, TokenCache};
 use crate::user::UserInfo;
@@ -93,7 +93,7 @@ impl WebhookAuthenticator {
         loop {
             let (outcome, told) = self.ask(token, question.clone()).await;
             let passed = if outcome.is_ok() { Outcome::Passed } else { Outcome::Failed };
-            context.remarks.step(NAME, "answer", passed, || told);
+            context.remarks.step(NAME, Check::WebhookAnswer, passed, || told);
             let trouble = match outcome {
                 Ok(status) => return Ok(status),
                 Err(trouble) => trouble,
@@ -140,24 +140,24 @@ impl WebhookAuthenticator {
             audiences = intersection(context.audiences, of_token);
             let listed = || format!("the token is for {of_token:?}");
             if audiences.is_empty() {
-                remarks.step(NAME, "audiences", Outcome::Failed, listed);
+                remarks.step(NAME, Check::RequestedAudiences, Outcome::Failed, listed);
                 return Ok(None);
             }
-            remarks.step(NAME, "audiences", Outcome::Passed, listed);
+            remarks.step(NAME, Check::RequestedAudiences, Outcome::Passed, listed);
         }
         if !status.authenticated {
             let error = redacted(&status.error);
-            remarks.step(NAME, "authenticated", Outcome::Failed, || error.clone());
+            remarks.step(NAME, Check::WebhookVerdict, Outcome::Failed, || error.clone());
             return if error.is_empty() { Ok(None) } else { Err(AuthnError::Invalid(error)) };
         }
         let user = status.user;
         // Nobody could be told of such a user.
         if user.username.is_empty() {
             let text = "the webhook authenticated a user without a name".to_owned();
-            remarks.step(NAME, "authenticated", Outcome::Failed, || text.clone());
+            remarks.step(NAME, Check::WebhookVerdict, Outcome::Failed, || text.clone());
             return Err(AuthnError::Unavailable(text));
         }
-        remarks.step(NAME, "authenticated", Outcome::Passed, || format!("as {:?}", user.username));
+        remarks.step(NAME, Check::WebhookVerdict, Outcome::Passed, || format!("as {:?}", user.username));
         let user = UserInfo {
             name: user.username,
             uid: Some(user.uid).filter(|uid| !uid.is_empty()),

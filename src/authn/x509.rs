@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
-use crate::authn::trace::Outcome;
+use crate::authn::trace::{Check, Outcome};
 use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
 use crate::clock::{self, UnixTime};
 use crate::go::hex::hex;
@@ -276,6 +276,7 @@ struct Remembered {
 #[derive(Debug)]
 struct Refusal {
     error: String,
+    check: Check,
     leaf: Option<String>,
 }
 
@@ -293,8 +294,9 @@ impl VerdictMemo {
         }
         // Judged without the lock: two requests may do the same work once, none waits for the other.
         let Judgement { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
-        let verdict =
-            verdict.map(Arc::new).map_err(|error| Arc::new(Refusal { error: error.to_string(), leaf }));
+        let verdict = verdict.map(Arc::new).map_err(|error| {
+            Arc::new(Refusal { error: error.to_string(), check: Check::of_chain(&error), leaf })
+        });
         let remembered =
             Remembered { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
@@ -327,25 +329,27 @@ impl X509Authenticator {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
-        let step = |check, outcome, detail: &dyn Fn() -> String| {
+        let step = |check: Check, outcome, detail: &dyn Fn() -> String| {
             input.remarks.step(self.name(), check, outcome, detail);
         };
         let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
-            step("chain", Outcome::Failed, &|| refusal.error.clone());
+            step(refusal.check.clone(), Outcome::Failed, &|| refusal.error.clone());
             let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
             AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
         })?;
-        step("chain", Outcome::Passed, &|| "leads to a CA for clients, for client authentication".to_owned());
-        step("validity", Outcome::Passed, &|| {
+        step(Check::Chain, Outcome::Passed, &|| {
+            "leads to a CA for clients, for client authentication".to_owned()
+        });
+        step(Check::Other("validity"), Outcome::Passed, &|| {
             format!("{} to {}", clock::rfc3339(chain.valid_from()), clock::rfc3339(chain.valid_until()))
         });
         let named = if chain.common_name().is_empty() { Outcome::NotApplicable } else { Outcome::Passed };
-        step("subject CN", named, &|| Quoted(chain.common_name()).to_string());
+        step(Check::Other("subject CN"), named, &|| Quoted(chain.common_name()).to_string());
         for organization in chain.organizations() {
-            step("subject O", Outcome::Passed, &|| Quoted(organization).to_string());
+            step(Check::Other("subject O"), Outcome::Passed, &|| Quoted(organization).to_string());
         }
         if let Err(error) = chain.uid() {
-            step("subject UID", Outcome::Failed, &|| error.to_string());
+            step(Check::Other("subject UID"), Outcome::Failed, &|| error.to_string());
         }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is good for all of them.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::authn::trace::{Outcome, Remarks};
+use crate::authn::trace::{Check, Outcome, Remarks};
 
 /// Where the steps of one authenticator are noted.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ impl Steps<'_> {
     /// Notes a check: its error, or what was found. Neither may be a usable part of a token.
     pub(super) fn check<T, E: Display>(
         self,
-        check: impl Into<String>,
+        check: impl Into<Check>,
         found: Result<T, E>,
         detail: impl FnOnce(&T) -> String,
     ) -> Result<T, E> {
@@ -29,7 +29,7 @@ impl Steps<'_> {
     }
 
     /// Notes that there is nothing to be checked.
-    pub(super) fn skip(self, check: &str, why: &str) {
+    pub(super) fn skip(self, check: impl Into<Check>, why: &str) {
         self.remarks.step(self.label, check, Outcome::NotApplicable, || why.to_owned());
     }
 }

@@ -17,7 +17,7 @@ use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeyError, KeySet};
 use crate::authn::jwt::keys::PublicKey;
 use crate::authn::jwt::members;
-use crate::authn::trace::Outcome;
+use crate::authn::trace::{Check, Outcome};
 use crate::clock::UnixTime;
 use crate::go::json::JsonValue;
 use crate::go::quote::{Quoted, QuotedList};
@@ -66,11 +66,15 @@ impl<'a> IdToken<'a> {
     ) -> Result<VerifiedToken, AuthnError> {
         let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
         let jwt = Jwt::parse(self.token).map_err(malformed);
-        let jwt = steps.check("token", jwt, |_| "of three parts that can be read".to_owned())?;
-        steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
+        let jwt = steps.check(Check::Token, jwt, |_| "of three parts that can be read".to_owned())?;
+        steps.check(Check::Algorithm, check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await;
         let outcome = if signed.is_ok() { Outcome::Passed } else { Outcome::Failed };
-        steps.remarks.step(steps.label, "signature", outcome, || match (&signed, jwt.key_id()) {
+        let check = match signed {
+            Err(KeyError::Unavailable(_)) => Check::KeysFetched,
+            _ => Check::Signature,
+        };
+        steps.remarks.step(steps.label, check, outcome, || match (&signed, jwt.key_id()) {
             (Ok(()), Some(id)) => format!("by the key {}", Quoted(id)),
             (Ok(()), None) => "by a key of the issuer; the token names none".to_owned(),
             (Err(error), _) => unsigned(error, &jwt, keys),
@@ -202,17 +206,19 @@ impl Checks {
 
     fn run(&self, expected: &[String], now: UnixTime, steps: Steps<'_>) -> Result<(), String> {
         let check_audiences = || {
-            steps.check("aud", self.check_audiences(expected), |()| QuotedList(&self.audiences).to_string())
+            steps.check(Check::Audience, self.check_audiences(expected), |()| {
+                QuotedList(&self.audiences).to_string()
+            })
         };
         // Why two places: the library knows of one audience only, and is not asked where there are more.
         let one = expected.len() == 1;
         if one {
             check_audiences()?;
         }
-        steps.check("exp", self.check_expiry(now), |()| go_time(self.expiry))?;
+        steps.check(Check::Expiry, self.check_expiry(now), |()| go_time(self.expiry))?;
         match self.not_before {
-            Some(limit) => steps.check("nbf", check_begun(limit, now), |()| go_time(limit))?,
-            None => steps.skip("nbf", "claim not present"),
+            Some(limit) => steps.check(Check::NotBefore, check_begun(limit, now), |()| go_time(limit))?,
+            None => steps.skip(Check::NotBefore, "claim not present"),
         }
         if one { Ok(()) } else { check_audiences() }
     }

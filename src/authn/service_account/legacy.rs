@@ -14,6 +14,7 @@ use super::identity;
 use super::objects::{Place, in_time};
 use super::verify::{Verified, verify};
 use crate::authn::token_getter::{Secret, ServiceAccount};
+use crate::authn::trace::Check;
 use crate::authn::{
     Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
 };
@@ -70,7 +71,10 @@ impl LegacyTokens {
         if self.lookup {
             in_time(checks, self.look_up(token.expose(), &claims, checks, context.now)).await?;
         } else {
-            checks.skip("secret", "not looked at, nor the service account (--service-account-lookup=false)");
+            checks.skip(
+                Check::LegacySecret,
+                "not looked at, nor the service account (--service-account-lookup=false)",
+            );
         }
         let user = identity::user(&claims.namespace, &claims.name, &claims.uid);
         checks.pass("user", || user.name.clone());
@@ -120,15 +124,19 @@ impl LegacyTokens {
         let Legacy { namespace, secret: name, .. } = claims;
         let place = Place { kind: "secret", namespace: Some(namespace), name };
         let found = place.ask(self.grounds.lookup.secret(namespace, name), checks).await?;
-        let secret = found.map_err(|problem| checks.refuse("secret", problem, INVALIDATED))?;
+        let secret = found.map_err(|problem| checks.refuse(Check::LegacySecret, problem, INVALIDATED))?;
         if secret.identity.deleted.is_some() {
-            return Err(checks.refuse("secret", format_args!("{name} has been deleted"), INVALIDATED));
+            return Err(checks.refuse(
+                Check::LegacySecret,
+                format_args!("{name} has been deleted"),
+                INVALIDATED,
+            ));
         }
         let copy = secret.data.get(LEGACY_TOKEN_KEY).map_or(&[][..], |copy| copy.expose_secret());
         if verify_slices_are_equal(copy, token.as_bytes()).is_err() {
-            return Err(checks.invalid("secret", "Token does not match server's copy"));
+            return Err(checks.invalid(Check::LegacySecret, "Token does not match server's copy"));
         }
-        checks.pass("secret", || format!("{namespace}/{name}"));
+        checks.pass(Check::LegacySecret, || format!("{namespace}/{name}"));
         Ok(secret)
     }
 

@@ -10,7 +10,7 @@ use super::support::{
 };
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::testing::TestRequest;
-use crate::authn::trace::{Outcome, Remarks};
+use crate::authn::trace::{Check, Outcome, Remarks};
 use crate::authn::{AuthnError, BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
 
@@ -287,7 +287,7 @@ async fn every_check_is_noted_and_no_token() {
         noted
     };
     let noted = steps(&good).await;
-    let names: Vec<_> = noted.iter().map(|step| step.check.as_str()).collect();
+    let names: Vec<_> = noted.iter().map(|step| step.check.to_string()).collect();
     assert_eq!(
         names,
         [
@@ -311,10 +311,10 @@ async fn every_check_is_noted_and_no_token() {
 
     let noted = steps(&claims(&json!({"aud": "other"}))).await;
     let last = noted.last().unwrap();
-    assert_eq!((last.check.as_str(), last.outcome), ("aud", Outcome::Failed));
+    assert_eq!((&last.check, last.outcome), (&Check::Audience, Outcome::Failed));
     assert_eq!(last.detail, "oidc: expected audience \"my-client\" got [\"other\"]");
 
     let noted = steps(&claims(&json!({"iss": "https://example.com"}))).await;
     assert_eq!(noted.len(), 1);
-    assert_eq!((noted[0].check.as_str(), noted[0].outcome), ("iss", Outcome::NotApplicable));
+    assert_eq!((noted[0].check.to_string().as_str(), noted[0].outcome), ("iss", Outcome::NotApplicable));
 }

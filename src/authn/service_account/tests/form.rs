@@ -298,7 +298,7 @@ fn every_refusal_says_why() {
     reasons.dedup();
     assert_eq!(reasons.len(), all, "{reasons:#?}");
     let checks: Vec<_> =
-        bed.ask(&bed.bound(), &token).noted.steps.into_iter().map(|step| step.check).collect();
+        bed.ask(&bed.bound(), &token).noted.steps.into_iter().map(|step| step.check.to_string()).collect();
     assert_eq!(checks, ["iss", "signature", "aud", "nbf", "exp", "iat", "serviceaccount", "user"]);
 }
 
